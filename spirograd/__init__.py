@@ -52,6 +52,7 @@ from spirograd.errors import (
 from spirograd.lang import graph
 from spirograd.lang.annotations import ref
 from spirograd.lang.argpacks import ArgPack
+from spirograd.lang.clocks import clock_counter, clock_freq_hz
 from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
@@ -296,6 +297,8 @@ __all__ = [
     "ceil",
     "cfg",
     "checkpoint",
+    "clock_counter",
+    "clock_freq_hz",
     "clz",
     "cmp_eq",
     "cmp_ge",

@@ -35,7 +35,7 @@ from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graphs, streams
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.cache import Cache
-from spirograd.runtime.device import Assembler, CallsNatively, HasStreams, KeepsCode, RecordsLoops, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.graphs import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
@@ -275,6 +275,10 @@ class Session:
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
         return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+
+    def clock_hz(self) -> int | None:
+        """How often the clock that kernels read ticks in a second; None if that is not known."""
+        return self.device.clock_hz() if isinstance(self.device, HasClock) else None
 
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""

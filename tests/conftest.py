@@ -54,7 +54,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
-    config.addinivalue_line("markers", "vulkan_or_wgpu: each case runs on one of the two, in turn; `pytest --long` runs it on the other")
+    turns = "each case runs on one of the two, in turn, and half of them on the interpreter; `pytest --long` runs the rest"
+    config.addinivalue_line("markers", f"vulkan_or_wgpu: {turns}")
     config.addinivalue_line("markers", "optimized: LLVM optimises all modules of the test for the CPU; of other tests one in four")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
@@ -86,22 +87,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _alternate(items: list[pytest.Item]) -> None:
-    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave half of those of a file to long runs on Vulkan, and the others on wgpu.
-    They take turns as in the sequence of Thue and Morse: where each second case has a parameter in common, these meet both.
+    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave half of those of a file to long runs on Vulkan, and the others on wgpu;
+    of each half, one half on the interpreter. They take turns as in the sequence of Thue and Morse: where each second case has a parameter
+    in common, these meet both.
 
-    One generator makes the modules of both, so either back end shows what the cases vary. Where one of the two is missing, the other runs
-    all cases; where there is a GPU, whose drivers differ more, both run all."""
+    One generator makes the modules of both, so either back end shows what the cases vary. The interpreter runs what the front end makes,
+    which the CPU runs, too. Where one of the two is missing, the other runs all cases, and so does the interpreter; where there is a GPU,
+    whose drivers differ more, all run all."""
     pair = ("vulkan", "wgpu")
     files: dict[Path, dict[str, dict[str, pytest.Item]]] = {}  # file -> test and case, without the back end -> back end -> item
     for item in items:
         test, _, case = item.nodeid.partition("[")
         if item.get_closest_marker("vulkan_or_wgpu") and not item.get_closest_marker("long"):
-            for arch in {*pair} & {*re.split(r"[-\]]", case)}:
+            for arch in {*pair, "interpreter", "cpu"} & {*re.split(r"[-\]]", case)}:
                 files.setdefault(item.path, {}).setdefault(test + case.replace(arch, ""), {})[arch] = item
     if files and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
         for cases in files.values():
-            for number, case in enumerate(on for on in cases.values() if len(on) == 2):
+            for number, case in enumerate(on for on in cases.values() if {*pair} <= {*on}):
                 case[pair[number.bit_count() % 2]].add_marker(pytest.mark.long)
+                if {"interpreter", "cpu"} <= {*case} and (number // 2).bit_count() % 2:
+                    case["interpreter"].add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

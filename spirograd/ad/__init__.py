@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spirograd.ad.custom import clear_all_gradients, grad_for, grad_replaced, no_grad
+from spirograd.ad.custom import checkpoint, clear_all_gradients, grad_for, grad_replaced, no_grad
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.gradcheck import gradcheck
 from spirograd.ad.second_order import hvp
 from spirograd.ad.sizings import Sizings, sizings
 from spirograd.ad.tape import Tape
 from spirograd.ad.torch import torch_function
+from spirograd.ad.torch_operator import torch_op
 from spirograd.base import later as _later
 
 __all__ = [
     "FwdMode",
     "Sizings",
     "Tape",
+    "checkpoint",
     "clear_all_gradients",
     "grad_for",
     "grad_replaced",
@@ -25,6 +27,7 @@ __all__ = [
     "no_grad",
     "sizings",
     "torch_function",
+    "torch_op",
 ]
 
 if not TYPE_CHECKING:

@@ -15,6 +15,7 @@ from spirograd.lang.frontend.function import Func
 from spirograd.lang.scalar import describe
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 def grad_replaced(function: F) -> F:
@@ -82,6 +83,21 @@ def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
         return gradient
 
     return decorate
+
+
+def checkpoint(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Call ``function(*args, **kwargs)``. A tape does not keep what its launches overwrite; in the reverse pass they run again, and are
+    recorded only then. So a tape takes the memory of one such call at a time, and what the memory that it uses held before each call.
+
+    The gradients are the same, bit for bit. In the reverse pass only launches, fills and copies run again, with the same arguments: no
+    Python, and no prints. Without a tape, and in one that has checkpoints itself, this is a call like others. Raises
+    SpirogradUnsupportedError for launches that cannot be repeated: of kernels with arrays of NumPy or torch, or with sparse fields.
+    """
+    recorder = context.recorder()
+    if not isinstance(recorder, Tape):
+        return function(*args, **kwargs)
+    result: R = recorder.run_again(lambda: function(*args, **kwargs))
+    return result
 
 
 def clear_all_gradients() -> None:

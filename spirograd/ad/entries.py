@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 from weakref import ref as weakly
@@ -28,16 +29,16 @@ _ALL = ("read", "write", "atomic")
 class Event:
     """Something that happened while a tape was open. ``saved``: what it overwrote, of that ``before`` by key the own reverse needs.
 
-    ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``launch``: the launch whose
-    memory the reverse is about, None if it is none. ``launched``: whether it is one that is recorded.
+    ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
+    memory the reverse is about. ``launches``: how many of them are recorded.
     """
 
     saved: list[tuple[Any, Saved]] = field(default_factory=list)
     before: set[Any] = field(default_factory=set)
     reverse: Callable[[], None] | None = None
     copies: list[tuple[str, int]] = field(default_factory=list)
-    launch: Launch | None = None
-    launched: bool = False
+    used: Sequence[Launch] = ()
+    launches: int = 0
 
 
 class Access:
@@ -69,7 +70,8 @@ def _nothing() -> None:
 
 
 class Footprint:
-    """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses."""
+    """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses.
+    ``shadows``: the gradients and tangents that it writes."""
 
     def __init__(self, specialization: Any) -> None:
         kernel = specialization.kernel
@@ -77,6 +79,7 @@ class Footprint:
         self.fields = [weakly(field) for field in specialization.fields.values()]
         self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
         self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
+        self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
 
 
 class DerivativeFootprint:
@@ -148,6 +151,20 @@ class Launch:
         self.buffers: list[Any] = []
         self.number: int | None = None
 
+    def run(self) -> Any:
+        """Launch the kernel; returns what it returns. Later runs draw the same random numbers as the first."""
+        plan = self.specialization.plan
+        values = plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
+        if self.number is None:
+            self.number = plan.last_number
+        return values
+
+    def fresh(self) -> Launch:
+        """The same launch, without what a recording keeps for its reverse."""
+        copied = copy.copy(self)
+        copied.snapshots, copied.buffers = {}, []
+        return copied
+
     def memory(self, access: Access) -> tuple[Any, Any]:
         """What tells memory apart in different launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
@@ -200,11 +217,11 @@ class Launch:
         return packer
 
 
-def memory_of(kernel: Any, effects: tuple[str, ...]) -> Iterator[Any]:
-    """The references to primal memory that operations of ``effects`` of kernel IR have."""
+def memory_of(kernel: Any, effects: tuple[str, ...], primal: bool = True) -> Iterator[Any]:
+    """The references to primal memory, or to shadows, that operations of ``effects`` of kernel IR have."""
     found: dict[Any, None] = {}
     for op in kernel.walk():
         ref = ref_of(op)
-        if isinstance(ref, (FieldRef, ArrayRef)) and ref.role == "primal" and op.code.effect in effects:
+        if isinstance(ref, (FieldRef, ArrayRef)) and (ref.role == "primal") == primal and op.code.effect in effects:
             found[ref] = None
     return iter(found)

@@ -78,9 +78,9 @@ class FwdMode(context.Recorder, NearNames):
         finally:
             self._mode = before
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of
-        ``source``. See `context.Recorder`.
+        ``source``. ``repeat`` is not used. See `context.Recorder`.
         """
         if shadows.is_shadow(memory) or memory is self.param:
             return

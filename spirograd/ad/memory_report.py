@@ -1,17 +1,42 @@
-"""The report of a tape on the memory that it saved: copies and bytes, by field or array."""
+"""The report of a tape on the memory that it saved: copies and bytes, by field or array; and what it runs again to save memory."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 
 
 @dataclass(frozen=True)
+class Repetitions:
+    """What checkpoints cost. ``steps``: launches and writes of the program; ``checkpoints``: before how many of them there is one;
+    ``repeated``: how many steps the reverse pass runs again; ``peak``: bytes that all copies take at most, at a time. ``ran``: whether
+    the reverse pass ran, of which these are the facts, or is planned."""
+
+    steps: int
+    checkpoints: int
+    repeated: int
+    peak: int
+    ran: bool
+
+    def __str__(self) -> str:
+        steps, checkpoints = counted(self.steps, "step"), counted(self.checkpoints, "checkpoint")
+        runs = "ran" if self.ran else "will run"
+        each = self.repeated / max(self.steps, 1)
+        return f"  {checkpoints} in {steps}; the reverse pass {runs} {counted(self.repeated, 'step')} again, {each:.2f} times the program"
+
+
+@dataclass(frozen=True)
 class MemoryReport:
-    """What a tape saved: by name of field or array, the number of copies and their bytes. Printable."""
+    """What a tape saved: by name of field or array, the number of copies and their bytes. Printable.
+
+    ``repetitions``: of a tape with checkpoints, else None; then ``items`` is what it has saved before the reverse pass.
+    """
 
     launches: int
     items: dict[str, tuple[int, int]]
+    repetitions: Repetitions | None = None
 
     @property
     def total(self) -> int:
@@ -24,8 +49,20 @@ class MemoryReport:
         return {name: nbytes for name, (_, nbytes) in self.items.items()}
 
     def __str__(self) -> str:
-        lines = [f"tape of {counted(self.launches, 'launch', 'launches')}: {counted(self.total, 'byte')} saved"]
+        peak = "" if self.repetitions is None else f", at most {counted(self.repetitions.peak, 'byte')} at a time"
+        lines = [f"tape of {counted(self.launches, 'launch', 'launches')}: {counted(self.total, 'byte')} saved{peak}"]
+        if self.repetitions is not None:
+            lines.append(str(self.repetitions))
         width = max((len(name) for name in self.items), default=0)
         for name, (copies, nbytes) in sorted(self.items.items(), key=lambda item: (-item[1][1], item[0])):
             lines.append(f"  {name:<{width}}  {nbytes:>12,} bytes in {counted(copies, 'copy', 'copies')}")
         return "\n".join(lines)
+
+
+def totals(copies: Iterable[tuple[str, int]]) -> dict[str, tuple[int, int]]:
+    """The items of a report: name and bytes of each copy, added up by name."""
+    items: dict[str, tuple[int, int]] = {}
+    for name, nbytes in copies:
+        number, total = items.get(name, (0, 0))
+        items[name] = (number + 1, total + nbytes)
+    return items

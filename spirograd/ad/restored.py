@@ -30,7 +30,7 @@ class Guard(context.Recorder):
             if whole is not None:
                 self.save(whole)
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """The host is about to write; see `context.Recorder`."""
         self.save(memory)
 

@@ -180,7 +180,7 @@ class _Recorder(context.Recorder):
         what = "has a gradient of its own, which gives no second derivatives" if replaced else "is left out of differentiation"
         raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """Numbers have no derivatives. See `context.Recorder`."""
         if shadows.is_shadow(memory):
             return

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.checkpoints import Checkpoints
+from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.losses import loss_of
-from spirograd.ad.memory_report import MemoryReport
+from spirograd.ad.memory_report import MemoryReport, totals
+from spirograd.ad.recording import Recording
+from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
+from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, Versions, memory_identity
-from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.ad.versions import Saved, memory_identity
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
@@ -41,6 +44,10 @@ class Tape(context.Recorder, NearNames):
     the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
     list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
 
+    ``checkpoints``: save memory at so many steps (launches and writes of Python) at a time, and run the steps again from there in the
+    reverse pass; ``memory_GB``: so many that all copies take that much (1 GB: 1e9 bytes). The gradients are the same, bit for bit. Prints
+    are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or use sparse fields.
+
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
     """
@@ -48,18 +55,27 @@ class Tape(context.Recorder, NearNames):
     returned: Any = UNFOLLOWED  # the adjoints of what kernels return
     drawn: int | None = None  # the launch whose random numbers launches draw; None: each its own
 
-    def __init__(self, loss: Any = None, clear_gradients: bool = True, validation: bool = False, grad_check: Any = None) -> None:
+    def __init__(
+        self,
+        loss: Any = None,
+        clear_gradients: bool = True,
+        validation: bool = False,
+        grad_check: Any = None,
+        checkpoints: int | None = None,
+        memory_GB: float | None = None,
+    ) -> None:
         self.loss = loss
         self._loss = None if loss is None else loss_of(loss)
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        self._versions = Versions()
-        self._events: list[Event] = []
+        # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
+        self._steps: Recording | Checkpoints | Repeated = _limited(checkpoints, memory_GB) or Recording()
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
-        self._paused: list[set[Any]] | None = None  # inside of functions that are not recorded: what their kernels use
+        # Inside of functions that are not recorded: the memory that their kernels use, by key.
+        self._paused: list[dict[Any, tuple[str, Any]]] | None = None
         self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
@@ -75,7 +91,7 @@ class Tape(context.Recorder, NearNames):
             hint = "`Tape(clear_gradients=False)` adds to what there is"
             raise SpirogradRuntimeError(render("a tape in a gradient function would clear the gradients that it continues", None, hint))
         self._outer = outer
-        if self._events or self._released is not None:
+        if self._exposed is not None or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if self.clear_gradients:
             shadows.clear("grad")
@@ -118,22 +134,35 @@ class Tape(context.Recorder, NearNames):
 
     def _replay(self) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
+        assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
         swapped: list[Saved] = []
         try:
             if self._loss is not None:
                 self._loss.seed()
-            for event in reversed(self._events):
-                _swap([saved for key, saved in event.saved if key in event.before], swapped)
-                if event.reverse is not None:
-                    event.reverse()
-                _swap([saved for key, saved in event.saved if key not in event.before], swapped)
+            if isinstance(self._steps, Checkpoints):
+                self._check_handed_out()
+                with context.session().launcher.without_prints():
+                    self._steps.reverse()
+            else:
+                for saved in self._steps.reverse():
+                    swapped.append(saved)
         finally:
             for saved in reversed(swapped):
                 saved.swap()
             context.set_recorder(recorder)
         if any(is_exposed(saved.memory.whole) for saved in swapped):
             context.session().sync()  # what was handed out may be written next
+
+    def _check_handed_out(self) -> None:
+        """Raise if memory that is to be used again may have been written unseen."""
+        for memory in self._used():
+            if is_exposed(memory):
+                name = getattr(memory, "name", "an ndarray")
+                problem = (
+                    f"a tape with checkpoints runs launches again, and they use `{name}`, which was handed out by `to_numpy(copy=False)`"
+                )
+                raise SpirogradUnsupportedError(f"{problem} or DLPack and may have changed by then", None, "copy it: `to_numpy()`")
 
     def _warn_without_active_output(self, key: Any) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
@@ -142,20 +171,18 @@ class Tape(context.Recorder, NearNames):
             logger.warning(render(f"all gradients are zero: {reason}", None, hint))
 
     def memory_report(self) -> MemoryReport:
-        """The bytes that the tape has saved, by field and array, as text."""
+        """The bytes that the tape has saved, by field and array; of a tape with checkpoints also how often it runs steps again, which is
+        planned before the reverse pass, and counted after it."""
         if self._released is not None:
             return self._released
-        items: dict[str, tuple[int, int]] = {}
-        for event in self._events:
-            for name, nbytes in [*((saved.memory.name, saved.nbytes) for _, saved in event.saved), *event.copies]:
-                copies, total = items.get(name, (0, 0))
-                items[name] = (copies + 1, total + nbytes)
-        return MemoryReport(sum(event.launched for event in self._events), items)
+        if isinstance(self._steps, Checkpoints):
+            return self._steps.report()
+        recording = self._recording()
+        return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
 
     def _release(self) -> None:
         self._released = self.memory_report()
-        self._events = []
-        self._versions = Versions()
+        self._steps = Recording()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._inactive = {}
@@ -171,10 +198,12 @@ class Tape(context.Recorder, NearNames):
         if self._outer is not None:
             self._outer.writes(launch)
         if self._paused is not None:
-            return self._launch_aside(launch, packer, exposed)
+            return self._launch_aside(launch, exposed)
         made = kernel.grad.of(session, specialization)
         made.warn()
         memory = derivative_footprint_of(made)
+        launch.number = self.drawn
+        self._check_repeatable(launch)
         if exposed.active:
             exposed.before(launch, memory.accesses)
         if launch.external:
@@ -184,57 +213,34 @@ class Tape(context.Recorder, NearNames):
             self._access_rule.check(made, launch, packer)
         if self._check is not None:
             self._check.before(launch)
-        event = Event()
-        self._events.append(event)
-        for access, when, overwritten in memory.residuals:
-            if when == "before":
-                self._need(access, launch, event, overwritten)
-        self._save(memory.writes, launch, event)
-        if made.derivative.saving is not None and made.acts:
-            values, launch.number, launch.buffers = made.launch_saving(packer, self.drawn)
-            event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
-        else:
-            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees, drawn=self.drawn)
-            launch.number = specialization.plan.last_number if self.drawn is None else self.drawn
+        values = self._steps.add(LaunchStep(launch, made, self.returned))
         if self._check is not None:
             self._check.after(launch)
         if exposed.active:
             exposed.after(launch, memory.writes)
-        for access, when, _ in memory.residuals:
-            if when == "after":
-                self._need(access, launch, event, False)
         if made.acts:
             self._active_outputs.update(launch.memory(access)[0] for access in memory.active_outputs)
-            event.launch, event.launched = launch, True
             if launch.external:
                 self._tensors.after(launch, memory.active_outputs)
-            returned = self.returned if made.returned else None
-            event.reverse = lambda: made.launch(launch.again(), returned, launch.number)
         for access in memory.constant_writes:
             self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
-    def _launch_aside(self, launch: Launch, packer: Any, exposed: Exposed) -> Any:
+    def _launch_aside(self, launch: Launch, exposed: Exposed) -> Any:
         """The launch of a kernel that is not recorded. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
+        self._check_repeatable(launch)
         self._tensors.before(launch)
         if exposed.active:
             exposed.before(launch, memory.used)
-        event = Event(launch=launch)
-        self._events.append(event)
-        self._save(memory.written, launch, event)
-        for access in memory.written:
-            self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
-        assert self._paused is not None
-        for access in memory.used:
-            key, whole = launch.memory(access)
-            if whole is not None:
-                self._versions.stored(key, access.name, whole)
-                self._paused[-1].add(key)
         if self._check is not None:
             self._check.before(launch)
-        values = launch.specialization.plan.launch(packer.scalars, packer.arrays, launch.specialization.trees)
-        launch.number = launch.specialization.plan.last_number
+        step = LaunchStep(launch)
+        assert self._paused is not None
+        self._paused[-1].update((key, (name, whole)) for key, name, whole in step.used())
+        values = self._steps.add(step)
+        for access in memory.written:
+            self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
         if self._check is not None:
             self._check.after(launch)
         if exposed.active:
@@ -242,20 +248,16 @@ class Tape(context.Recorder, NearNames):
         self._tensors.after(launch, memory.written)
         return values
 
-    def _need(self, access: Access, launch: Launch, event: Event, overwritten: bool) -> None:
-        key, whole = launch.memory(access)
-        if whole is None:
-            event.copies += launch.snapshot(access)
+    def _check_repeatable(self, launch: Launch) -> None:
+        """Raise if the tape runs launches again, which this one does not allow."""
+        if isinstance(self._steps, Recording):
             return
-        self._versions.stored(key, access.name, whole)
-        self._versions.need(key, launch.first(access.first))
-        if overwritten:
-            event.before.add(key)
-
-    def _save(self, writes: Sequence[Access], launch: Launch, event: Event) -> None:
-        """Save what a launch is about to overwrite."""
-        for access in writes:
-            event.saved += self._versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
+        found = obstacle(launch, is_exposed)
+        if found is not None:
+            kernel = launch.specialization.kernel
+            repeats = "`ad.checkpoint`" if isinstance(self._steps, Repeated) else "a tape with checkpoints"
+            problem = f"{repeats} runs launches again, and kernel `{kernel.name}` {found[0]}"
+            raise SpirogradUnsupportedError(problem, kernel.loc, found[1])
 
     def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
@@ -276,9 +278,9 @@ class Tape(context.Recorder, NearNames):
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any, repeat: Callable[[], None] | None) -> None:
         """The host is about to write to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
-        in the reverse pass. See `context.Recorder`.
+        in the reverse pass; ``repeat`` writes it again. See `context.Recorder`.
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
@@ -291,19 +293,26 @@ class Tape(context.Recorder, NearNames):
         first = first if isinstance(first, int) else None
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
-        event = Event()
-        event.saved += self._versions.write(name, lambda: first)
-        self._events.append(event)
-        if self._paused is None and memory.has_grad():
-            event.reverse = clear
+        reverse = clear if self._paused is None and memory.has_grad() else None
         if key is None:
             self._inactive.pop(name, None)
         if source is not None and self._paused is None:
-            self._follow_copy(memory, source, event)
+            reverse = self._follow_copy(memory, source, reverse)
+        step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), first, reverse, repeat)
+        if isinstance(self._steps, Recording):
+            step.begin(self._steps)
+        elif not shadows.is_shadow(memory):
+            self._steps.add(step)
 
     def _used(self) -> Iterator[Any]:
         """The fields and ndarrays of the launches so far."""
-        return (memory for event in self._events if event.launch is not None for memory in event.launch.used())
+        if isinstance(self._steps, Checkpoints):
+            return (whole for _, _, whole in self._steps.used())
+        return self._recording().used()
+
+    def _recording(self) -> Recording:
+        assert not isinstance(self._steps, Checkpoints)
+        return self._steps.outer if isinstance(self._steps, Repeated) else self._steps
 
     def _look(self) -> None:
         """Look for writes to memory that was handed out, and to tensors."""
@@ -314,10 +323,9 @@ class Tape(context.Recorder, NearNames):
 
     def _unseen_write(self, key: Any, whole: Any, before: Saved, changed: Any) -> None:
         """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
-        event = Event(saved=self._versions.replace(key, before))
-        if self._left is None and self._paused is None and whole.has_grad():
-            event.reverse = lambda: clear_elements(whole.grad, changed)
-        self._events.append(event)
+        clears = self._left is None and self._paused is None and whole.has_grad()
+        if not isinstance(self._steps, Checkpoints):  # which do not take such memory
+            self._recording().written(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
 
@@ -330,41 +338,42 @@ class Tape(context.Recorder, NearNames):
                 gradient.masked_fill_(gradient.new_tensor(changed).bool(), 0.0)
 
         if self._paused is None:
-            self._events.append(Event(reverse=clear))
+            self._steps.add(CallStep(clear, {}))
+
+    def _wanted(self) -> Iterator[tuple[Any, str, Any]]:
+        """The memory that the reverse needs as it is now: key, name, and field or ndarray."""
+        return self._steps.used() if isinstance(self._steps, Checkpoints) else self._recording().wanted()
 
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: _generation(memory.whole) for key, memory in self._versions.wanted() if key not in self._exposed.known}
+        return {key: _generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
-        for key, memory in self._versions.wanted() if self._left else ():
+        for key, name, whole in self._wanted() if self._left else ():
             assert self._left is not None
-            if key in self._left and self._left[key] != _generation(memory.whole):
+            if key in self._left and self._left[key] != _generation(whole):
                 raise SpirogradRuntimeError(
                     render(
-                        f"`{memory.name}` was written after the tape was closed, and the gradients need it as it was",
+                        f"`{name}` was written after the tape was closed, and the gradients need it as it was",
                         None,
                         "call `tape.grad()` before the write, or write inside of the tape, which saves what is overwritten",
                     )
                 )
 
-    def _follow_copy(self, memory: Any, source: Any, event: Event) -> None:
-        """The derivative of `copy_from`: the gradients of the copy go to what it was made of."""
+    def _follow_copy(self, memory: Any, source: Any, clear: Callable[[], None] | None) -> Callable[[], None] | None:
+        """The reverse of `copy_from`: the gradients of the copy go to what it was made of. ``clear``: sets them to zero."""
         name, origin = memory_identity(memory)[0], memory_identity(source)[0]
         if origin in self._inactive:
             self._inactive[name] = self._inactive[origin]
         elif source.has_grad() and not memory.has_grad():
             self._inactive[name] = ("`copy_from`", None, source)
-        if not (source.has_grad() and memory.has_grad()):
-            return
+        if clear is None or not source.has_grad():
+            return clear
         if origin == name and memory.view == source.view:
-            event.reverse = None
-            return
+            return None
         self._active_outputs.add(name)
-        clear = event.reverse
-        assert clear is not None
 
         def reverse() -> None:
             to, copied = source.grad, (memory.grad.tree.allocation, memory.grad.view)
@@ -375,7 +384,7 @@ class Tape(context.Recorder, NearNames):
             if origin != name:
                 clear()
 
-        event.reverse = reverse
+        return reverse
 
     # --- functions that are not recorded -------------------------------------------------------------------------------------
 
@@ -412,7 +421,7 @@ class Tape(context.Recorder, NearNames):
         ``saves``: then it finds all memory that they use as they left it.
         """
         self._look()  # what was written before is not part of the function
-        outer, self._paused = self._paused, [*(self._paused or []), set()]
+        outer, self._paused = self._paused, [*(self._paused or []), {}]
         try:
             result = function()
             self._look()
@@ -423,18 +432,35 @@ class Tape(context.Recorder, NearNames):
             outer[-1].update(used)
             return result
         if reverse is not None:
-            for key in used if saves else ():
-                self._versions.need(key, None)
             self._active_outputs.update(used)
-            self._events.append(Event(reverse=reverse))
+            self._steps.add(CallStep(reverse, used if saves else {}))
+        return result
+
+    def run_again(self, function: Callable[[], Any]) -> Any:
+        """Run ``function``, whose launches run again in the reverse pass, to be recorded then. See `checkpoint`."""
+        if self._paused is not None or not isinstance(self._steps, Recording):
+            return function()
+        self._look()
+        recording, self._steps = self._steps, Repeated(self._steps)
+        try:
+            result = function()
+            self._look()
+            self._steps.settle()
+        finally:
+            self._steps = recording
         return result
 
 
-def _swap(saved: list[Saved], done: list[Saved]) -> None:
-    """Go back before some writes."""
-    for one in reversed(saved):
-        one.swap()
-        done.append(one)
+def _limited(checkpoints: int | None, memory_GB: float | None) -> Checkpoints | None:
+    """The checkpoints that a tape asks for, None for a tape that saves everything."""
+    for name, limit in (("checkpoints", checkpoints), ("memory_GB", memory_GB)):
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
+            raise SpirogradValueError(f"`{name}` of a tape is a number above 0, got {limit!r}")
+    if checkpoints is not None and checkpoints != int(checkpoints):
+        raise SpirogradValueError(f"`checkpoints` of a tape is an integer, got {checkpoints!r}")
+    if checkpoints is None and memory_GB is None:
+        return None
+    return Checkpoints(checkpoints, None if memory_GB is None else memory_GB * 1e9)
 
 
 def _generation(memory: Any) -> Any:

@@ -20,7 +20,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 
 # Tapes save what a kernel overwrites, but torch's own graph takes their place.
-_COPY_HINT = "have the kernel write to another array than it reads: torch then keeps the one that it reads"
+COPY_HINT = "have the kernel write to another array than it reads: torch then keeps the one that it reads"
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -38,11 +38,13 @@ def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ())
     if not isinstance(kernel, (Kernel, BoundKernel)):
         raise SpirogradTypeError("`torch_function` takes a kernel: a function decorated with `@sg.kernel`")
     specs = dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs)
-    function = _TorchFunction(kernel, specs)
+    function = TorchFunction(kernel, specs)
     return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
 
 
-class _TorchFunction:
+class TorchFunction:
+    """A kernel with tensors as arguments."""
+
     def __init__(self, kernel: Any, outputs: dict[str, Any]) -> None:
         self.kernel: Kernel = kernel.kernel if isinstance(kernel, BoundKernel) else kernel
         self.bound = (kernel.instance,) if isinstance(kernel, BoundKernel) else ()
@@ -125,7 +127,7 @@ class _TorchFunction:
         """Launch the gradient on the same tensors, whose ``grad`` it uses, and on memory as it was ``saved``."""
         session, specialization, args = self.kernel.specialized(self.bound, values)
         made = self.kernel.grad.of(session, specialization)
-        made.check_bare(_COPY_HINT)
+        made.check_bare(COPY_HINT)
         try:
             for memory in saved:
                 memory.swap()
@@ -135,7 +137,7 @@ class _TorchFunction:
                 memory.swap()
 
 
-def _traced(value: Any, needed: bool) -> Any:
+def traced(value: Any, needed: bool) -> Any:
     """A tensor that shares the memory of ``value`` and has a gradient of its own; other values as they are."""
     detached = value.detach()
     return detached.requires_grad_() if needed and detached.is_floating_point() else detached
@@ -152,12 +154,12 @@ def _function_class() -> Any:
 
     class KernelFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, function: _TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
+        def forward(ctx: Any, function: TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
             is_tensor = [isinstance(v, torch.Tensor) for v in values]
             floats = [t and v.is_floating_point() for t, v in zip(is_tensor, values)]
             needed = ctx.needs_input_grad[3:]
             wanted = [f and (need or name in function.outputs) for f, name, need in zip(floats, names, needed)]
-            arguments = {n: _traced(v, w) if t else v for n, v, t, w in zip(names, values, is_tensor, wanted)}
+            arguments = {n: traced(v, w) if t else v for n, v, t, w in zip(names, values, is_tensor, wanted)}
             plain = {n: None if t else v for n, v, t in zip(names, values, is_tensor)}
             result, number, saved = function.run(arguments, plain if any(needed) else None)
             ctx.call = Call(function, plain, _chosen(names, wanted), _chosen(names, needed), zeros, number, saved)

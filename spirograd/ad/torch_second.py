@@ -55,7 +55,7 @@ class Call:
         arguments = self.arguments(tensors)
         for name, adjoint in zip(self.outputs, adjoints):
             if arguments[name].requires_grad:
-                arguments[name].grad = _contiguous(adjoint)
+                arguments[name].grad = contiguous(adjoint)
         self.function.gradient(arguments, None if self.outputs else adjoints[0].item(), self.number, self.saved)
         return [arguments[name].grad if name in self.needed else None for name in self.values]
 
@@ -180,7 +180,8 @@ def _as_ndarray(tensor: Any, decl: Any) -> Ndarray:
     return array
 
 
-def _contiguous(tensor: Any) -> Any:
+def contiguous(tensor: Any) -> Any:
+    """A row-major copy."""
     import torch
 
     return tensor.detach().clone(memory_format=torch.contiguous_format)

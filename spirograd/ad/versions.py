@@ -20,7 +20,7 @@ from spirograd.lang.data import transfer
 from spirograd.lang.data.field import ComponentField
 from spirograd.lang.data.ndarray import Ndarray, array_of
 from spirograd.lang.data.transfer import Array
-from spirograd.lang.data.views import Block, HostView, dense_view
+from spirograd.lang.data.views import Block, HostView, dense_view, from_first
 
 
 class Stored:
@@ -85,8 +85,8 @@ class Saved:
         """Copy them, or what ``known`` has of them, which is a copy of all parts."""
         self.memory = memory
         self.part = part
-        self._view = memory.view(part)
-        self.nbytes = self._view.count * self._view.dtype.size
+        self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
+        self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
         self._copy = self._current(known)
 
@@ -117,14 +117,22 @@ class Saved:
         transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
 
     def put(self) -> None:
-        """Set memory to what was saved, which is kept."""
+        """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
         transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+        view = self.memory.view(self.part)
+        if view.shape != self._view.shape:
+            transfer.fill(self.memory.allocation, from_first(view, self._view.shape[0]), 0)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
-        current = self._current()
-        transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
-        self._copy = current
+        current = Saved(self.memory, self.part)
+        self.put()
+        self._view, self.nbytes, self._compact, self._copy = current._view, current.nbytes, current._compact, current._copy
+
+
+def nbytes_of(view: HostView) -> int:
+    """Bytes of a copy."""
+    return view.count * view.dtype.size
 
 
 def _are_bytes(view: HostView) -> bool:
@@ -145,8 +153,8 @@ class Wanted:
 
     __slots__ = ("all", "parts")
 
-    def __init__(self) -> None:
-        self.all = False
+    def __init__(self, all_parts: bool = False) -> None:
+        self.all = all_parts
         self.parts: set[int] = set()
 
     def add(self, part: int | None) -> None:

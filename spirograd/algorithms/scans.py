@@ -259,8 +259,9 @@ def _operation(op: Any) -> Any:
 def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
-    ``out`` may be ``x``, and is if it is None. Tapes differentiate sums, and raise SpirogradUnsupportedError for other
-    operations. Raises SpirogradTypeError and SpirogradValueError for arrays that do not fit.
+    One-dimensional fields or ndarrays of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is None. Tapes
+    differentiate sums, and raise SpirogradUnsupportedError for other operations on memory with gradients. Raises SpirogradTypeError and
+    SpirogradValueError for arrays that do not fit, and for other names of operations.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -286,10 +287,11 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
 
 
 def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
-    """All elements combined by ``op``, as for `inclusive_scan`: a number, or None if ``out`` takes it, a field or ndarray of one element.
+    """All elements of ``x``, a one-dimensional field or ndarray, combined by ``op``, as for `inclusive_scan`: a number, for which Python
+    waits, or None if ``out`` takes it, a field or ndarray of one element.
 
-    Tapes differentiate sums with ``out``; a number that Python has gets no gradient. Raises SpirogradValueError for no elements and a
-    function.
+    Tapes differentiate sums with ``out``; a number that Python has gets no gradient. Of no elements it is the identity. Raises
+    SpirogradValueError for no elements and a function, whose identity is not known.
     """
     n, combine = checked(x, "x"), _operation(op)
     if out is not None and (not isinstance(out, (ScalarField, ScalarNdarray)) or out.shape not in ((), (1,)) or out.dtype is not x.dtype):
@@ -362,6 +364,7 @@ class PrefixSumExecutor:
         self.length = length
 
     def run(self, input_arr: Array) -> None:
-        """Replace each element of ``input_arr`` by the sum of itself and those before it."""
+        """Replace each element of ``input_arr`` by the sum of itself and those before it. Raises SpirogradValueError if it has fewer than
+        ``length`` elements."""
         n = checked(input_arr, "input_arr", self.length)
         _scan_of_user(input_arr, input_arr, min(n, self.length), "add", None, "PrefixSumExecutor.run")

@@ -93,8 +93,10 @@ def _compact(x: Array, out: Array, n: int, mark: Callable[[Array], object]) -> i
 
 def select(arr: Array, flags: Array, out: Array) -> int:
     """Put the elements of ``arr`` whose entry of ``flags`` is nonzero into ``out``, in their order; returns how many there are.
+    Waits for the device.
 
-    ``out`` must have room for all elements. Raises SpirogradTypeError and SpirogradValueError for arrays that do not fit.
+    One-dimensional fields or ndarrays; ``out`` must have room for all elements. Raises SpirogradTypeError and SpirogradValueError for
+    arrays that do not fit.
     """
     n = checked(arr, "arr")
     checked(flags, "flags", n)
@@ -104,14 +106,14 @@ def select(arr: Array, flags: Array, out: Array) -> int:
 
 def unique(x: Array, out: Array) -> int:
     """Put the first element of each run of equal neighbours of ``x`` into ``out``; returns how many there are. Sort ``x`` before to have
-    each number once."""
+    each number once. Arrays, and what is raised, as of `select`."""
     n = checked(x, "x")
     checked(out, "out", n, x.dtype)
     return _compact(x, out, n, lambda places: _starts_of_runs(x, places, n))
 
 
 def run_length_encode(x: Array, out: Array, counts: Array) -> int:
-    """As `unique`; sets ``counts`` (of i32) to the lengths of the runs."""
+    """As `unique`; sets ``counts`` (of i32, as long as ``x``) to the lengths of the runs."""
     n = checked(x, "x")
     checked(counts, "counts", n, i32)
     runs = unique(x, out)

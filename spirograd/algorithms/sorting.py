@@ -247,7 +247,8 @@ def _number(x: template(), n: int):
 
 
 def argsort(keys: Array, out: Array) -> None:
-    """Set ``out`` (of i32) to the indices that sort ``keys``, which stay as they are; equal keys keep their order."""
+    """Set ``out`` (of i32) to the indices that sort ``keys``, which stay as they are; equal keys keep their order. Otherwise as
+    `parallel_sort`."""
     n = checked(keys, "keys")
     checked(out, "out", n, i32)
     if n:

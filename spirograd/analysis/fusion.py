@@ -29,6 +29,8 @@ def obstacle(loop: Op, fast_math: bool, ordered_sums: bool, same_partition: bool
     ``ordered_sums``: the code generator takes them in the same order whatever else the loop contains. ``same_partition``: the same
     iterations are then summed together, too."""
     body = loop.regions[0]
+    if any(op.code is ops.clock for op in body.walk()):
+        return "reads the clock"
     if loop.attr.grouped or _has(loop, "barrier"):
         return "runs in groups with barriers or shared memory"
     if any(op.code is ops.call_memory for op in body.walk()):

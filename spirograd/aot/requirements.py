@@ -50,7 +50,7 @@ _RULES: dict[str, _Rule] = {
     "exact_specials": _subset,
     "exact_subnormals": _subset,
     "cpu_features": _features,
-    "vector_library": _equal_if_used,
+    **dict.fromkeys(("shader_clock", "vector_library"), _equal_if_used),
     **dict.fromkeys(("cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything),
     "toolchain": _anything,
 }

@@ -27,7 +27,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, Kernel, Ref
+from spirograd.ir.nodes import ArrayRef, Kernel, Ref, callee_of
 from spirograd.ir.spec import verify
 from spirograd.transforms.checks.space_limits import hoist_space_checks
 from spirograd.transforms.context import PassContext
@@ -42,7 +42,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
     of outer memory, None if it has none.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    _refuse_loops(kernel)
+    _refuse(kernel)
     ctx = PassContext(caps, replace(options, optimize=True))
     with gc_paused(), deep_recursion():
         repeated = mode != "reverse"
@@ -100,8 +100,12 @@ def _verified(derivative: Derivative, options: CompileOptions) -> Derivative:
     return derivative
 
 
-def _refuse_loops(kernel: Kernel) -> None:
+def _refuse(kernel: Kernel) -> None:
+    recursive = kernel.recursive()
     for op in kernel.walk():
+        if callee_of(op) in recursive:
+            message = f"`{str(callee_of(op)).partition('.')[0]}` calls itself, and has no derivative"
+            raise SpirogradUnsupportedError(message, op.loc, "use a loop, or give the kernel a gradient with `sg.ad.grad_replaced`")
         if op.code is ops.for_ and op.attr.grouped:
             message = "a loop that uses groups of threads (`sg.simt`) has no derivative"
             hint = "write the loop without shared arrays and barriers, or give the kernel a gradient with `sg.ad.grad_replaced`"

@@ -53,6 +53,7 @@ class Capabilities:
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
+    shader_clock: str = ""  # whose clock modules can read: "device", "subgroup", or none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep

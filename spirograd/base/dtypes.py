@@ -15,7 +15,7 @@ _LARGEST = sys.float_info.max
 
 
 class DType:
-    """A scalar type. Instances are the module constants below; compare them with ``is``.
+    """A scalar type, such as `f32`. There is one instance of each type: compare types with ``is``. Calling one converts a number to it.
 
     Attributes: ``name`` (``"f32"``), ``kind`` (``"bool"``, ``"int"``, ``"uint"`` or ``"float"``), ``bits``, ``size`` (bytes in
     memory; u1 takes one 32-bit word in buffers, see `storage`), ``np`` (the NumPy dtype).

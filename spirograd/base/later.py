@@ -45,7 +45,6 @@ class Later:
 
 
 _SPARSE = "sparse fields are made of nodes: `sg.root.pointer(...)`, `.bitmasked(...)`, `.dynamic(...)`"
-_CLOCK = "kernels read no clock; time launches between two calls of `sg.sync()`"
 _UI = "scenes are not drawn; `sg.GUI` draws in two dimensions, and `field.to_numpy()` can be given to matplotlib or another library"
 _COUNTERS = "hardware counters are not read; Nsight Compute and the like do"
 _QUANT = "quantised and bit-packed types come in a later version"
@@ -58,7 +57,6 @@ _TEXTURE = "textures come in a later version; use a field, and interpolate in th
 # name -> reason, of names that lie directly in the module.
 LATER: dict[str, str] = {
     **dict.fromkeys(("sparse",), _SPARSE),
-    **dict.fromkeys(("clock_counter", "clock_freq_hz"), _CLOCK),
     **dict.fromkeys(("ui",), _UI),
     **dict.fromkeys(("BitpackedFields",), _QUANT),
     **dict.fromkeys(("Mesh", "MeshBuilder", "MeshInstance", "MeshRelationType", "mesh_local", "mesh_patch_idx"), _MESH),

@@ -11,11 +11,13 @@ every operation that has run (``values[op]``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite
 from spirograd.base.dtypes import u32
+from spirograd.base.python_limits import deep_recursion
 from spirograd.base.records import dataclass
 from spirograd.ir.interp_memory import Memory, resolve
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, VALUES, Compiler, OnOp, Values
@@ -73,7 +75,8 @@ def compile_for_run(
         with np.errstate(all="ignore"):
             for prepare in c.prologue:
                 prepare(env, data, memory)
-            for step in steps:
-                step(env)
+            with deep_recursion() if c.recursive else nullcontext():
+                for step in steps:
+                    step(env)
 
     return Program(run, tuple(c.faults))

@@ -66,6 +66,7 @@ class Compiler:
         self.detects_races = False
         self.races: Any = None  # `interp_groups.Races`, of the grouped loop being compiled
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
+        self.recursive = kernel.recursive()
 
     def new(self, value: Any = None) -> int:
         self.template.append(value)

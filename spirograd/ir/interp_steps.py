@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType, storage, u1
+from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
@@ -284,7 +286,31 @@ def _cas(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _recursive_call(c: Compiler, op: Op) -> Step:
+    """A call of a function that may be running: its values are put back afterwards."""
+    args, out = c.args(op), c.entry(op)
+
+    def step(env: Env) -> None:
+        params, steps, results = c.functions[op.attr]
+        values, kept = [env[arg] for arg in args], list(env)
+        for param, value in zip(params, values):
+            env[param] = value
+        try:
+            for inner in steps:
+                inner(env)
+        except RecursionError:
+            name = op.attr.partition(".")[0]
+            raise SpirogradRuntimeError(f"`{name}` calls itself too often for the stack of the interpreter") from None
+        found = tuple([env[r] for r in results])
+        env[:] = kept
+        env[out] = found if len(found) != 1 else found[0]
+
+    return step
+
+
 def _call(c: Compiler, op: Op) -> Step:
+    if op.attr in c.recursive:
+        return _recursive_call(c, op)
     params, steps, results = c.functions[op.attr if op.code is ops.call else op.attr.name]
     args, out, several = c.args(op), c.entry(op), len(results) != 1
 
@@ -300,6 +326,16 @@ def _call(c: Compiler, op: Op) -> Step:
 
 def _barrier(c: Compiler, op: Op) -> None:
     """Nothing: the interpreter is one thread, and does everything in order."""
+
+
+def _clock(c: Compiler, op: Op) -> Step:
+    """It goes up by one each time that it is read."""
+    out = c.entry(op)
+
+    def step(env: Env) -> None:
+        env[out] = np.int64(next(_READINGS))
+
+    return step
 
 
 def _check(c: Compiler, op: Op) -> Step:
@@ -328,11 +364,13 @@ def _print(c: Compiler, op: Op) -> Step:
     return step
 
 
+_READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
+    ops.clock: _clock,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip

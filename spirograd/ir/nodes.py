@@ -358,7 +358,8 @@ class Function:
 
     Of one that `call` names, the value depends on the operands alone: it accesses no memory, and uses no arguments of the kernel. One that
     `call_memory` names may have no results, may load, store and update fields and arrays (`accesses`), and use scalar arguments and
-    extents. Neither has diagnostics, barriers, parallel loops, or calls of functions that stand after it.
+    extents. Neither has diagnostics, barriers or parallel loops. Functions that `call` names may call themselves, directly or by way of
+    others; apart from that, none calls a function that stands after it.
     """
 
     name: str
@@ -401,9 +402,17 @@ class Kernel:
             return self
         return Kernel(self.name, self.args, body, self.returns, self.loc, functions)
 
+    def recursive(self) -> set[str]:
+        """The functions that call themselves, directly or by way of others."""
+        calls = {f.name: {name for op in f.body.walk() if (name := callee_of(op)) is not None} for f in self.functions}
+        for reached in calls.values():
+            while not reached >= (more := {callee for other in reached for callee in calls[other]}):
+                reached |= more
+        return {name for name, reached in calls.items() if name in reached}
+
     def looping(self) -> set[str]:
-        """The functions that run loops, their own or those of others: for operands that no call has, they might not return."""
-        found: set[str] = set()
+        """The functions that run loops or call themselves, or call others that do: for operands that no call has, they might not return."""
+        found = self.recursive()
         for function in self.functions:
             if any(op.code in _LOOPS or callee_of(op) in found for op in function.body.walk()):
                 found.add(function.name)
@@ -424,9 +433,12 @@ class Kernel:
 def called(functions: Sequence[Function], regions: Sequence[Region]) -> tuple[Function, ...]:
     """Those of ``functions``, callees before callers, that ``regions`` call, or that those call."""
     names = {callee_of(op) for region in regions for op in region.walk()} if functions else set()
-    for function in reversed(functions):
-        if function.name in names:
-            names.update([callee_of(op) for op in function.body.walk()])
+    before = -1
+    while before < len(names):  # functions that call themselves may name some that stand after them
+        before = len(names)
+        for function in reversed(functions):
+            if function.name in names:
+                names.update([callee_of(op) for op in function.body.walk()])
     return tuple([function for function in functions if function.name in names])
 
 

@@ -403,6 +403,8 @@ barrier = _op(
     "All accesses to memory of this invocation that stand before it come before all that stand after it, for the whole device.",
 )
 
+clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
+
 # --- workgroups ----------------------------------------------------------------------------------------------------------
 # All invocations of a workgroup, or of a subgroup, get to these together.
 

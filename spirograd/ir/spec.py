@@ -63,8 +63,8 @@ class _Verifier:
         self.rules = SPEC[level]
         self.visible: set[Op] = set()
         self.defined: set[Op] = set()
-        self.functions: dict[str, Function] = {}
-        self.computing: set[str] = set()  # those that `call` may name
+        self.functions = {f.name: f for f in kernel.functions if f.name in kernel.recursive()}
+        self.computing = set(self.functions)  # those that `call` may name
         self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
@@ -83,11 +83,11 @@ class _Verifier:
         """Check a function, which may call those that were checked before."""
         self.region(function.body, None)
         effects = {op.code.effect for op in function.body.walk()} - {"pure", "control", "structure"}
-        name = f"{self.kernel.name}, {self.level} IR: function {function.name!r}"
         outside = ops.OUTSIDE & function.body.codes
         outer = all(isinstance(ref, (FieldRef, ArrayRef, BufferRef)) for _, ref in function.accesses)
-        if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer) or function.name in self.functions:
-            raise IRError(f"{name} does what only a kernel does, or has the name of another")
+        known = self.functions.get(function.name, function)
+        if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer and known is function):
+            raise IRError(f"{self.kernel.name}, {self.level} IR: {function.name!r} does what only kernels do, or has another's name")
         if not effects and not outside and function.body.results:
             self.computing.add(function.name)
         self.functions[function.name] = function
@@ -512,6 +512,11 @@ def _barrier(v: _Verifier, op: Op) -> None:
     _in_group(v, op)
 
 
+def _clock(v: _Verifier, op: Op) -> None:
+    v.need(op.type is i64, op, "is an i64")
+    _plain(v, op)
+
+
 # --- workgroups ----------------------------------------------------------------------------------------------------------
 
 
@@ -559,7 +564,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.arg: _arg, ops.shape: _shape, ops.address: _address,
     ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
-    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.clock: _clock, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
     ops.subgroup_read: _subgroup,
 }  # fmt: skip

@@ -120,9 +120,10 @@ class Recorder:
         """A tape for the reverse pass."""
         raise NotImplementedError
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any) -> None:
+    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Callable[[], None] | None) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
-        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers."""
+        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.
+        ``repeat`` writes the same again, None where only the host has it."""
 
 
 def recorder() -> Recorder | None:

@@ -24,7 +24,9 @@ def do_while(condition: Any) -> bool:
     body of another such loop. All else in the kernel runs where it stands: parallel loops are parallel, other statements run once.
     In Python, it raises SpirogradRuntimeError.
     """
-    raise SpirogradRuntimeError("`graph.do_while` is the condition of a `while` in a kernel of `@sg.kernel(graph=True)`")
+    raise SpirogradRuntimeError(
+        "`graph.do_while` was called in Python: write it as the condition of a `while` loop in a kernel with `@sg.kernel(graph=True)`"
+    )
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ class Graph:
         Raises SpirogradRuntimeError before anything is recorded, in a kernel, in a tape, and after another `init`; also as `Graph` says.
         """
         if self._recording is None or self._block is not None:
-            raise SpirogradRuntimeError(render("this graph has recorded nothing yet", None, "`with graph: ...` records it"))
+            raise SpirogradRuntimeError(render("this graph has recorded nothing yet", None, "record it with `with graph: ...`"))
         _refuse_recorder("launched")
         if context.session() is not self._session:
             raise SpirogradRuntimeError("this graph belongs to an earlier `init`: record it anew")

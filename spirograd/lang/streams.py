@@ -23,7 +23,8 @@ class Stream:
 
     `create_stream` makes one. ``kernel(..., stream=s)`` (Quadrants' ``qd_stream=s`` too) launches there, and in ``with s:`` all launches,
     fills and copies of the thread go there. Work of several streams that uses the same memory is done in the order of the calls, and so are
-    reads by Python and `sync`: the results are those of one stream. On back ends with one queue (`streams` of docs) they also take as long.
+    reads by Python and `sync`: the results are those of one stream. On back ends with one queue (wgpu, the
+    CPU, the interpreter) streams save no time.
 
     ``Stream(stream)`` is a stream of another library on CUDA or AMD's GPUs: in ``with sg.Stream(stream):`` all work of the session goes
     there. ``stream``: one of torch or CuPy, an object with the method ``__cuda_stream__``, or the driver's handle as an integer. It stays
@@ -123,6 +124,8 @@ class Event:
 
     Streams of the session are ordered by the memory that their work uses; events are for streams of ``create_stream(manual=True)``, and for
     waits of the host for part of the work. They do nothing on back ends with one queue, where all work is in order.
+
+    Methods raise SpirogradRuntimeError after another `init`, and SpirogradTypeError for what is no stream.
     """
 
     def __init__(self) -> None:
@@ -170,13 +173,13 @@ def create_stream(manual: bool = False) -> Stream:
     """A new stream of the session.
 
     Its work comes after work of other streams that uses the same memory. ``manual``: it does not wait for others by itself, only for
-    events: `Event.wait`. Others still wait for it.
+    events: `Event.wait`. Others still wait for it. Raises SpirogradRuntimeError before `init`.
     """
     return _OwnStream(context.session(), manual)
 
 
 def create_event() -> Event:
-    """A new event, which is not recorded yet."""
+    """A new event, which is not recorded yet. Raises SpirogradRuntimeError before `init`."""
     return Event()
 
 

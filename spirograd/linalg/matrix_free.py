@@ -224,9 +224,9 @@ def _checked(A: Any, b: Any, x: Any, what: str) -> None:
             f"`{what}`: `b` and `x` have elements of different types: {b.dtype} {b.element_shape}, {x.dtype} {x.element_shape}"
         )
     if b.shape != x.shape or _origin(b) != _origin(x):
-        raise SpirogradValueError(f"`{what}`: `b` has shape {b.shape}, `x` has shape {x.shape}; they have the same indices")
+        raise SpirogradValueError(f"`{what}`: `b` has shape {b.shape}, `x` has shape {x.shape}; they must have the same shape and offset")
     if b is x:
-        raise SpirogradValueError(f"`{what}`: `b` and `x` are the same memory")
+        raise SpirogradValueError(f"`{what}`: `b` and `x` are the same memory: pass another field or ndarray for the solution")
 
 
 class _Progress:

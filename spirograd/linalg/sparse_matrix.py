@@ -145,7 +145,7 @@ class SparseMatrix(NearNames):
         if isinstance(other, SparseMatrix):
             if self.shape[1] != other.shape[0]:
                 raise SpirogradValueError(
-                    f"`@` of matrices of shapes {self.shape} and {other.shape}: {self.shape[1]} is not {other.shape[0]}"
+                    f"`@` needs as many columns on the left as rows on the right, got shapes {self.shape} and {other.shape}"
                 )
             return self._like(self._held @ other._held)
         if isinstance(other, Ndarray):
@@ -158,11 +158,13 @@ class SparseMatrix(NearNames):
         if not isinstance(other, np.ndarray):
             return NotImplemented
         if other.ndim not in (1, 2) or other.shape[0] != self.shape[1]:
-            raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} and an array of shape {other.shape}")
+            rows = self.shape[1]
+            raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} needs shape ({rows},) or ({rows}, n), got {other.shape}")
         return self._held @ other
 
     def spmv(self, x: Any, out: Any) -> None:
-        """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix. A tape records it.
+        """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix, ``x`` with an
+        element for each column and ``out`` for each row. A tape records it.
 
         Raises SpirogradTypeError and SpirogradValueError for others.
         """

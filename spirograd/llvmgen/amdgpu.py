@@ -128,6 +128,7 @@ AMDGPU = Dialect(
     shuffle=_shuffle,
     read=_read,
     barrier=_barrier,
+    clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some
     rsqrt=_rsqrt,
 )
 

@@ -49,6 +49,6 @@ def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False)
         if op.code in (ops.for_, ops.while_):
             work *= trips(op)
         elif (called := callee_of(op)) is not None:
-            work = calls[called]
+            work = calls.get(called, _LIMIT)  # those that are not known yet call themselves
         total += work + (_UPDATE if uncontended and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
     return min(max(total, 1), _LIMIT)

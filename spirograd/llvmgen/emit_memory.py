@@ -6,6 +6,7 @@ from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType
 from spirograd.ir.nodes import Op
+from spirograd.llvmgen import half
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.instructions import ByKind
 from spirograd.llvmgen.module import type_name
@@ -68,3 +69,9 @@ def emit_cas(e: FunctionEmitter, op: Op) -> None:
 
 def emit_barrier(e: FunctionEmitter, op: Op) -> None:
     e.line(f"fence{e.atomic_scope} seq_cst")
+
+
+def emit_clock(e: FunctionEmitter, op: Op) -> None:
+    """On x86 the time stamp counter. Programs may not read the cycle counters of other CPUs, so there it is their timer."""
+    name = "llvm.readcyclecounter" if half.is_x86(e.module.caps) else "llvm.readsteadycounter"
+    e.set(op, f"call i64 {e.module.declare(name, 'i64', '')}()")

@@ -74,8 +74,8 @@ class Dialect:
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
     a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``barrier``, which has
-    no result: waits for the workgroup. ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not
-    subnormal.
+    no result: waits for the workgroup. ``clock``: a counter, an i64. ``rsqrt``: of f32, good to two units in the last place; told whether
+    the argument is surely not subnormal.
     """
 
     calling_convention: str
@@ -93,6 +93,7 @@ class Dialect:
     shuffle: Callable[[GpuEmitter, str, int], str]
     read: Callable[[GpuEmitter, str, str], str]
     barrier: Callable[[GpuEmitter], None]
+    clock: Callable[[GpuEmitter], str]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
     stack_space: int = 0
     atomic_metadata: str = ""
@@ -308,6 +309,10 @@ def _barrier(e: GpuEmitter, op: Op) -> None:
     e.dialect.barrier(e)
 
 
+def _clock(e: GpuEmitter, op: Op) -> None:
+    e.env[op] = e.dialect.clock(e)
+
+
 _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.thread_slot: _thread_slot,
     ops.builtin: _builtin,
@@ -317,6 +322,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.claim: _claim,
     ops.rsqrt: _rsqrt,
     ops.workgroup_barrier: _barrier,
+    ops.clock: _clock,
     ops.subgroup_shuffle: _shuffle,
     ops.subgroup_read: _read,
     ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),

@@ -104,6 +104,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.cas: emit_memory.emit_cas,
     ops.claim: Unsupported("for devices with very many invocations: here each worker has a thread slot"),
     ops.barrier: emit_memory.emit_barrier,
+    ops.clock: emit_memory.emit_clock,
     # workgroups
     ops.workgroup_barrier: _GPU,
     ops.subgroup_reduce: _GPU,

@@ -84,6 +84,7 @@ NVPTX = Dialect(
     shuffle=_shuffle,
     read=_read,
     barrier=_barrier,
+    clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
 )
 

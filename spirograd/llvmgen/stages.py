@@ -26,7 +26,7 @@ _SMALLEST, LARGEST_STAGE = 250, 500
 _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 # What is made again in each stage that uses it.
 REMADE = frozenset((ops.const, ops.slot, ops.thread_slot))
-_ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.call_memory))
+_ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.clock, ops.call_memory))
 _SLOTS_IN_ORDER = frozenset(("tapes", "print", "locks"))
 _ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
 

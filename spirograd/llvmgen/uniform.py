@@ -24,7 +24,7 @@ _ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
 _SHORTEST = 12
 # LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
 _SHORT = 16
-_REFUSED = frozenset((ops.cas, ops.barrier, ops.call_memory, ops.vec, ops.extract, ops.insert))
+_REFUSED = frozenset((ops.cas, ops.barrier, ops.clock, ops.call_memory, ops.vec, ops.extract, ops.insert))
 # Memory whose order of accesses can be seen.
 _ORDERED = frozenset(("print", "locks"))
 _UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing

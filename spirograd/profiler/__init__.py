@@ -85,7 +85,7 @@ def get_kernel_profiler_total_time() -> float:
 def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
     """Whether tasks are measured by the toolkit ``toolkit_name``. There is "default" only: hardware counters are not read."""
     if toolkit_name != "default":
-        _logger.warning("the profiler toolkit `%s` is not there: tasks are timed by events and timestamps of the device", toolkit_name)
+        _logger.warning("there is no profiler toolkit `%s`: tasks are timed by the device's own clock; use \"default\"", toolkit_name)
     return toolkit_name == "default"
 
 
@@ -104,7 +104,7 @@ def collect_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> Iterator
 
 def scope(name: str) -> AbstractContextManager[None]:
     """A part of the program with a name, for traces and `print_scoped_profiler_info`: ``with sg.profiler.scope("solve"): ...``. Times are
-    those of the host. Costs nothing where nobody measures."""
+    those of the host. Without a profiler or a trace, a scope is not recorded."""
     return _spans.span(name, "scope")
 
 

@@ -230,6 +230,14 @@ class HasStreams(Protocol):
         """Wait until an event is done. Counts as a wait."""
 
 
+@runtime_checkable
+class HasClock(Protocol):
+    """A device whose driver may know the rate of the clock that kernels read."""
+
+    def clock_hz(self) -> int | None:
+        """How often the clock ticks in a second at the nominal speed of the device; None if the driver does not say."""
+
+
 class CodeCache(Protocol):
     """Machine code that outlives the process."""
 

@@ -120,6 +120,8 @@ class Diagnostics:
         self._lock = threading.RLock()
         self._numbers: list[int] = []  # first launch number of each run of launches of one kernel, ascending
         self._kernels: list[CompiledKernel] = []
+        self._muted: list[bool] = []  # of each run, whether its prints are dropped
+        self.muted = False  # whether those of launches from now on are
 
     def fault_address(self) -> int:
         """Address of the fault record."""
@@ -163,9 +165,10 @@ class Diagnostics:
     def record(self, number: int, kernel: CompiledKernel) -> None:
         """Remember that launch ``number`` runs ``kernel``, which can fail or print."""
         with self._lock:
-            if not self._kernels or self._kernels[-1] is not kernel:
+            if not self._kernels or self._kernels[-1] is not kernel or self._muted[-1] != self.muted:
                 self._numbers.append(number)
                 self._kernels.append(kernel)
+                self._muted.append(self.muted)
 
     def drain(self) -> SpirogradRuntimeError | None:
         """Hand out the prints in order of launch, then give the error of the first fault, or None. Both buffers are reset."""
@@ -180,15 +183,21 @@ class Diagnostics:
             finally:
                 self._numbers.clear()
                 self._kernels.clear()
+                self._muted.clear()
         for text in texts:
             self._on_print(text)
         return fault
 
-    def _kernel_of(self, word: int) -> tuple[int, CompiledKernel] | None:
-        """Full launch number and kernel for the low 32 bits of a launch number."""
+    def _run_of(self, word: int) -> tuple[int, int] | None:
+        """Full launch number and run for the low 32 bits of a launch number."""
         number = self._numbers[0] + ((word - self._numbers[0]) & 0xFFFFFFFF)
         at = bisect.bisect_right(self._numbers, number) - 1
-        return (number, self._kernels[at]) if at >= 0 else None
+        return (number, at) if at >= 0 else None
+
+    def _kernel_of(self, word: int) -> tuple[int, CompiledKernel] | None:
+        """Full launch number and kernel for the low 32 bits of a launch number."""
+        found = self._run_of(word)
+        return None if found is None else (found[0], self._kernels[found[1]])
 
     def _drain_prints(self) -> list[str]:
         ring = self._ring
@@ -206,18 +215,19 @@ class Diagnostics:
         return texts
 
     def _records(self, words: list[int]) -> tuple[list[tuple[int, str]], int]:
-        """(launch number, text) of every whole record, and the word where they end."""
+        """(launch number, text) of every whole record that is not muted, and the word where they end."""
         records: list[tuple[int, str]] = []
         at = 0
         while at + 2 <= len(words) and words[at] != _UNWRITTEN:
-            found = self._kernel_of(words[at + 1])
-            if found is None or words[at] >= len(found[1].prints):
+            found = self._run_of(words[at + 1])
+            if found is None or words[at] >= len(self._kernels[found[1]].prints):
                 break
-            site = found[1].prints[words[at]]
+            site = self._kernels[found[1]].prints[words[at]]
             end = at + 2 + 2 * len(site.dtypes)
             if end > len(words):
                 break
-            records.append((found[0], format_print(site, words[at + 2 : end])))
+            if not self._muted[found[1]]:
+                records.append((found[0], format_print(site, words[at + 2 : end])))
             at = end
         return records, at
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -111,6 +112,15 @@ class Launcher:
         """Have all plans launch by what `Device.launch` is now: a profiler puts itself in front of it, and goes away again."""
         for plan in list(self.plans.values()):
             plan._launch = self.device.launch
+
+    @contextlib.contextmanager
+    def without_prints(self) -> Iterator[None]:
+        """Launches in this block repeat earlier ones: what they print is dropped."""
+        before, self.diagnostics.muted = self.diagnostics.muted, True
+        try:
+            yield
+        finally:
+            self.diagnostics.muted = before
 
     def locks_address(self) -> int:
         """Address of the lock table, one for all kernels: every task leaves its locks open."""

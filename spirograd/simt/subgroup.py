@@ -235,20 +235,20 @@ def ballot_first_n(predicate: Any, n: Any) -> Value:
     return _ballot(predicate, u32, min(count, group_size()))
 
 
-def _mask(compare: Callable[[Value, Value], Any]) -> Callable[[Any], Value]:
+def _mask(how: str, compare: Callable[[Value, Value], Any]) -> Callable[[Any], Value]:
     def lanes(lane_id: Any) -> Value:
         bit = scalar.emit(ir.shl, scalar.constant(1, u32), scalar.cast(lane_id, u32))
         return compare(bit, bit - 1)  # type: ignore[no-any-return]
 
-    lanes.__doc__ = "A u32 with a bit for each of the first 32 lanes that compares so with ``lane_id``."
+    lanes.__doc__ = f"A u32 with a bit for each of the first 32 threads: set where the number of the thread {how} ``lane_id``."
     return lanes
 
 
-lanemask_eq = _mask(lambda bit, below: bit)
-lanemask_lt = _mask(lambda bit, below: below)
-lanemask_le = _mask(lambda bit, below: below | bit)
-lanemask_gt = _mask(lambda bit, below: ~(below | bit))
-lanemask_ge = _mask(lambda bit, below: ~below)
+lanemask_eq = _mask("is", lambda bit, below: bit)
+lanemask_lt = _mask("is less than", lambda bit, below: below)
+lanemask_le = _mask("is at most", lambda bit, below: below | bit)
+lanemask_gt = _mask("is greater than", lambda bit, below: ~(below | bit))
+lanemask_ge = _mask("is at least", lambda bit, below: ~below)
 
 __all__ = [
     "all_equal", "all_true", "all_true_tiled", "any_true", "any_true_tiled", "ballot", "ballot_first_n", "ballot_full_subgroup", "barrier",

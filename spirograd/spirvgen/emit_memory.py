@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import DType, i32
+from spirograd.base.dtypes import DType, i32, i64, u64
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.spirvgen.buffer_access import atomic_view
 from spirograd.spirvgen.emit_workgroup import shared_element
@@ -10,6 +10,7 @@ from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
 
 _SCOPE_DEVICE = enumerant("Scope", "Device")
+_SCOPE_SUBGROUP = enumerant("Scope", "Subgroup")
 _SCOPE_WORKGROUP = enumerant("Scope", "Workgroup")
 _RELAXED = enumerant("MemorySemantics", "Relaxed")
 _ORDERED = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "UniformMemory")
@@ -130,3 +131,11 @@ def emit_barrier(e: Emitter, op: Op) -> None:
     """Scope Device, of the memory of buffers. Left out where the driver is known to break on it, and to need none."""
     if e.caps.memory_barriers:
         e.f.do("MemoryBarrier", e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_ORDERED))
+
+
+def emit_clock(e: Emitter, op: Op) -> None:
+    """Of the device where it has such a clock, so that values of different invocations compare, else of the subgroup's processor."""
+    if not e.caps.shader_clock or not e.caps.int64:
+        e.unsupported("`clock_counter`", "it has no clock that kernels can read (VK_KHR_shader_clock)", op.loc)
+    scope = _SCOPE_DEVICE if e.caps.shader_clock == "device" else _SCOPE_SUBGROUP
+    e.ids[op] = e.bitcast(e.f.value("ReadClockKHR", e.type(u64), e.m.constant_u32(scope)), u64, i64)

@@ -104,6 +104,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.cas: emit_memory.emit_cas,
     ops.claim: emit_memory.emit_claim,
     ops.barrier: emit_memory.emit_barrier,
+    ops.clock: emit_memory.emit_clock,
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
     ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,

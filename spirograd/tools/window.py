@@ -239,7 +239,7 @@ class GUI(NearNames):
         return self._events.take(filters)
 
     def get_event(self, *filters: Any) -> bool:
-        """Take the next event that fits into ``event``; False if there is none."""
+        """Take the next event that fits one of the filters, as `get_events`, and keep it as ``event``; False if there is none."""
         found = next(self.get_events(*filters), None)
         if found is not None:
             self.event = found
@@ -265,7 +265,7 @@ class GUI(NearNames):
         return self._events.held(keys)
 
     def get_cursor_pos(self) -> tuple[float, float]:
-        """The position of the mouse."""
+        """The position of the mouse: x and y in [0, 1], from the lower left corner."""
         return self._events.cursor
 
     def _enough(self) -> bool:

@@ -223,7 +223,7 @@ def test_checkpoints(session):
     assert not staged.resume(a, go, full, from_checkpoint=3).yielded
     assert a.to_numpy().tolist() == [1, 4, 6, 4, 1, 2]
     assert not staged.resume(a, go, full, from_checkpoint=Stage.SUM).yielded and a.to_numpy().tolist() == [1, 4, 6, 4, 2, 2]
-    with pytest.raises(sg.SpirogradRuntimeError, match=r"`staged` has no checkpoint 9; there are <Stage\.GROW: 3>, <Stage\.SUM: 7>"):
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"has no checkpoint 9; its checkpoints are <Stage\.GROW: 3>, <Stage\.SUM: 7>"):
         staged.resume(a, go, full, from_checkpoint=9)
 
 
@@ -249,7 +249,7 @@ def test_gradients_by_a_tape(decided):
             grow()
         power = 2**trips
         np.testing.assert_allclose(x.grad.to_numpy(), power * start ** (power - 1), rtol=1e-5)
-    with pytest.raises(sg.SpirogradUnsupportedError, match="`grow` has the structure of a graph"):
+    with pytest.raises(sg.SpirogradUnsupportedError, match="`grow` is a graph of several launches"):
         grow.grad()
 
 
@@ -326,16 +326,16 @@ def test_what_is_refused(session):
 
     cases = [
         (lambda: carried(a, c), "`s` is assigned in several parts of the graph"),
-        (lambda: from_memory(a, c), "`n` is computed in another part of the graph, from more than constants and arguments"),
-        (lambda: no_graph(c), r"`graph.do_while` cannot stand here[\s\S]*the kernel needs `@sg.kernel\(graph=True\)`"),
-        (lambda: returns(a, c), "a kernel with the structure of a graph cannot return"),
+        (lambda: from_memory(a, c), "`n` is computed in another part of the graph, and not from constants and arguments alone"),
+        (lambda: no_graph(c), r"`graph.do_while` cannot stand here[\s\S]*decorate the kernel with `@sg.kernel\(graph=True\)`"),
+        (lambda: returns(a, c), "a kernel that is a graph of several launches cannot return a value"),
         (lambda: leaves(a, c), "`break` cannot leave a loop of `graph.do_while`"),
         (lambda: inside(a, c), "`graph.do_while` cannot stand here"),
         (lambda: expression(a, c), "the flag of `graph.do_while` is a field or ndarray, not an expression"),
         (lambda: floats(f), "`c` decides how the graph goes on: it must be a field or ndarray of i32 with no axes, got"),
-        (lambda: not_a_section(a), "`graph.parallel_context` takes `graph.parallel` blocks only"),
+        (lambda: not_a_section(a), "`graph.parallel_context` contains `graph.parallel` blocks only"),
         (lambda: not_declared(a, c), r"`checkpoint` needs `@sg.kernel\(graph=True, checkpoints=True\)`"),
-        (lambda: twice(a, c), "there are two checkpoints 1"),
+        (lambda: twice(a, c), "two checkpoints have the number 1"),
         (lambda: sg.kernel(checkpoints=True), "the option `checkpoints` of `kernel` is for kernels that are graphs"),
     ]
     for call, match in cases:

@@ -10,6 +10,8 @@ import pytest
 import spirograd as sg
 from spirograd.transforms.tasks import private_copies
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 KINDS = {
     "add": (sg.atomic_add, np.add, 0),
     "min": (sg.atomic_min, np.minimum, 5),

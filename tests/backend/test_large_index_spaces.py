@@ -45,6 +45,7 @@ def test_steps_known_at_run_time(session: Any) -> None:
     check(k, ranges([*STEPS, *[-s for s in STEPS], LOW])[::3])
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("step", [1, -1, 2, -2, 3, 2**30, -(2**30) - 1, HIGH, LOW])
 def test_constant_steps(session: Any, step: int) -> None:
     @sg.kernel
@@ -203,6 +204,7 @@ def test_known_index_spaces_of_64_bits(session: Any) -> None:
     assert seen.to_numpy().tolist() == [2_500_000_000, 2**32 - 1]
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("step", [-1, 2, -3])
 def test_gradients_of_strided_loops(session: Any, step: int) -> None:
     x, y = sg.field(sg.f32, shape=3, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
@@ -321,6 +323,7 @@ def test_gradient_of_a_serial_loop_longer_than_its_type(session: Any) -> None:
     assert x.grad[None] == 2**31 + 10
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("a,b", [(-3, 4), (LOW, LOW + 5), (HIGH - 6, HIGH), (HIGH, LOW), (5, 5)])
 def test_gradients_of_ranges_far_from_0(session: Any, a: int, b: int) -> None:
     """With tapes, whose length is the trip count."""

@@ -43,3 +43,20 @@ def test_the_shape_of_elements_of_arguments_may_be_called() -> None:
 
     m = sg.Matrix.ndarray(2, 3, sg.f32, 3)
     assert (k(sg.Vector.ndarray(2, sg.f32, 3), m), k(sg.ndarray(sg.f32, 3), m)) == (311, 310)
+
+
+def test_nodes_of_sparse_trees() -> None:
+    x, y, entries = sg.field(sg.f32), sg.field(sg.i32), sg.field(sg.i64)
+    blocks = sg.root.pointer(sg.ij, 4)
+    cells = blocks.bitmasked(sg.ij, 4)
+    cells.place(x, y)
+    lists = sg.root.dense(sg.i, 3).dynamic(sg.j, 100, chunk_size=8)
+    lists.place(entries)
+    assert str(x.snode) == "root => pointer [4, 4] => bitmasked [16, 16] => place [16, 16]"
+    assert [n._cell_size_bytes for n in (blocks, cells, x.snode, lists)] == [132, 8, 4, 8]
+    assert [n._offset_bytes_in_parent_cell for n in (blocks, x.snode, y.snode)] == [0, 0, 4]
+    assert [n._num_dynamically_allocated for n in (blocks, cells, lists)] == [0, 0, 0]
+    x[0, 0], x[1, 1], x[15, 15], entries[2, 17] = 1.0, 2.0, 3.0, 4
+    assert [n._num_dynamically_allocated for n in (blocks, cells, lists)] == [2, 0, 3]
+    blocks.deactivate_all()
+    assert [n._num_dynamically_allocated for n in (blocks, cells, lists)] == [0, 0, 3]

@@ -6,28 +6,6 @@ import spirograd as sg
 from spirograd.ir.text import parse, to_text
 
 
-def test_recursion_is_an_error_with_its_line(session) -> None:
-    @sg.real_func
-    def odd(n: sg.i32) -> sg.i32:
-        if n == 0:
-            return 0
-        return even(n - 1)
-
-    @sg.real_func
-    def even(n: sg.i32) -> sg.i32:
-        if n == 0:
-            return 1
-        return odd(n - 1)
-
-    @sg.kernel
-    def run(n: sg.i32) -> sg.i32:
-        return even(n)
-
-    with pytest.raises(sg.SpirogradSyntaxError, match="`even` calls itself with arguments of the same types") as caught:
-        run(3)
-    assert "return even(n - 1)" in str(caught.value)
-
-
 def test_errors_in_functions_have_the_chain_of_calls(session) -> None:
     @sg.real_func
     def wrong(a: sg.f32) -> sg.f32:

@@ -25,7 +25,7 @@ os.environ.setdefault("GALLIVM_PERF", "nopt")  # as tests/conftest.py says
 
 from spirograd.runtime import loader
 
-from . import gradient_programs, gradients, run, sparse, sparse_programs, tape_programs, tapes
+from . import gradient_programs, gradients, run, sparse, sparse_gradients, sparse_programs, tape_programs, tapes
 from .evaluate import TooLong
 from .expressions import Choices
 from .programs import Program, write
@@ -80,6 +80,9 @@ FUZZERS = {
     "gradients": Fuzzer(gradient_programs.write, gradients.check, gradients.failure, gradients.shortened, ("interpreter", "cpu", "vulkan")),
     "tapes": Fuzzer(tape_programs.write, tapes.check, tapes.failure, tapes.shortened, ("cpu", "vulkan", "wgpu")),
     "sparse": Fuzzer(sparse_programs.write, sparse.check, sparse.failure, sparse.shortened, ("interpreter", "cpu", "vulkan", "wgpu")),
+    "sparse_gradients": Fuzzer(
+        sparse_gradients.write, sparse_gradients.check, sparse_gradients.failure, sparse_gradients.shortened, ("cpu", "vulkan", "wgpu")
+    ),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import spirograd as sg
 from spirograd.runtime import loader
 
-from . import sparse, sparse_programs
+from . import sparse, sparse_gradients, sparse_programs
 from .sparse_programs import Model
 
 EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "4"))
@@ -26,6 +26,29 @@ def test_random_programs(seed: int) -> None:
     if sparse.failure(program, archs):
         short = sparse.shortened(program, archs)
         pytest.fail(f"{sparse.failure(short, archs)}\n{short!r}", pytrace=False)
+
+
+# The second one reads elements of y, not active before the kernel, which overwrites them.
+GRADIENTS = [
+    *map(sparse_gradients.write, range(EXAMPLES)),
+    sparse_gradients.Program((7, 3), (5, 17), ("two_loops",), ((0, 1),)),
+]
+
+
+@pytest.mark.parametrize("program", GRADIENTS, ids=lambda program: "-".join(program.steps))
+def test_random_gradients(program: sparse_gradients.Program) -> None:
+    needs.need("cpu")
+    archs = [name for name in ("cpu", ("vulkan", "wgpu")[program.trees[0] % 2]) if loader.available(name) is None]
+    if sparse_gradients.failure(program, archs):
+        short = sparse_gradients.shortened(program, archs)
+        pytest.fail(f"{sparse_gradients.failure(short, archs)}\n{short!r}", pytrace=False)
+
+
+def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself."""
+    program = sparse_gradients.Program((0, 0), (5,), ("in_place", "square"), ((0, 1),))
+    monkeypatch.setattr(sparse_gradients, "STEP", 0.5)
+    assert "difference quotient" in sparse_gradients.failure(program, ["cpu"])
 
 
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

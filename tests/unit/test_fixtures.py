@@ -119,14 +119,15 @@ def test_one(arch): pass
 
 def test_two(arch): pass
 """
+ALL = "012 one two"
 
 
 @pytest.mark.parametrize(
     ("missing", "options", "wanted"),
     [
-        ("None", (), {"interpreter": "012 one two", "vulkan": "12 two", "wgpu": "0 one"}),
-        ("None", ("--long",), {"interpreter": "", "vulkan": "0 one", "wgpu": "12 two"}),
-        ("'no package'", (), dict.fromkeys(["interpreter", "vulkan", "wgpu"], "012 one two")),
+        ("None", (), {"interpreter": "01", "cpu": ALL, "vulkan": "12 two", "wgpu": "0 one"}),
+        ("None", ("--long",), {"interpreter": "2 one two", "cpu": "", "vulkan": "0 one", "wgpu": "12 two"}),
+        ("'no package'", (), dict.fromkeys(["interpreter", "cpu", "vulkan", "wgpu"], ALL)),
     ],
     ids=["by day", "at night", "without wgpu"],
 )

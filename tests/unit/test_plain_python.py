@@ -7,10 +7,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
 import spirograd as sg
+
+torch = needs.package("torch")
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +153,6 @@ def test_objects_and_arrays_of_other_libraries() -> None:
 
 
 def test_tensors() -> None:
-    torch = pytest.importorskip("torch")
     tensor = torch.zeros(3)
 
     @sg.kernel

@@ -39,6 +39,7 @@ profiler.print_kernel_profiler_info
 aot.Module aot.load
 graph graph_do_while graph_parallel graph_parallel_context checkpoint GraphStatus
 stream_parallel create_stream create_event Stream Event
+clock_counter clock_freq_hz
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """

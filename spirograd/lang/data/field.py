@@ -103,7 +103,7 @@ class MatrixField(ScalarField):
     def _number(self, value: Any) -> Any:
         if scalar.is_number(value):
             return value
-        data: Array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
         if data.shape != self.element_shape or data.dtype.kind not in "biuf":
             raise SpirogradTypeError(f"an element of field `{self.name}` has shape {self.element_shape}, got {scalar.describe(value)}")
         return data

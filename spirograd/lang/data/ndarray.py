@@ -221,7 +221,7 @@ class Ndarray(Exported, HostScope):
     def _element(self, value: Any) -> Any:
         if scalar.is_number(value):
             return value
-        data: Array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
         if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
             raise SpirogradTypeError(f"an element of this ndarray has shape {self.element_shape}, got {scalar.describe(value)}")
         return data
@@ -231,7 +231,7 @@ class Ndarray(Exported, HostScope):
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
         element = self._element(value)
-        shadows.host_write(self)
+        shadows.host_write(self, repeat=lambda: self.fill(element))
         transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
@@ -248,7 +248,7 @@ class Ndarray(Exported, HostScope):
         if other.sparse_path is not None:
             self.from_numpy(other.to_numpy())
             return
-        shadows.host_write(self, source=other)
+        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
         transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
@@ -338,7 +338,7 @@ class BufferView(Ndarray):
 
     def __init__(self, arr: Ndarray, offset: int = 0, size: int | None = None, *, axes: tuple[slices.Axis, ...] | None = None) -> None:
         if not isinstance(arr, Ndarray):
-            raise SpirogradTypeError(f"a view is one of an ndarray, not of {scalar.describe(arr)}", None, "NumPy slices its own arrays")
+            raise SpirogradTypeError(f"a view needs an ndarray, got {scalar.describe(arr)}", None, "copy the elements to an `sg.ndarray`")
         if axes is None:
             axes = _subrange(arr, offset, size)
         if isinstance(arr, BufferView):
@@ -463,7 +463,9 @@ def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...
     length = arr.shape[0]
     size = length - offset if size is None else size
     if offset < 0 or size < 0 or offset + size > length:
-        raise SpirogradBoundsError(f"a view of {size} elements from {offset} on is out of range of {scalar.describe(arr)} of {length}")
+        raise SpirogradBoundsError(
+            f"a view of {size} elements from index {offset} on exceeds {scalar.describe(arr)} with {length} elements"
+        )
     axes = arr._axes if isinstance(arr, BufferView) else slices.whole_axes(arr.shape)
     return slices.sliced(axes, slice(offset, offset + size), "an ndarray")
 

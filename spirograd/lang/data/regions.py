@@ -225,7 +225,7 @@ def _copy(node: Any, into: Any, regions: Regions, make: Make) -> None:
     """Have a region, below its node ``into``, the cells of what is below the user's ``node``."""
     for child in node.nodes:
         if child.kind == "place":
-            child.stored = into.add_place(child.field, child.component, child.dtype)
+            child.stored_node = into.add_place(child.field, child.component, child.dtype)
             continue
         axes = [axis + 1 for axis in child.axes]
         if has_table(child):

@@ -120,8 +120,7 @@ class Field(HostScope):
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
         place = self.snode  # now, since that may have divided the tree
-        stored: Place | None = getattr(place, "stored", None)
-        return (stored or place).tree
+        return (place.stored_node or place).tree
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -334,7 +333,7 @@ class ScalarField(Exported, Field):
 
     def _find_addresses(self) -> Layout:
         tree = self.tree
-        places = [p.stored or p for p in self._places]
+        places = [p.stored_node or p for p in self._places]
         above = places[0].above
         assert above is not None
         terms = terms_of(above.path, above.axis_numbers)
@@ -364,7 +363,7 @@ class ScalarField(Exported, Field):
         """The extents of the memory: of the index space, or of the region of cells below sparse nodes."""
         if self.sparse_path is None:
             return self.shape
-        above = (self._places[0].stored or self._places[0]).above
+        above = (self._places[0].stored_node or self._places[0]).above
         assert above is not None
         return above.shape
 
@@ -504,7 +503,7 @@ class ScalarField(Exported, Field):
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``."""
         number = self._number(value)
-        shadows.host_write(self)
+        shadows.host_write(self, repeat=lambda: self.fill(number))
         if self.sparse_path is not None and np.any(number):
             sparse_contents.fill(self, number)
         else:
@@ -524,7 +523,7 @@ class ScalarField(Exported, Field):
         if self.sparse_path is not None or other.sparse_path is not None:
             self.from_numpy(other.to_numpy())
             return
-        shadows.host_write(self, source=other)
+        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
         transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:

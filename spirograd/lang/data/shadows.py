@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from spirograd.lang import context
@@ -28,9 +29,12 @@ def is_shadow(memory: Any) -> bool:
     return any(whole in known for known in _known.values())
 
 
-def host_write(memory: Any, key: Any = None, component: int | None = None, source: Any = None) -> None:
+def host_write(
+    memory: Any, key: Any = None, component: int | None = None, source: Any = None, repeat: Callable[[], None] | None = None
+) -> None:
     """Called before the host writes to a field or array: to an element, one component of it, or all; from ``source``, if that is a field
-    or array. An open tape saves what gradients still need, and clears the gradient of what is written when it comes by again."""
+    or array. ``repeat`` writes the same again, if that takes no data of the host. An open tape saves what gradients still need, and clears
+    the gradient of what is written when it comes by again."""
     recorder = context.recorder()
     if recorder is None:
         return
@@ -43,7 +47,7 @@ def host_write(memory: Any, key: Any = None, component: int | None = None, sourc
             shadow.clear_element(key, component)
 
     is_part = key is None and hasattr(memory, "arr")  # all of a view is a part of its array, and not just one first index of it
-    recorder.host_write(memory, () if is_part else key, clear, source)
+    recorder.host_write(memory, () if is_part else key, clear, source, repeat)
 
 
 def clear(*roles: str) -> None:

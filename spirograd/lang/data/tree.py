@@ -256,16 +256,29 @@ class SNode(NearNames):
         return self.tree.id
 
     @property
-    def _cell_size_bytes(self) -> int:
-        """Bytes of a cell, padding included; of a place those of the scalar. Closes the tree."""
+    def _in_memory(self) -> SNode:
+        """The node that says how the cells lie in memory: below sparse nodes one of a region. Closes the tree."""
         self.tree.close()
-        return self.cell_size
+        return self.stored_node or self if self.cells_in is None else self.cells_in.cells
+
+    @property
+    def _cell_size_bytes(self) -> int:
+        """Bytes of a cell, padding included; of a place those of the scalar; of lists those of an entry. Closes the tree."""
+        node = self._in_memory
+        return node.nodes[0].cell_size if self.kind == "dynamic" else node.cell_size
 
     @property
     def _offset_bytes_in_parent_cell(self) -> int:
-        """Bytes from the beginning of the cell of the node above. Closes the tree."""
-        self.tree.close()
-        return self.offset
+        """Bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
+        node = self._in_memory
+        return 0 if self.cells_in is not None else node.offset
+
+    @property
+    def _num_dynamically_allocated(self) -> int:
+        """How many cells have memory of their own: those of `pointer` and `hash` nodes that are active, and the chunks of lists."""
+        self.tree.settle()
+        region = self.cells_in
+        return 0 if region is None else int(region.used[None] - region.free_count[None])
 
     @property
     def places(self) -> Iterator[Place]:
@@ -323,7 +336,7 @@ class Place(SNode):
         self.field = field
         self.component = component
         self.dtype = dtype
-        self.stored: Place | None = None  # of trees with sparse nodes: the place in the region
+        self.stored_node: Place | None = None  # of trees with sparse nodes: the place in the region
 
     @property
     def byte_offset(self) -> int:

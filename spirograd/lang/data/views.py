@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from spirograd.base.dtypes import DType
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.ir.nodes import Layout
 
 
@@ -80,6 +80,18 @@ def dense_view(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, .
     """The view of a dense row-major array."""
     count = math.prod(shape + element_shape)
     return HostView(dtype, shape, element_shape, (Block(0, (count,), (dtype.size,), count * dtype.size),))
+
+
+def from_first(view: HostView, first: int) -> HostView:
+    """The elements from index ``first`` of the first axis on, which is the slowest one of each block."""
+    count = max(view.shape[0] - first, 0)
+
+    def rest(block: Block) -> Block:
+        dims, stride = (count, *block.dims[1:]), block.strides[0]
+        assert block.dims[0] == view.shape[0], "the first axis is one dimension of a block"
+        return Block(block.offset + first * stride, dims, block.strides, block.span - (block.dims[0] - count) * stride, block.part)
+
+    return replace(view, shape=(count, *view.shape[1:]), blocks=tuple([rest(block) for block in view.blocks]))
 
 
 def is_dense(block: Block, size: int) -> bool:

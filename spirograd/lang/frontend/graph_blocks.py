@@ -11,7 +11,7 @@ from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.unsupported import unsupported_statement
 
 _BLOCKS = {graph.parallel_context: "graph.parallel_context", graph.parallel: "graph.parallel", graph.checkpoint: "checkpoint"}
-_TOP = "the top of a kernel is where it can stand, or a loop of `graph.do_while` there"
+_TOP = "move it to the top level of the kernel, or of a `graph.do_while` loop there"
 
 
 def _with(t: Tracer, node: ast.With) -> None:
@@ -29,7 +29,7 @@ def _with(t: Tracer, node: ast.With) -> None:
 def refuse_graph_loop(t: Tracer, node: ast.While) -> None:
     """SpirogradSyntaxError for a loop of `graph.do_while` that is traced: those at the top of a graph are not."""
     if isinstance(node.test, ast.Call) and static_callee(t, node.test.func) is graph.do_while:
-        hint = f"{_TOP}; the kernel needs `@sg.kernel(graph=True)`"
+        hint = f"{_TOP}, and decorate the kernel with `@sg.kernel(graph=True)`"
         raise t.syntax_error("`graph.do_while` cannot stand here", node, hint)
 
 

@@ -79,7 +79,7 @@ class GraphKernel(Kernel):
     @functools.cached_property
     def grad(self) -> Any:
         if not self._structure.plain:
-            problem = f"kernel `{self.function.__name__}` has the structure of a graph, of which there is no gradient as a whole"
+            problem = f"kernel `{self.function.__name__}` is a graph of several launches, and has no gradient as a whole"
             raise SpirogradUnsupportedError(problem, None, "call it in `with sg.ad.Tape(loss):`, which records each of its launches")
         return context.gradient_of(self)
 
@@ -94,7 +94,7 @@ class GraphKernel(Kernel):
         Raises SpirogradRuntimeError if the kernel has no such checkpoint."""
         labels = self._structure.labels
         if from_checkpoint not in labels:
-            there = f"there are {', '.join(map(repr, labels))}" if labels else "it has none"
+            there = f"its checkpoints are {', '.join(map(repr, labels))}" if labels else "it has none"
             raise SpirogradRuntimeError(f"kernel `{self.function.__name__}` has no checkpoint {from_checkpoint!r}; {there}")
         status: GraphStatus = self._start_run(args, kwargs, from_checkpoint)
         return status
@@ -111,7 +111,9 @@ class GraphKernel(Kernel):
         """See `Kernel.step`."""
         if self.parts:
             hint = "step through one of its `parts`, which are kernels with the same arguments"
-            raise SpirogradUnsupportedError(f"kernel `{self.function.__name__}` has the structure of a graph", None, hint)
+            raise SpirogradUnsupportedError(
+                f"kernel `{self.function.__name__}` is a graph of several launches, which cannot be stepped through as a whole", None, hint
+            )
         return super().step(on_op, *args, **kwargs)
 
     # --- running ---------------------------------------------------------------------------------------------------------

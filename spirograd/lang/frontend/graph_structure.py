@@ -99,7 +99,8 @@ class _Splitter:
             return found
         for node in ast.walk(tree):
             if isinstance(node, ast.Return):
-                raise self._error("a kernel with the structure of a graph cannot return", node, "store the value in a field or an ndarray")
+                problem = "a kernel that is a graph of several launches cannot return a value"
+                raise self._error(problem, node, "store the value in a field or an ndarray")
         idle = [part for part in self.parts if not any(map(self._does_something, part.statements))]
         _Locals(self, nodes).resolve()
         found.parts = [part for part in self.parts if part not in idle]
@@ -146,7 +147,8 @@ class _Splitter:
                 found = self._value(item.context_expr.func) if isinstance(item.context_expr, ast.Call) else None
                 for block in [each for each in _BLOCKS if each is found]:
                     if len(statement.items) > 1 or item.optional_vars is not None:
-                        raise self._error(f"`{block.__name__}` stands alone in its `with`, without `as`", statement, "nest two `with`")
+                        message = f"{_written(block)} must be the only item of its `with`, without `as`"
+                        raise self._error(message, statement, "nest two `with` statements")
                     return self._block(block, statement, item.context_expr, around)
         return None
 
@@ -155,15 +157,15 @@ class _Splitter:
         if not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
         if "parallel" in around:
-            raise self._error(f"{what} cannot stand in a section that runs in parallel to others", node, "end the section before")
+            raise self._error(f"{what} cannot stand in a section that runs in parallel with others", node, "end the section before it")
         if node.orelse:
-            raise self._error("`else` of a loop is not supported in kernels", node.orelse[0], "write it after the loop")
+            raise self._error("`else` of a loop is not supported in kernels", node.orelse[0], "write its statements after the loop")
         before = len(self.labels)
         body = self._nodes(node.body, (*around, "loop"))
         for inner in ast.walk(node):
             if isinstance(inner, (ast.Break, ast.Continue)) and self._leaves(node, inner):
                 word = type(inner).__name__.lower()
-                raise self._error(f"`{word}` cannot leave a loop of `graph.do_while`", inner, "set its flag to 0")
+                raise self._error(f"`{word}` cannot leave a loop of `graph.do_while`", inner, "set the flag of the loop to 0 instead")
         return Loop(self._flag(what, call), body, tuple(self.labels[before:]))
 
     def _leaves(self, loop: ast.While, jump: ast.stmt) -> bool:
@@ -173,7 +175,7 @@ class _Splitter:
 
     def _block(self, block: Any, node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
         assert isinstance(call, ast.Call)
-        what = f"`{'graph.' if block in _BLOCKS[:2] else ''}{block.__name__}`"
+        what = _written(block)
         if block is not graph.stream_parallel and not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
         if block is graph.checkpoint:
@@ -181,20 +183,22 @@ class _Splitter:
         if call.args or call.keywords:
             raise self._error(f"{what} takes no arguments", call, f"write `with sg.{what.strip('`')}():`")
         if "parallel" in around or (block is not graph.parallel and "context" in around):
-            raise self._error(f"{what} cannot stand in a section that runs in parallel to others", node, "end the section before")
+            raise self._error(f"{what} cannot stand in a section that runs in parallel with others", node, "end the section before it")
         if block is graph.parallel_context:
             return self._context(node, around)
         if block is graph.parallel and "context" not in around:
             hint = "put `with sg.graph.parallel_context():` around it"
-            raise self._error("`graph.parallel` stands in a `graph.parallel_context`", node, hint)
+            raise self._error("`graph.parallel` stands outside of a `graph.parallel_context`", node, hint)
         return Sections([self._nodes(node.body, (*around, "parallel"))])
 
     def _context(self, node: ast.With, around: tuple[str, ...]) -> Sections:
         found = self._nodes(node.body, (*around, "context"))
         for statement, inner in zip(node.body, found):
             if not isinstance(inner, Sections):
-                message = "`graph.parallel_context` takes `graph.parallel` blocks only"
-                raise self._error(message, statement, "write it before or after the block, or into one of the sections")
+                message = "`graph.parallel_context` contains `graph.parallel` blocks only"
+                raise self._error(
+                    message, statement, "move this statement before or after the block, or into one of its `graph.parallel` blocks"
+                )
         return Sections([section for inner in found if isinstance(inner, Sections) for section in inner.sections], True)
 
     def _checkpoint(self, node: ast.With, call: ast.Call, around: tuple[str, ...]) -> Checkpoint:
@@ -202,7 +206,11 @@ class _Splitter:
             hint = "add `checkpoints=True` to the decorator"
             raise self._error("`checkpoint` needs `@sg.kernel(graph=True, checkpoints=True)`", node, hint)
         if {"parallel", "context", "checkpoint"} & set(around):
-            raise self._error("`checkpoint` cannot stand in another one, or in a section", node, "end the block before")
+            raise self._error(
+                "`checkpoint` cannot stand in another checkpoint, or in a section that runs in parallel with others",
+                node,
+                "end that block before it",
+            )
         given = dict(zip(("cp_id", "yield_on"), call.args)) | {k.arg or "": k.value for k in call.keywords}
         if set(given) != {"cp_id", "yield_on"} or len(call.args) + len(call.keywords) != 2:
             raise self._error("`checkpoint` takes a number and `yield_on`", call, "as in `sg.checkpoint(1, yield_on=flag)`")
@@ -211,7 +219,7 @@ class _Splitter:
             problem = "a checkpoint is named by an integer or a member of an IntEnum"
             raise self._error(problem, given["cp_id"], "as in `sg.checkpoint(1, ...)`")
         if label in self.labels:
-            raise self._error(f"there are two checkpoints {label!r}", given["cp_id"], "give each one another number")
+            raise self._error(f"two checkpoints have the number {label!r}", given["cp_id"], "give each checkpoint a number of its own")
         self.labels.append(label)
         return Checkpoint(label, self._path("`checkpoint`", given["yield_on"]), self._nodes(node.body, (*around, "checkpoint")))
 
@@ -226,7 +234,7 @@ class _Splitter:
 
     def _flag(self, what: str, call: ast.Call) -> ast.expr:
         if len(call.args) + len(call.keywords) != 1:
-            raise self._error(f"{what} takes its flag, and nothing else", call, "as in `while sg.graph.do_while(flag):`")
+            raise self._error(f"{what} takes one argument, its flag", call, "as in `while sg.graph.do_while(flag):`")
         return self._path(what, call.args[0] if call.args else call.keywords[0].value)
 
     def _path(self, what: str, node: ast.expr) -> ast.expr:
@@ -234,7 +242,7 @@ class _Splitter:
         while isinstance(base, ast.Attribute):
             base = base.value
         if not isinstance(base, ast.Name):
-            hint = "pass the field or ndarray itself, and compute its number in the kernel"
+            hint = "pass the field or ndarray itself, and compute its value in the kernel"
             raise self._error(f"the flag of {what} is a field or ndarray, not an expression", node, hint)
         return node
 
@@ -253,6 +261,11 @@ class _Splitter:
         if isinstance(function, DType) or function is forms.static or any(function is each for each in _PURE_BUILTINS):
             return True
         return getattr(function, "__module__", None) in _PURE_MODULES
+
+
+def _written(block: Any) -> str:
+    """How programs write a block."""
+    return f"`{'graph.' if block in _BLOCKS[:2] else ''}{block.__name__}`"
 
 
 class _Locals:
@@ -298,15 +311,15 @@ class _Locals:
         """Compute a variable of another part anew in ``part``."""
         error = self.splitter._error
         found = self.stored[name]
-        hint = "keep it in a field or an ndarray of no axes, or compute it again where it is used"
+        hint = "store it in a field or ndarray without axes, or compute it where it is used"
         if len(found) > 1:
-            raise error(f"`{name}` is assigned in several parts of the graph, and does not keep its value from one to the other", use, hint)
+            raise error(f"`{name}` is assigned in several parts of the graph, which share no variables", use, hint)
         origin, statement = found[0]
         if origin not in self.before[part]:
-            raise error(f"`{name}` is not known here: another part of the graph assigns it", use, hint)
+            raise error(f"`{name}` has no value here: another part of the graph assigns it, which may not have run before", use, hint)
         plain = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
         if not plain or not isinstance(statement, ast.Assign) or not self.splitter.is_pure(statement.value):
-            problem = f"`{name}` is computed in another part of the graph, from more than constants and arguments"
+            problem = f"`{name}` is computed in another part of the graph, and not from constants and arguments alone"
             raise error(problem, use, hint)
         brought = self.brought.setdefault(part, [])
         if statement not in brought:

@@ -12,19 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxError
 from spirograd.base.loc import Loc
-from spirograd.ir import ops
+from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Function, MemoryCall, Op, Ref, Region, callee_of, ref_of
+from spirograd.lang import ops
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
-from spirograd.lang.frontend.function import Func
+from spirograd.lang.frontend.function import Func, is_scalar_type
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import CalledFunction, Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.frontend.view_proxy import ViewProxy
+from spirograd.lang.leaves import AggregateType, build, leaf_dtypes
 from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
 
@@ -42,7 +45,7 @@ class _Inlined(Exception):
 
 def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None, found_in: Ref | None = None) -> Any:
     """The value of a call of ``func`` with ``arguments``, or `INLINED`. ``found_in``: see `MemoryCall`. Raises SpirogradSyntaxError for
-    recursion."""
+    functions that call themselves and do more than compute."""
     known = t.real_functions
     settled = {name: settle(value) if is_runtime(value) else value for name, value in arguments.items()}
     values: list[Value] = []
@@ -53,11 +56,7 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
     except _Inlined:
         return INLINED
     if key in known.being_traced:
-        name = func.function.__name__
-        message = f"`{name}` calls itself with arguments of the same types, and a function of a kernel cannot"
-        hint = "use a loop, or let a template argument count down, which is known while compiling"
-        known.recursion = SpirogradSyntaxError(message, loc, hint)
-        raise known.recursion
+        return _call_itself(t, func, key, values, loc)
     if key not in known.by_signature:
         known.by_signature[key] = _trace(t, func, settled, values, key)
     called = known.by_signature[key]
@@ -66,11 +65,33 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
     t.b.loc = loc
     name, args, result = called.function.name, [v.op for v in values], called.function.result
     if called.accesses:
-        op = t.b.emit(ops.call_memory, *args, attr=MemoryCall(name, called.accesses, found_in), type=result)
+        op = t.b.emit(ir.call_memory, *args, attr=MemoryCall(name, called.accesses, found_in), type=result)
     else:
-        op = t.b.emit(ops.call, *args, attr=name, type=result)
+        op = t.b.emit(ir.call, *args, attr=name, type=result)
     results = t.b.results(op) if isinstance(op.type, tuple) else (op,)
     return None if called.model is None else unpack_tuple(rebuild(called.model, [Value(r) for r in results]))
+
+
+def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> Any:
+    """A call of a function that is being traced: of its result only what the annotation says is known."""
+    known, name, returns = t.real_functions, func.function.__name__, func.returns
+    if is_scalar_type(returns):
+        returns = ops.as_dtype(returns)
+    if not isinstance(returns, (DType, AggregateType)):
+        message = f"`{name}` calls itself, and does not say of what type its result is"
+        raise _refused(t, message, loc, f"annotate it: `def {name}(...) -> sg.f32:`")
+    types = leaf_dtypes(returns)
+    symbol = known.recursive.setdefault(key, f"{name}.r{len(known.recursive) + 1}")
+    t.b.loc = loc
+    op = t.b.emit(ir.call, *[v.op for v in values], attr=symbol, type=types[0] if len(types) == 1 else types)
+    found = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
+    return unpack_tuple(build(returns, found))
+
+
+def _refused(t: Tracer, message: str, loc: Loc | None, hint: str) -> SpirogradSyntaxError:
+    """The error for a function that calls itself; it goes through to the user."""
+    t.real_functions.recursion = error = SpirogradSyntaxError(message, loc, hint)
+    return error
 
 
 def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
@@ -106,9 +127,15 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
     t.frame, t.call_depth = frame, t.call_depth + 1
     try:
         function_body(t, func.source.tree.body)
-        return _finished(t, func, frame) if all(frame.variables.get(name) is value for name, value in given.items()) else None
+        unchanged = all(frame.variables.get(name) is value for name, value in given.items())
+        made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else None
+        if made is None and key in t.real_functions.recursive:
+            message = f"`{func.function.__name__}` calls itself, and does more than compute: only functions of their arguments can"
+            raise _refused(t, message, t.b.loc, "use a loop; fields and arrays, `print` and random numbers are for other functions")
+        return made
     except SpirogradCompilationError as error:
-        if error is t.real_functions.recursion:
+        if error is t.real_functions.recursion or key in t.real_functions.recursive:
+            t.real_functions.recursion = error
             raise
         return None
     finally:
@@ -118,20 +145,23 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
             b.suspend()
 
 
-def _finished(t: Tracer, func: Func, frame: Frame) -> CalledFunction | None:
+def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> CalledFunction | None:
+    """``symbol``: the name by which it has called itself."""
     result = frame.variables.get(RESULT)
     model = pack_tuple(result) if isinstance(result, tuple) else result
     if model is not None and not is_runtime(model):
         return None
     body = t.b.end([] if model is None else [value.op for value in leaves(model)])
     functions = t.real_functions.functions
-    function = Function(f"{func.function.__name__}.{len(functions) + 1}", body)
+    function = Function(symbol or f"{func.function.__name__}.{len(functions) + 1}", body)
     accesses = function.accesses
+    if accesses and (symbol or t.real_functions.recursive):  # one that is called on the way to itself only computes, too
+        return None
     if not _is_function(body, set(), bool(accesses)) or (model is None and not accesses):
         return None
     looping = {other.function.name for other in t.real_functions.by_signature.values() if other is not None and other.loops}
     functions.append(function)
-    return CalledFunction(function, model, accesses, any(op.code is ops.for_ or callee_of(op) in looping for op in body.walk()))
+    return CalledFunction(function, model, accesses, any(op.code is ir.for_ or callee_of(op) in looping for op in body.walk()))
 
 
 def _rebuilt(value: Any, params: list[Value]) -> Any:
@@ -155,10 +185,10 @@ def _is_function(body: Region, known: set[Op], accesses: bool) -> bool:
 
 
 def _computes(op: Op) -> bool:
-    return op.code.effect in _COMPUTING and op.code not in ops.OUTSIDE
+    return op.code.effect in _COMPUTING and op.code not in ir.OUTSIDE
 
 
 def _accesses(op: Op) -> bool:
     if op.code.effect in _ACCESSING:
         return isinstance(ref_of(op), (FieldRef, ArrayRef))
-    return _computes(op) or op.code in ops.ARGUMENTS or op.code is ops.call_memory
+    return _computes(op) or op.code in ir.ARGUMENTS or op.code is ir.call_memory

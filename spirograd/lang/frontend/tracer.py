@@ -68,7 +68,8 @@ class RealFunctions:
     functions: list[Function] = field(default_factory=list)
     by_signature: dict[Hashable, CalledFunction | None] = field(default_factory=dict)
     being_traced: set[Hashable] = field(default_factory=set)
-    recursion: SpirogradCompilationError | None = None
+    recursive: dict[Hashable, str] = field(default_factory=dict)  # those that call themselves, by signature -> name
+    recursion: SpirogradCompilationError | None = None  # why one that calls itself cannot be called
     kept: list[Any] = field(default_factory=list)  # objects that signatures tell apart by their identity
 
 

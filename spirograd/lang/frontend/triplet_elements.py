@@ -12,7 +12,7 @@ from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element, Lvalue
 from spirograd.lang.scalar import Value, describe, type_error
 
-_HINT = "kernels add to a matrix, `A[i, j] += value` and `A[i, j] -= value`, and read none: `A.build()` makes it, outside of kernels"
+_HINT = "write `A[i, j] += value` or `A[i, j] -= value`; outside of kernels, `A.build()` makes the matrix, which can be read"
 
 
 def _as_i32(index: Value) -> Value:

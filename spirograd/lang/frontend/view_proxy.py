@@ -183,7 +183,10 @@ def _part(outer: ViewAxis, key: Any, name: str, what: str) -> ViewAxis:
         return ViewAxis(outer.place(index))
     step = 1 if key.step is None else scalar.known(key.step)
     if not isinstance(step, int) or isinstance(step, bool) or step == 0:
-        raise type_error(f"the step of a slice of {what} is an integer that is known while compiling, and not 0")
+        raise type_error(
+            f"the step of a slice of {what} is an integer other than 0 that is known while compiling",
+            "write a literal, or `sg.static(...)`",
+        )
     first, last = (_bound(bound, outer.extent) for bound in (key.start, key.stop))
     if first is None:
         first = scalar.constant(0, i32) if step > 0 else outer.extent - 1

@@ -126,6 +126,7 @@ class FissionedBody(GroupBody):
             for op in done:
                 self._fetch_operands(op)
                 self.visit(op)
+                self.env.setdefault(op, op)  # without operands, it stands for itself
                 if op in self.kept:
                     self._keep(self.kept[op], self.value(op))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
+from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
@@ -19,7 +20,8 @@ _SMALL = 400
 
 
 def inline_calls(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` without functions; the same object if it has none. Locations get the chain of calls that they are inlined by."""
+    """``kernel`` without functions but those that call themselves; the same object if it has none. Locations get the chain of calls that
+    they are inlined by."""
     return without_functions(kernel)
 
 
@@ -30,6 +32,7 @@ def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
     loops on devices that end loops early. Of functions that access memory also those which the interpreter would check, those with atomics
     on devices where atomics may be loops over locks, and those that are small or called from few places: no pass looks into a call.
     """
+    _refuse_recursion(kernel, ctx)
     if ctx.options.check_bounds or ctx.options.check_overflow:
         return without_functions(kernel)
     names = kernel.looping() if ctx.caps.loop_limit else set()
@@ -41,6 +44,20 @@ def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
     if len(names) < len(kernel.functions):
         names |= _cheap(kernel, names, {name for name, found in accesses.items() if found})
     return _without(kernel, names)
+
+
+# Generators whose functions have a stack of calls.
+_STACKED = (Generator.INTERPRETER, Generator.LLVM, Generator.PTX)
+
+
+def _refuse_recursion(kernel: Kernel, ctx: PassContext) -> None:
+    if ctx.caps.target.generator in _STACKED or not (recursive := kernel.recursive()):
+        return
+    for op in kernel.walk():
+        if callee_of(op) in recursive:
+            name = str(callee_of(op)).partition(".")[0]
+            message = f"`{name}` calls itself, which this device (target {ctx.caps.target_name}) has no stack for"
+            raise SpirogradUnsupportedError(message, op.loc, "use a loop, or the CPU or CUDA")
 
 
 def _cheap(kernel: Kernel, inlined: Collection[str], candidates: Collection[str]) -> set[str]:
@@ -66,7 +83,8 @@ def without_functions(kernel: Kernel) -> Kernel:
 
 
 def _without(kernel: Kernel, names: Collection[str]) -> Kernel:
-    """``kernel`` without the functions ``names``."""
+    """``kernel`` without the functions ``names``, but for those that call themselves."""
+    names = set(names) - kernel.recursive() if names else names
     if not names:
         return kernel
     inline = _Inline(kernel, names)

@@ -137,6 +137,7 @@ function "stored" { (%i: i32)
     + """    %u = const[3]() : u32
     %was = cas[temps](%zero, %u, %u) : u32
     barrier()
+    %now = clock() : i64
     call_memory[MemoryCall("stored", (("read", x), ("write", x)))](%i) : ()
     yield()
   }

@@ -254,14 +254,15 @@ def test_functions_that_calls_may_name() -> None:
     writing = FUNCTION.replace("%r = mul", "%z = const[0]() : i32\n  store[b](%z, %p)\n  %r = mul")
     with pytest.raises(IRError, match="does more than compute"):
         functions_check(writing, '%r = call["half"](%f) : f32')
-    with pytest.raises(IRError, match="or has the name of another"):
+    with pytest.raises(IRError, match="or has another's name"):
         functions_check(FUNCTION + FUNCTION, "")
     for line in ("%n = thread_slot() : i32", "barrier()", '%n = builtin[BuiltIn.LOCAL]() : i32'):
-        with pytest.raises(IRError, match="does what only a kernel does"):
+        with pytest.raises(IRError, match="does what only kernels do"):
             functions_check(FUNCTION.replace("%r = mul", f"{line}\n  %r = mul"), "")
     calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')
+    functions_check(calling, "")  # itself
     with pytest.raises(IRError, match="stands further down"):
-        functions_check(calling, "")
+        functions_check(calling.replace('call["half"]', 'call["third"]') + FUNCTION.replace('"half"', '"third"'), "")
 
 
 def test_calls_say_what_their_functions_access() -> None:

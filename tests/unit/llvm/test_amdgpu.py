@@ -93,6 +93,18 @@ def test_values_of_every_width_are_shuffled(profile: str, t: DType) -> None:
     assert shuffled(1).count("quad_perm:[1,0,3,2]") >= times
 
 
+@pytest.mark.parametrize("profile", list(AMDGPU))
+def test_the_clock_is_read_where_it_stands(profile: str) -> None:
+    x = BufferRef("x", TREES[0], i64)
+
+    def body(b: Builder, i: Op) -> None:
+        for _ in range(2):
+            b.store(x, i, b.emit(ops.clock, type=i64))
+
+    text = assembly(loop(body), caps=AMDGPU[profile])
+    assert text.count("s_memrealtime") + text.count("MSG_RTN_GET_REALTIME") >= 2
+
+
 def atomically(kind: str, t: DType, profile: str) -> str:
     """The atomics of a task whose iterations update elements that differ."""
     x = BufferRef("x", TREES[0], t)

@@ -111,6 +111,16 @@ def test_values_of_every_width_are_shuffled(t: DType, profile: str) -> None:
     assert ptx(loop(body), caps=PTX[profile]).count("shfl.sync.bfly.b32") >= (2 if t.bits == 64 else 1)
 
 
+def test_the_clock_is_read_where_it_stands() -> None:
+    x = BufferRef("x", TREES[0], i64)
+
+    def body(b: Builder, i: Op) -> None:
+        for _ in range(2):
+            b.store(x, i, b.emit(ops.clock, type=i64))
+
+    assert ptx(loop(body)).count("%clock64") >= 2
+
+
 def test_what_would_end_the_process_is_refused() -> None:
     """LLVM has no instruction for it, and says so by ending the process."""
     x = BufferRef("x", TREES[0], f32)
@@ -190,3 +200,24 @@ function "f" { (%p: f32)
 def test_functions_have_the_instructions_of_the_device() -> None:
     (binary,) = compile_kernel(parse(FUNCTION), CAPS, CompileOptions()).binaries
     assert b"rsqrt.approx" in binary
+
+
+RECURSIVE = """  %one = const[1.0]() : f32
+  %more = lt(%one, %p) : u1
+  %m = if(%more) : (f32) {
+    %less = sub(%p, %one) : f32
+    %inner = call["f"](%less) : f32
+    %sum = sub(%p, %inner) : f32
+    yield(%sum)
+  } {
+    yield(%p)
+  }
+  %r = result[0](%m) : f32
+  yield(%r)
+"""
+
+
+def test_functions_that_call_themselves() -> None:
+    text = FUNCTION.replace("  %m = rsqrt(%p) : f32\n  yield(%m)\n", RECURSIVE)
+    (binary,) = compile_kernel(parse(text), CAPS, CompileOptions(verify=True)).binaries
+    assert re.search(rb"call(.uni)? *\(retval", binary)

@@ -315,6 +315,7 @@ R F(cuDeviceGetAttribute, hipDeviceGetAttribute)(int *value, int attribute, int 
     case F(18, 16): *value = 0; break;
     case F(115, 88): *value = 1; break;
 #ifndef HIP
+    case 13: *value = 1980000; break;
     case 75: *value = device == HANDLE ? atoi(architecture) / 10 : 9; break;
     case 76: *value = device == HANDLE ? atoi(architecture) % 10 : 0; break;
 #endif

@@ -52,6 +52,20 @@ def test_a_session(session):
     assert x.to_numpy().tolist() == [0] * 10_000
 
 
+def test_the_clock(session):
+    @sg.kernel
+    def read(a: sg.types.ndarray(sg.i64, 1)):
+        for i in a:
+            a[i] = sg.clock_counter()
+
+    read(sg.ndarray(sg.i64, 5))
+    if session.api is CUDA:
+        assert "%clock64" in read.asm() and sg.clock_freq_hz() == 1_980_000_000
+    else:
+        with pytest.raises(sg.SpirogradUnsupportedError, match="the rate of the clock is not known on `amdgpu`"):
+            sg.clock_freq_hz()
+
+
 def test_kernels_without_tasks_and_without_arguments(session):
     @sg.kernel
     def nothing():

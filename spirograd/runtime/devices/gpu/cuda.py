@@ -151,7 +151,7 @@ define internal void @sg_forget() nounwind {{
 }}
 """
 # CUdevice_attribute.
-_MAX_GROUP, _MAX_GRID, _SHARED, _PROCESSORS, _INTEGRATED, _MAJOR, _MINOR, _POOLS = 1, 5, 8, 16, 18, 75, 76, 115
+_MAX_GROUP, _MAX_GRID, _SHARED, _KILOHERTZ, _PROCESSORS, _INTEGRATED, _MAJOR, _MINOR, _POOLS = 1, 5, 8, 13, 16, 18, 75, 76, 115
 # Architectures that LLVM 22 generates code for. PTX for an older one runs on all newer devices.
 _ARCHITECTURES = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
@@ -193,6 +193,9 @@ class CudaDriver(Driver):
         number = c_int()
         self.call("read the version of the driver", self.driver_version, byref(number))
         return number.value >= _LOOPS_SINCE and all(getattr(self, name) is not None for name in _LOOPS)
+
+    def clock_hz(self, ordinal: int) -> int | None:
+        return 1000 * self.attribute(ordinal, _KILOHERTZ)
 
     # --- contexts ---
 

@@ -312,6 +312,10 @@ class GpuDevice(StreamedDevice):
         with self._turn:
             return GpuTimer(self, self._code, self._context)
 
+    def clock_hz(self) -> int | None:
+        """See `HasClock`."""
+        return self._driver.clock_hz(self.ordinal)
+
     # --- launches without Python ---
 
     def keep_code(self, cache: CodeCache) -> None:

@@ -120,6 +120,10 @@ class Driver(ABC):
         called = {name: self.symbols[name] for name in CALLED} | dict(self.called)
         self.addresses = {name: ctypes.cast(self.find(library, symbol), c_void_p).value or 0 for name, symbol in called.items()}
 
+    def clock_hz(self, ordinal: int) -> int | None:
+        """See `HasClock`."""
+        return None
+
     @property
     def reads_flags(self) -> bool:
         """Whether graphs can have loops whose condition lies in memory of the device."""

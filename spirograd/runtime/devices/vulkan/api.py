@@ -40,6 +40,7 @@ _STRUCTURE_TYPES = {
     "VkPhysicalDeviceProperties2": "PHYSICAL_DEVICE_PROPERTIES_2",
     "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT": "PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_2_FEATURES_EXT",
     "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT": "PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT",
+    "VkPhysicalDeviceShaderClockFeaturesKHR": "PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR",
     "VkPhysicalDeviceVulkan11Features": "PHYSICAL_DEVICE_VULKAN_1_1_FEATURES",
     "VkPhysicalDeviceVulkan11Properties": "PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES",
     "VkPhysicalDeviceVulkan12Features": "PHYSICAL_DEVICE_VULKAN_1_2_FEATURES",

@@ -26,6 +26,7 @@ from spirograd.runtime.devices.vulkan.api import (
 )
 
 _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Features"
+_CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
@@ -33,6 +34,7 @@ _CHAIN = (
     (_V12, ""),
     (_FLOAT, "VK_EXT_shader_atomic_float"),
     (_FLOAT2, "VK_EXT_shader_atomic_float2"),
+    (_CLOCK, "VK_KHR_shader_clock"),
 )
 _CORE = "core"
 # Every feature that is switched on where it exists, and the field of Capabilities that says so.
@@ -54,6 +56,8 @@ _FEATURES = (
     (_FLOAT, "shaderBufferFloat64Atomics", ""),
     (_FLOAT, "shaderBufferFloat64AtomicAdd", "atomic_f64_add"),
     (_FLOAT2, "shaderBufferFloat32AtomicMinMax", "atomic_f32_minmax"),
+    (_CLOCK, "shaderSubgroupClock", ""),
+    (_CLOCK, "shaderDeviceClock", ""),
 )
 # Without these nothing works: kernels reach memory by its address, submissions are ordered on a timeline.
 _REQUIRED = {
@@ -63,6 +67,7 @@ _REQUIRED = {
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
 _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
 _NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
+_CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # the better one first
 _MOST_QUEUES = 8
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
@@ -132,6 +137,7 @@ def query(physical: Any) -> Features:
         nesting_limit=_NESTING_LIMIT.get(v12.driverID, 0),
         memory_barriers=v12.driverID != vk.VK_DRIVER_ID_MESA_LLVMPIPE,
         cpu_driver=kind == "cpu",
+        shader_clock=next((scope for feature, scope in _CLOCKS if (_CLOCK, feature) in enabled), ""),
     )
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
     detail = (("kind", kind), ("vulkan", version))

@@ -1,0 +1,119 @@
+"""What the reverse of some steps of a program takes: their reverses, in order, and what they overwrote of the memory that these need."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.versions import Saved, Versions
+
+
+class Recording:
+    """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`."""
+
+    def __init__(self) -> None:
+        self.versions = Versions()
+        self.events: list[Event] = []
+
+    def add(self, step: Any) -> Any:
+        """Run a step of the program for the first time, and record it; returns what it returns. See `steps`."""
+        return step.record(self)
+
+    def launch(self, made: Any, launch: Launch, returned: Any) -> Any:
+        """Run a launch whose derivative is ``made``, and record it; returns what it returns. ``returned``: the adjoints of that."""
+        memory = derivative_footprint_of(made)
+        event = self._event()
+        for access, when, overwritten in memory.residuals:
+            if when == "before":
+                self._need(access, launch, event, overwritten)
+        for access in memory.writes:
+            self._save(access, launch, event)
+        if made.derivative.saving is not None and made.acts:
+            values, launch.number, launch.buffers = made.launch_saving(launch.packer, launch.number)
+            event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
+        else:
+            values = launch.run()
+        for access, when, _ in memory.residuals:
+            if when == "after":
+                self._need(access, launch, event, False)
+        if made.acts:
+            event.used, event.launches = (launch,), 1
+            returned = returned if made.returned else None
+            event.reverse = lambda: made.launch(launch.again(), returned, launch.number)
+        return values
+
+    def launch_aside(self, launch: Launch) -> Any:
+        """Run a launch that has no reverse. What it overwrites is saved all the same."""
+        memory = footprint_of(launch.specialization)
+        event = self._event()
+        event.used = (launch,)
+        for access in memory.written:
+            self._save(access, launch, event)
+        return launch.run()
+
+    def write(self, key: Any, first: int | None, reverse: Callable[[], None] | None) -> None:
+        """The host is about to write to memory: at first index ``first``, or (None) all over."""
+        event = self._event()
+        event.saved += self.versions.write(key, lambda: first)
+        event.reverse = reverse
+
+    def written(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
+        """The host has replaced what ``before`` has."""
+        self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
+
+    def call(self, reverse: Callable[[], None], used: Mapping[Any, tuple[str, Any]]) -> None:
+        """A gradient of Python's own, which finds the memory ``used``, by key, as it is now."""
+        for key, (name, whole) in used.items():
+            self.versions.stored(key, name, whole)
+            self.versions.need(key, None)
+        self.events.append(Event(reverse=reverse))
+
+    def _event(self) -> Event:
+        event = Event()
+        self.events.append(event)
+        return event
+
+    def _need(self, access: Access, launch: Launch, event: Event, overwritten: bool) -> None:
+        key, whole = launch.memory(access)
+        if whole is None:
+            event.copies += launch.snapshot(access)
+            return
+        self.versions.stored(key, access.name, whole)
+        self.versions.need(key, launch.first(access.first))
+        if overwritten:
+            event.before.add(key)
+
+    def _save(self, access: Access, launch: Launch, event: Event) -> None:
+        event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
+
+    def used(self) -> Iterator[Any]:
+        """The fields and ndarrays of the launches so far."""
+        return (memory for event in self.events for launch in event.used for memory in launch.used())
+
+    def wanted(self) -> Iterator[tuple[Any, str, Any]]:
+        """The memory whose current contents the reverse needs: key, name, and field or ndarray."""
+        return ((key, memory.name, memory.whole) for key, memory in self.versions.wanted())
+
+    def reverse(self) -> Iterator[Saved]:
+        """Run all reverses, each on memory as it was then. Gives what was exchanged for that, in order: exchange it once more, last first,
+        and memory holds what it held."""
+        for event in reversed(self.events):
+            yield from _swap([saved for key, saved in event.saved if key in event.before])
+            if event.reverse is not None:
+                event.reverse()
+            yield from _swap([saved for key, saved in event.saved if key not in event.before])
+
+    def copies(self) -> Iterator[tuple[str, int]]:
+        """All copies of memory: name and bytes."""
+        for event in self.events:
+            yield from ((saved.memory.name, saved.nbytes) for _, saved in event.saved)
+            yield from event.copies
+
+
+def _swap(saved: Iterable[Saved]) -> Iterator[Saved]:
+    """Go back before some writes."""
+    for one in reversed([*saved]):
+        one.swap()
+        yield one

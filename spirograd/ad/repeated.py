@@ -1,0 +1,56 @@
+"""`ad.checkpoint`: a part of a program whose launches a tape does not record. Its reverse runs them again, to record them then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.ad.entries import Event, Launch
+from spirograd.ad.recording import Recording
+from spirograd.ad.steps import LaunchStep, Step, WriteStep
+from spirograd.ad.undo_log import UndoLog, reverse_steps
+from spirograd.lang import context
+
+
+class Repeated:
+    """Steps that are one event of the recording ``outer``, whose reverse finds all memory that they use as it was before them."""
+
+    def __init__(self, outer: Recording) -> None:
+        self.outer = outer
+        self._steps: list[Step] = []
+        self._launches: list[Launch] = []
+        self._event = Event(reverse=self._reverse, used=self._launches)
+        self._pending: WriteStep | None = None
+        outer.events.append(self._event)
+
+    def add(self, step: Step) -> Any:
+        """Run a step for the first time, or prepare for a write of the host; returns what it returns."""
+        self.settle()
+        for key, name, whole in step.used():
+            if key not in self._event.before:
+                self._event.before.add(key)
+                self.outer.versions.stored(key, name, whole)
+                self.outer.versions.need(key, None)
+        for key, _, _, first in step.written():
+            self._event.saved += self.outer.versions.write(key, lambda first=first: first)  # type: ignore[misc]
+        self._steps.append(step)
+        if isinstance(step, WriteStep):
+            self._pending = step
+            return None
+        if isinstance(step, LaunchStep):
+            self._launches.append(step.launch)
+            self._event.launches += step.made is not None
+        return step.run()
+
+    def settle(self) -> None:
+        """The last step is done, also if it was a write."""
+        if self._pending is not None:
+            self._pending.settle()
+            if self._pending.copy is not None:
+                self._event.copies.append((self._pending.copy.memory.name, self._pending.copy.nbytes))
+            self._pending = None
+
+    def _reverse(self) -> None:
+        log = UndoLog()
+        with context.session().launcher.without_prints():
+            reverse_steps(self._steps, log, {})
+        log.restore()

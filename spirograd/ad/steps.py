@@ -1,0 +1,144 @@
+"""The steps of a program that a tape sees: launches, writes of the host, gradients of Python's own. All but the first run repeats them.
+
+Each has ``used`` (key, name, and field or ndarray of the memory that it uses), ``written`` (the same and the first index, None for all, of
+what it writes), ``run`` (do it again), ``record`` (do it, and record it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.recording import Recording
+from spirograd.ad.versions import Saved, Stored
+
+Used = tuple[Any, str, Any]  # key, name, field or ndarray
+
+
+class LaunchStep:
+    """A launch. ``made``: its derivative, None if it is not differentiated. ``returned``: the adjoints of what it returns."""
+
+    def __init__(self, launch: Launch, made: Any = None, returned: Any = None) -> None:
+        self.launch = launch
+        self.made = made
+        self._returned = returned
+
+    def used(self) -> Iterator[Used]:
+        for access in footprint_of(self.launch.specialization).used:
+            key, whole = self.launch.memory(access)
+            if whole is not None:
+                yield key, access.name, whole
+
+    def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
+        found = footprint_of(self.launch.specialization).written if self.made is None else derivative_footprint_of(self.made).writes
+        for access in found:
+            key, whole = self.launch.memory(access)
+            if whole is not None:
+                yield key, access.name, whole, self.launch.first(access.first)
+
+    def run(self) -> Any:
+        return self.launch.run()
+
+    def record(self, recording: Recording) -> Any:
+        """``recording`` keeps this launch; of one that is recorded more than once, give each recording a `fresh` one."""
+        if self.made is None:
+            return recording.launch_aside(self.launch)
+        return recording.launch(self.made, self.launch, self._returned)
+
+    def fresh(self) -> LaunchStep:
+        """The same step for another recording."""
+        return LaunchStep(self.launch.fresh(), self.made, self._returned)
+
+
+class WriteStep:
+    """A write of the host to ``whole``, or to its elements at first index ``first``.
+
+    ``reverse``: what its reverse does, None if nothing. ``repeat``: does it again; where it is None, `settle` copies what was written.
+    """
+
+    def __init__(
+        self,
+        memory: Used,
+        first: int | None,
+        reverse: Callable[[], None] | None,
+        repeat: Callable[[], None] | None = None,
+    ) -> None:
+        self._memory = memory
+        self._first = first
+        self._reverse = reverse
+        self._repeat = repeat
+        self.copy: Saved | None = None
+
+    def used(self) -> Iterator[Used]:
+        yield self._memory
+
+    def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
+        yield (*self._memory, self._first)
+
+    def settle(self) -> None:
+        """The write is done, and the next step is not."""
+        if self._repeat is None and self.copy is None:
+            stored = Stored(*self._memory[1:])
+            self.copy = Saved(stored, stored.part(self._first))
+
+    def run(self) -> None:
+        if self._repeat is not None:
+            self._repeat()
+        else:
+            assert self.copy is not None, "settle comes first"
+            self.copy.put()
+
+    def begin(self, recording: Recording) -> None:
+        """Record it before the host does it."""
+        recording.write(self._memory[0], self._first, self._reverse)
+
+    def record(self, recording: Recording) -> None:
+        self.begin(recording)
+        self.run()
+
+    def fresh(self) -> WriteStep:
+        return self
+
+
+class CallStep:
+    """A gradient of Python's own, that of the steps before it. ``used``: the memory that it is to find as it is now, by key."""
+
+    def __init__(self, reverse: Callable[[], None], used: Mapping[Any, tuple[str, Any]]) -> None:
+        self._reverse = reverse
+        self._used = used
+
+    def used(self) -> Iterator[Used]:
+        return ((key, *memory) for key, memory in self._used.items())
+
+    def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
+        return iter(())
+
+    def run(self) -> None:
+        """Nothing happens until the reverse."""
+
+    def record(self, recording: Recording) -> None:
+        recording.call(self._reverse, self._used)
+
+    def fresh(self) -> CallStep:
+        return self
+
+
+Step = LaunchStep | WriteStep | CallStep
+
+
+def obstacle(launch: Launch, exposed: Callable[[Any], bool]) -> tuple[str, str] | None:
+    """What keeps a launch from being repeated with the same result, and what to do about it; None if nothing does."""
+    footprint = footprint_of(launch.specialization)
+    if launch.external:
+        return "takes an array of NumPy or torch, which may have changed by then", "pass an ndarray or a field"
+    if footprint.shadows:
+        return f"writes `{footprint.shadows[0]}`, which the reverse pass adds to", "set gradients outside of the tape"
+    for whole in launch.used():
+        name = getattr(whole, "name", "an ndarray")
+        if whole.sparse_path is not None:
+            return f"uses the sparse field `{name}`, whose active cells are not kept", "use dense fields"
+        if exposed(whole):
+            hint = "copy it (`to_numpy()`), and give it back by `from_numpy`"
+            return f"uses `{name}`, which was handed out by `to_numpy(copy=False)` or DLPack and may have changed by then", hint
+    return None

@@ -1,0 +1,245 @@
+"""Kernels as operators of torch, which `torch.compile` and `torch.export` keep as one node of a graph.
+
+The operator and its gradient are custom operators (`torch.library`): functions of their arguments that allocate what they return. Kernels
+that touch other memory, or draw random numbers, are no such functions: torch merges and repeats calls, and would not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spirograd.ad.torch import COPY_HINT, TorchFunction, traced
+from spirograd.ad.torch_second import contiguous
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.ir import ops as ir
+from spirograd.ir.nodes import FieldRef, accesses_of
+from spirograd.lang import ops
+from spirograd.lang.frontend.function import resolved_signature
+from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
+
+_numbers = itertools.count()
+
+
+def torch_op(
+    kernel: Any, outputs: Mapping[str, Any] | None = None, name: str = "", template_args: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Make of ``kernel`` an operator of torch that `torch.compile` keeps in one graph: ``f = torch_op(kernel, {"y": "x"}); y = f(x)``.
+
+    ``outputs``: the parameters that the kernel writes, each with the shape to allocate, as zeros: the name of a parameter of the same
+    shape, a shape, or a function of the arguments (tensors without contents, numbers) that returns a shape. The other parameters are the
+    arguments of the operator, by position or by name; numbers and tensors, and sequences of numbers for vectors. The operator returns the
+    outputs, one or a tuple; without outputs the result of the kernel as a tensor. ``name``: that of the operator, ``"namespace::name"``;
+    by default in the namespace `spirograd`. ``template_args``: values of template arguments, which are fixed.
+
+    Gradients come from ``kernel.grad``; `torch.func.vmap` loops over the batch. `torch_function` has second derivatives, operators have
+    none. Under autocast they get tensors as they are.
+
+    Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
+    raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
+    """
+    if not isinstance(kernel, (Kernel, BoundKernel)):
+        raise SpirogradTypeError("`torch_op` takes a kernel: a function decorated with `@sg.kernel`")
+    import torch
+
+    operator = _Operator(kernel, dict(outputs or {}), dict(template_args or {}), torch)
+    made: Callable[..., Any] = operator.register(name or f"spirograd::{operator.label}_{next(_numbers)}")
+    return made
+
+
+class _Operator:
+    """A kernel as torch sees it."""
+
+    def __init__(self, kernel: Any, outputs: dict[str, Any], constants: dict[str, Any], torch: Any) -> None:
+        self.function = TorchFunction(kernel, outputs)
+        self.kernel = self.function.kernel
+        self.label: str = self.kernel.function.__name__
+        self.torch = torch
+        self.constants = constants
+        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        parameters = {p.name: p for p in self.kernel.parameters()}
+        unknown = [name for name in constants if name not in parameters]
+        if unknown:
+            raise SpirogradTypeError(f"kernel `{self.label}` has no parameter `{unknown[0]}`")
+        self.outputs = {name: (spec, parameters[name]) for name, spec in outputs.items()}
+        self.inputs = {name: parameters[name] for name in self.function.inputs if name not in constants}
+        self.tensors = [name for name, p in self.inputs.items() if isinstance(p, ArrayParameter)]
+        self.result = None if outputs else self._result_type()
+
+    def _result_type(self) -> DType:
+        annotation = resolved_signature(self.kernel.function).return_annotation
+        try:
+            return ops.as_dtype(annotation)
+        except TypeError:
+            hint = '`outputs={"y": "x"}`: `y` is written, and has the shape of `x`'
+            problem = f"kernel `{self.label}` returns no number: name what it writes to"
+            raise SpirogradTypeError(problem, None, hint) from None
+
+    # --- registering -----------------------------------------------------------------------------------------------------
+
+    def register(self, name: str) -> Any:
+        library = self.torch.library
+        arguments = ", ".join(f"{_schema_type(p, self.label)} {parameter}" for parameter, p in self.inputs.items())
+        count = max(len(self.outputs), 1)
+        returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        forward = library.custom_op(name, self.run, mutates_args=(), schema=f"({arguments}) -> {returns}")
+        forward.register_fake(self.fake)
+        schema = f"(Tensor[] adjoints, bool[] needed, Tensor[] outputs{', ' * bool(arguments)}{arguments}) -> Tensor[]"
+        self._gradient = library.custom_op(f"{name}_gradient", self.gradient, mutates_args=(), schema=schema)
+        self._gradient.register_fake(self.fake_gradient)
+        forward.register_autograd(self._backward, setup_context=self._keep)
+        forward.register_vmap(lambda info, dims, *args: self._batched(forward, info, dims, args))
+        return forward
+
+    # --- forward ---------------------------------------------------------------------------------------------------------
+
+    def run(self, *args: Any) -> Any:
+        """Launch the kernel."""
+        given = {name: traced(v, False) if isinstance(v, self.torch.Tensor) else v for name, v in zip(self.inputs, args)}
+        made = self._allocated(given, "new_zeros")
+        values = {**self.constants, **given, **made}
+        self._check(values)
+        result = self.function.run(values, None)[0]
+        if self.result is not None:
+            return self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
+        return self._returned(made)
+
+    def fake(self, *args: Any) -> Any:
+        """What a launch would return, without contents."""
+        given = dict(zip(self.inputs, args))
+        if self.result is not None:
+            return self.torch.empty((), dtype=self._torch_type(self.result), device=self._device(given))
+        return self._returned(self._allocated(given, "new_empty"))
+
+    def _returned(self, made: Mapping[str, Any]) -> Any:
+        found = tuple(made.values())
+        return found[0] if len(found) == 1 else found
+
+    def _allocated(self, given: Mapping[str, Any], how: str) -> dict[str, Any]:
+        """Tensors for the outputs, row-major."""
+        made = {}
+        for name, (spec, parameter) in self.outputs.items():
+            like = given[spec] if isinstance(spec, str) else self._first(given)
+            shape = like.shape if isinstance(spec, str) else spec(**given) if callable(spec) else spec
+            declared = parameter.t.dtype if isinstance(parameter, ArrayParameter) else None
+            options = {} if declared is None else {"dtype": self._torch_type(declared)}
+            if like is None:
+                made[name] = getattr(self.torch, how.removeprefix("new_"))(tuple(shape), **options)
+            else:
+                made[name] = getattr(like, how)(tuple(shape), **options)
+        return made
+
+    def _first(self, given: Mapping[str, Any]) -> Any:
+        """The first tensor of floats, else the first tensor, else None."""
+        tensors = [given[name] for name in self.tensors]
+        return next((t for t in tensors if t.is_floating_point()), tensors[0] if tensors else None)
+
+    def _device(self, given: Mapping[str, Any]) -> Any:
+        first = self._first(given)
+        return None if first is None else first.device
+
+    def _torch_type(self, dtype: DType) -> Any:
+        return getattr(self.torch, dtype.np.name)
+
+    def _check(self, values: dict[str, Any]) -> Any:
+        """The specialization for these arguments. Raise unless it is a function of them."""
+        session, specialization, args = self.kernel.specialized(self.function.bound, values)
+        if specialization not in self._checked:
+            self.function.check_writes(specialization)
+            self._refuse(specialization)
+            self._checked.add(specialization)
+        return session, specialization, args
+
+    def _refuse(self, specialization: Any) -> None:
+        problem = f"kernel `{self.label}` cannot be an operator of torch, which merges and repeats calls"
+        hint = "pass it as a tensor, or use `sg.ad.torch_function`"
+        if specialization.captures:
+            array = specialization.kernel.args[-1].name
+            raise SpirogradRuntimeError(render(f"{problem}: it uses the ndarray `{array}`", specialization.kernel.loc, hint))
+        for op in specialization.kernel.walk():
+            field = next((ref for _, ref in accesses_of(op) if isinstance(ref, FieldRef)), None)
+            if field is not None:
+                raise SpirogradRuntimeError(render(f"{problem}: it uses the field `{field.name}`", op.loc, hint))
+            if op.code is ir.seed:
+                text, other = f"{problem}: it draws random numbers", "pass random numbers as a tensor"
+                raise SpirogradRuntimeError(render(text, specialization.kernel.loc, other))
+
+    # --- gradients -------------------------------------------------------------------------------------------------------
+
+    def _keep(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        tensors = [v for v, name in zip(inputs, self.inputs) if name in self.tensors]
+        ctx.save_for_backward(*outputs, *tensors)
+        ctx.count = len(outputs)
+        ctx.others = [None if name in self.tensors else v for v, name in zip(inputs, self.inputs)]
+        ctx.needed = [
+            need and name in self.tensors and v.is_floating_point() for need, name, v in zip(ctx.needs_input_grad, self.inputs, inputs)
+        ]
+
+    def _backward(self, ctx: Any, *adjoints: Any) -> Any:
+        saved = ctx.saved_tensors
+        outputs, left = list(saved[: ctx.count]), iter(saved[ctx.count :])
+        args = [next(left) if name in self.tensors else other for name, other in zip(self.inputs, ctx.others)]
+        given = [self.torch.zeros_like(out) if a is None else a for a, out in zip(adjoints, outputs)]
+        needed = [bool(need) for need in ctx.needed]
+        found = iter(self._gradient(given, needed, outputs, *args))
+        gradients = tuple([next(found) if need else None for need in needed])
+        return gradients if len(gradients) > 1 else gradients[0] if gradients else None
+
+    def gradient(self, adjoints: Sequence[Any], needed: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+        """The gradients of the arguments that are ``needed``, from those of the outputs, as they are after the launch."""
+        values = dict(self.constants)
+        for name, value, need in zip(self.inputs, args, needed):
+            values[name] = traced(value, need) if isinstance(value, self.torch.Tensor) else value
+        for name, out, adjoint in zip(self.outputs, outputs, adjoints):
+            values[name] = traced(out, True)
+            if values[name].requires_grad:
+                values[name].grad = contiguous(adjoint)
+        wanted = [values[name] for name, need in zip(self.inputs, needed) if need]
+        for tensor in wanted:
+            tensor.grad = tensor.detach().new_zeros(tensor.shape)
+        session, specialization, bound = self._check(values)
+        made = self.kernel.grad.of(session, specialization)
+        made.check_bare(COPY_HINT)
+        packer = self.kernel.pack(session, specialization, bound, gradients=True)
+        made.launch(packer, adjoints[0].item() if self.result is not None and made.returned else None, None)
+        return [tensor.grad for tensor in wanted]
+
+    def fake_gradient(self, adjoints: Sequence[Any], needed: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+        """What `gradient` would return, without contents."""
+        return [value.new_empty(value.shape) for value, need in zip(args, needed) if need]
+
+    # --- batches ---------------------------------------------------------------------------------------------------------
+
+    def _batched(self, operator: Any, info: Any, dims: Sequence[Any], args: Sequence[Any]) -> Any:
+        """The operator for each entry of a batch, in a loop."""
+        axes = [d if isinstance(a, self.torch.Tensor) else None for a, d in zip(args, dims)]
+        entries = [[a if d is None else a.select(d, k) for a, d in zip(args, axes)] for k in range(info.batch_size)]
+        results = [operator(*entry) for entry in entries]
+        if not results:
+            problem = f"`{self.label}` is called for a batch of no entries"
+            raise SpirogradUnsupportedError(problem, None, "leave the call away where there are none")
+        if isinstance(results[0], self.torch.Tensor):
+            return self.torch.stack(results), 0
+        stacked = tuple([self.torch.stack(parts) for parts in zip(*results)])
+        return stacked, (0,) * len(stacked)
+
+
+def _schema_type(p: Parameter, label: str) -> str:
+    if isinstance(p, ArrayParameter):
+        return "Tensor"
+    if isinstance(p, ScalarParameter):
+        return "float" if p.t.is_float else "bool" if p.t.kind == "bool" else "SymInt"
+    if isinstance(p, AggregateParameter) and len({t.is_float for t in p.t.leaf_dtypes()}) == 1:
+        return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
+    template = isinstance(p, TemplateParameter)
+    hint = f"`torch_op(..., template_args={{{p.name!r}: ...}})`" if template else "pass its members one by one"
+    what = "a template argument" if template else "no number, tensor or vector"
+    raise SpirogradTypeError(f"kernel `{label}`: `{p.name}` is {what}, which an operator of torch cannot take", None, hint)
+
+
+__all__ = ["torch_op"]
