@@ -189,6 +189,7 @@ def test_axes_longer_than_their_type(session: Any) -> None:
         sg.sync()
 
 
+@pytest.mark.optimized
 @pytest.mark.archs("cpu")  # which alone runs so many iterations in a moment: it adds them up without running them
 def test_known_index_spaces_of_64_bits(session: Any) -> None:
     seen = sg.field(sg.i64, shape=2)
@@ -308,6 +309,7 @@ def test_checks_of_the_host_cost_no_reporting(session: Any) -> None:
     assert not [site for site in compiled.faults if site.code == "space"]
 
 
+@pytest.mark.optimized
 @pytest.mark.archs("cpu")  # which alone runs so many iterations in some seconds
 def test_gradient_of_a_serial_loop_longer_than_its_type(session: Any) -> None:
     x, y = sg.field(sg.f64, shape=(), needs_grad=True), sg.field(sg.f64, shape=(), needs_grad=True)

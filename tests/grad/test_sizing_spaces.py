@@ -142,6 +142,7 @@ def test_two_dimensions(session: Any, rows: int, columns: int) -> None:
     compare(run, (rows, columns), x, y, 90)
 
 
+@pytest.mark.optimized
 @pytest.mark.archs("cpu")  # what the others run is one thread for an iteration, on a driver of two cores
 @pytest.mark.parametrize(
     "t,n",

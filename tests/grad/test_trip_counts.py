@@ -86,6 +86,7 @@ def test_counted_up_to_a_limit(session: Any, monkeypatch: pytest.MonkeyPatch, co
             np.testing.assert_allclose(x.grad[None], n * 1.01 ** (n - 1), rtol=1e-5)
 
 
+@pytest.mark.optimized
 def test_saved_values_are_refused_by_their_size(session: Any) -> None:
     """What a launch saves of memory that it overwrites is numbered in 31 bits."""
     x, loss = sg.field(sg.f32, 2, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
