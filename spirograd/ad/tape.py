@@ -394,14 +394,15 @@ class Tape(context.Recorder, NearNames):
         return self._paused is None
 
     def with_reverse(self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> Any:
-        """See `context.Recorder`."""
+        """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
+        as of `run_aside`. See `context.Recorder`."""
         for memory in reads:
             if not memory.has_grad():
                 self.numbers_of(memory, "an algorithm")
         return self.run_aside(function, lambda: run_guarded(reverse), saves)
 
     def numbers_of(self, memory: Any, what: str) -> None:
-        """See `context.Recorder`."""
+        """Report that ``what`` reads ``memory`` if gradients end there. See `context.Recorder`."""
         key, whole = memory_identity(memory)
         found = self._inactive.get(key)
         if found is not None:

@@ -291,7 +291,7 @@ def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
     waits, or None if ``out`` takes it, a field or ndarray of one element.
 
     Tapes differentiate sums with ``out``; a number that Python has gets no gradient. Of no elements it is the identity. Raises
-    SpirogradValueError for no elements and a function, whose identity is not known.
+    SpirogradValueError for no elements and a function, whose identity is not known, and SpirogradTypeError for another ``out``.
     """
     n, combine = checked(x, "x"), _operation(op)
     if out is not None and (not isinstance(out, (ScalarField, ScalarNdarray)) or out.shape not in ((), (1,)) or out.dtype is not x.dtype):

@@ -54,7 +54,8 @@ class LinearOperator(NearNames):
         self._kernel(x, Ax)
 
     def vectors(self, like: Any, count: int, needs_grad: bool = False) -> list[Any]:
-        """``count`` fields or ndarrays like ``like``, kept for the next call: kernels are compiled once for each field."""
+        """``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``, kept for the next call: kernels are compiled once
+        for each field."""
         key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
         owner, made = self._vectors.get(key, (None, []))
         if owner is not session():
