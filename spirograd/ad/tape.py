@@ -15,7 +15,7 @@ from spirograd.ad.losses import loss_of
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
-from spirograd.ad.restored import Guard
+from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.validation import access_rule
@@ -27,6 +27,7 @@ from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
 from spirograd.lang.data import shadows, transfer
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
 
@@ -386,6 +387,34 @@ class Tape(context.Recorder, NearNames):
         return reverse
 
     # --- functions that are not recorded -------------------------------------------------------------------------------------
+
+    @property
+    def reverses(self) -> bool:
+        """Whether launches are recorded. See `context.Recorder`."""
+        return self._paused is None
+
+    def with_reverse(self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> Any:
+        """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
+        as of `run_aside`. See `context.Recorder`."""
+        for memory in reads:
+            if not memory.has_grad():
+                self.numbers_of(memory, "an algorithm")
+        return self.run_aside(function, lambda: run_guarded(reverse), saves)
+
+    def numbers_of(self, memory: Any, what: str) -> None:
+        """Report that ``what`` reads ``memory`` if gradients end there. See `context.Recorder`."""
+        key, whole = memory_identity(memory)
+        found = self._inactive.get(key)
+        if found is not None:
+            problem = (
+                f"gradients end at {describe(whole)}, which has none: {what} reads it, and {found[0]} gave it values that depend on memory "
+                f"with gradients{_at(found[1])}"
+            )
+            report(context.session(), problem, found[1], INACTIVE_HINT)
+
+    def nested(self) -> Tape:
+        """See `context.Recorder`."""
+        return Tape(clear_gradients=False)
 
     def run_aside(self, function: Callable[[], Any], reverse: Callable[[], None] | None, saves: bool) -> Any:
         """Run ``function``, whose launches are not recorded. ``reverse``: runs in their place when the tape is replayed.

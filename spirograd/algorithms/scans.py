@@ -9,11 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.algorithms.memory import Array, checked, chunks_of, has_groups, reads_subgroups, scratch
-from spirograd.base.errors import SpirogradValueError
+from spirograd.algorithms.recorded import need_gradient, refuse, tape
+from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.ir.ops import identity
 from spirograd.lang import forms, ops
+from spirograd.lang.data.ndarray import ScalarNdarray
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.frontend.function import func
+from spirograd.lang.scalar import describe
 from spirograd.simt import block, subgroup
 from spirograd.types import template
 
@@ -205,6 +209,45 @@ def _scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> 
     _scan_tiles(x, out, totals, n, threads, op, start)
 
 
+@kernel
+def _take_reversed(grad: template(), flow: template(), n: int):
+    for k in range(n):
+        flow[n - 1 - k] = grad[k]
+        grad[k] = 0.0
+
+
+@kernel
+def _add_reversed(flow: template(), grad: template(), n: int):
+    for k in range(n):
+        grad[k] = grad[k] + flow[n - 1 - k]
+
+
+def _scan_of_user(x: Array, out: Array, n: int, op: Any, start: Any, name: str) -> None:
+    """A scan that tapes differentiate: the gradient of sums from the front is sums from the back."""
+    combine, recording = _operation(op), tape()
+    if recording is None:
+        _scan(x, out, n, combine, start)
+        return
+    if x.has_grad():
+        if combine is not _add:
+            refuse(name, _without_derivative(op), "scan with `add`")
+        need_gradient(out, "out", name)
+
+    def reverse() -> None:
+        if out.has_grad():
+            flow = scratch("reverse", x.dtype, n)
+            _take_reversed(out.grad, flow, n)
+            if x.has_grad():
+                _scan(flow, flow, n, _add, None if start is None else 0.0)
+                _add_reversed(flow, x.grad, n)
+
+    recording.with_reverse(lambda: _scan(x, out, n, combine, start), reverse, (x,))
+
+
+def _without_derivative(op: Any) -> str:
+    return f"with `op={op!r}` has no derivative" if isinstance(op, str) else "by a function has no derivative"
+
+
 def _operation(op: Any) -> Any:
     if isinstance(op, str):
         if op not in _NAMED:
@@ -216,13 +259,14 @@ def _operation(op: Any) -> Any:
 def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
-    One-dimensional fields or ndarrays of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is None. Raises
-    SpirogradTypeError and SpirogradValueError for arrays that do not fit, and for other names of operations.
+    One-dimensional fields or ndarrays of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is None. Tapes
+    differentiate sums, and raise SpirogradUnsupportedError for other operations on memory with gradients. Raises SpirogradTypeError and
+    SpirogradValueError for arrays that do not fit, and for other names of operations.
     """
     n = checked(x, "x")
     target = x if out is None else out
     checked(target, "out", n, x.dtype)
-    _scan(x, target, n, _operation(op), None)
+    _scan_of_user(x, target, n, op, None, "inclusive_scan")
 
 
 def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: Any = None) -> None:
@@ -239,20 +283,61 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
             raise SpirogradValueError("an exclusive scan by a function needs the identity of that function: pass it as `start`")
         _operation(op)
         start = identity(op, x.dtype)
-    _scan(x, target, n, _operation(op), start)
+    _scan_of_user(x, target, n, op, start, "exclusive_scan")
 
 
-def reduce(x: Array, op: Any = "add") -> Any:
-    """All elements of ``x``, a one-dimensional field or ndarray, combined by ``op``, as for `inclusive_scan`: a number. Waits
-    for the device.
+def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
+    """All elements of ``x``, a one-dimensional field or ndarray, combined by ``op``, as for `inclusive_scan`: a number, for which Python
+    waits, or None if ``out`` takes it, a field or ndarray of one element.
 
-    Of no elements it is the identity. Raises SpirogradValueError for no elements and a function, whose identity is not known.
+    Tapes differentiate sums with ``out``; a number that Python has gets no gradient. Of no elements it is the identity. Raises
+    SpirogradValueError for no elements and a function, whose identity is not known, and SpirogradTypeError for another ``out``.
     """
     n, combine = checked(x, "x"), _operation(op)
+    if out is not None and (not isinstance(out, (ScalarField, ScalarNdarray)) or out.shape not in ((), (1,)) or out.dtype is not x.dtype):
+        raise SpirogradTypeError(f"`out`: expected a field or ndarray of one {x.dtype}, got {describe(out)}")
+    recording = tape()
+    if recording is None:
+        return _reduce(x, n, op, combine, out)
+    if out is not None and x.has_grad():
+        if combine is not _add:
+            refuse("reduce", _without_derivative(op))
+        need_gradient(out, "out", "reduce")
+
+    def reverse() -> None:
+        if out is not None and out.has_grad():
+            if x.has_grad():
+                _add_to_all(out.grad, x.grad, n)
+            out.grad.fill(0)
+
+    return recording.with_reverse(lambda: _reduce(x, n, op, combine, out), reverse, () if out is None else (x,))
+
+
+@kernel
+def _add_to_all(flow: template(), grad: template(), n: int):
+    for k in range(n):
+        if forms.static(len(flow.shape) == 0):
+            grad[k] = grad[k] + flow[None]
+        else:
+            grad[k] = grad[k] + flow[0]
+
+
+@kernel
+def _store_first(x: template(), out: template()):
+    if forms.static(len(out.shape) == 0):
+        out[None] = x[0]
+    else:
+        out[0] = x[0]
+
+
+def _reduce(x: Array, n: int, op: Any, combine: Any, out: Array | None) -> Any:
     if n == 0:
         if not isinstance(op, str):
             raise SpirogradValueError("`x` has no elements, and the identity of a function is not known: check the length first")
-        return identity(op, x.dtype)
+        if out is None:
+            return identity(op, x.dtype)
+        out.fill(identity(op, x.dtype))
+        return None
     level = 0
     while n > 1:
         if has_groups():
@@ -266,7 +351,10 @@ def reduce(x: Array, op: Any = "add") -> Any:
             totals = scratch(f"totals{level}", x.dtype, count)
             _reduce_chunks(x, totals, n, length, count, combine)
         x, n, level = totals, count, level + 1
-    return x[0]
+    if out is None:
+        return x[0]
+    _store_first(x, out)
+    return None
 
 
 class PrefixSumExecutor:
@@ -279,4 +367,4 @@ class PrefixSumExecutor:
         """Replace each element of ``input_arr`` by the sum of itself and those before it. Raises SpirogradValueError if it has fewer than
         ``length`` elements."""
         n = checked(input_arr, "input_arr", self.length)
-        _scan(input_arr, input_arr, min(n, self.length), _add, None)
+        _scan_of_user(input_arr, input_arr, min(n, self.length), "add", None, "PrefixSumExecutor.run")

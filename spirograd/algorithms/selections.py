@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spirograd.algorithms.memory import Array, checked, scratch
+from spirograd.algorithms.recorded import nothing, tape
 from spirograd.algorithms.scans import _add, _scan
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradTypeError
@@ -79,8 +80,13 @@ def _compact(x: Array, out: Array, n: int, mark: Callable[[Array], object]) -> i
     if n == 0:
         return 0
     places = scratch("places", i32, n)
-    mark(places)
-    count = _scanned(places, n)
+
+    def places_of_taken() -> int:
+        mark(places)
+        return _scanned(places, n)
+
+    recording = tape()
+    count: int = places_of_taken() if recording is None else recording.with_reverse(places_of_taken, nothing, ())
     _take(x, places, out, n)
     return count
 

@@ -8,11 +8,15 @@ Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). Floats are sort
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
+from typing import Any
+
 from spirograd.algorithms.memory import Array, checked, chunks_of, copy, has_groups, scratch
+from spirograd.algorithms.recorded import nothing, tape, tape_of
 from spirograd.algorithms.scans import BANKS, _add, _scan, padded, scan_of_block
 from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang import forms, ops
+from spirograd.lang.data.ndarray import ndarray
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.frontend.function import func
 from spirograd.simt import block
@@ -185,13 +189,55 @@ def _from_counts(counts: Array, n: int) -> None:
 def parallel_sort(keys: Array, values: Array | None = None) -> None:
     """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order.
 
-    One-dimensional fields or ndarrays; keys are integers, f32 or f64. Raises SpirogradTypeError and SpirogradValueError for others.
+    One-dimensional fields or ndarrays; keys are integers, f32 or f64. Tapes differentiate it. Raises SpirogradTypeError and
+    SpirogradValueError for others.
     """
     n = checked(keys, "keys")
     if values is not None:
         checked(values, "values", n)
-    if n > 1:
+    if n < 2:
+        return
+    recording = tape()
+    if recording is None:
         _sort(keys, values, n)
+    elif tape_of(keys, values) is not None:
+        _sort_on_tape(recording, keys, values, n)
+    else:
+        recording.with_reverse(lambda: _sort(keys, values, n), nothing, [m for m in (keys, values) if m is not None])
+
+
+@kernel
+def _gather(source: template(), places: template(), out: template(), n: int):
+    for k in range(n):
+        out[k] = source[places[k]]
+
+
+@kernel
+def _scatter(flow: template(), places: template(), grad: template(), n: int):
+    for k in range(n):
+        grad[places[k]] = flow[k]
+
+
+def _sort_on_tape(recording: Any, keys: Array, values: Array | None, n: int) -> None:
+    """A sort whose gradient is the reverse of its permutation."""
+    places = ndarray(i32, n)
+
+    def forward() -> None:
+        _number(places, n)
+        _sort(keys, places, n)
+        if values is not None:
+            copied = scratch("values", values.dtype, n)
+            copy(values, copied, n)
+            _gather(copied, places, values, n)
+
+    def reverse() -> None:
+        for memory in (keys, values):
+            if memory is not None and memory.has_grad():
+                flow = scratch("reverse", memory.dtype, n)
+                copy(memory.grad, flow, n)
+                _scatter(flow, places, memory.grad, n)
+
+    recording.with_reverse(forward, reverse, [m for m in (keys, values) if m is not None])
 
 
 @kernel
@@ -206,7 +252,15 @@ def argsort(keys: Array, out: Array) -> None:
     n = checked(keys, "keys")
     checked(out, "out", n, i32)
     if n:
-        copied = scratch("argsort", keys.dtype, n)
-        copy(keys, copied, n)
-        _number(out, n)
-        _sort(copied, out, n)
+        recording = tape()
+        if recording is None:
+            _argsort(keys, out, n)
+        else:
+            recording.with_reverse(lambda: _argsort(keys, out, n), nothing, ())
+
+
+def _argsort(keys: Array, out: Array, n: int) -> None:
+    copied = scratch("argsort", keys.dtype, n)
+    copy(keys, copied, n)
+    _number(out, n)
+    _sort(copied, out, n)

@@ -41,7 +41,7 @@ class Trees:
     def number_of_tree(self, tree: Tree) -> int:
         """The number of ``tree`` in the module, to which it is added. Raises SpirogradUnsupportedError if it has sparse nodes."""
         if tree not in self._trees:
-            if tree.regions is not None or any(_is_sparse(place.field) for place in tree.root.places):
+            if tree.regions is not None or tree.region is not None or any(_is_sparse(place.field) for place in tree.root.places):
                 hint = "give the kernels of the module dense fields or ndarrays"
                 raise SpirogradUnsupportedError("a module of compiled kernels cannot hold sparse fields", None, hint)
             self._trees.append(tree)

@@ -407,7 +407,7 @@ def _tape_word(v: _Verifier, op: Op) -> None:
 
 
 def _launch_word(v: _Verifier, op: Op) -> None:
-    t = u32 if op.code is ops.seed else i32
+    t = {ops.seed: u32, ops.clock: i64}.get(op.code, i32)
     v.need(op.type is t and op.attr is None, op, f"is {t}, without attribute")
 
 
@@ -512,14 +512,6 @@ def _barrier(v: _Verifier, op: Op) -> None:
     _in_group(v, op)
 
 
-def _clock(v: _Verifier, op: Op) -> None:
-    v.need(op.type is i64, op, "is an i64")
-    _plain(v, op)
-
-
-# --- workgroups ----------------------------------------------------------------------------------------------------------
-
-
 def _in_group(v: _Verifier, op: Op) -> None:
     grouped = (outer.attr.grouped for outer in v.path if outer.code in (ops.for_, ops.task))
     v.need(op.code is ops.barrier or v.level != "kernel" or any(grouped), op, "stands in a grouped loop or task")
@@ -562,9 +554,9 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.address: _address,
-    ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
+    ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
-    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.clock: _clock, ops.check: _check, ops.print_: _print,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
     ops.subgroup_read: _subgroup,
 }  # fmt: skip

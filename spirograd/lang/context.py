@@ -100,6 +100,26 @@ class Recorder:
         """Run Python code that launches kernels, which is left out of differentiation, or (``replaced``) has a gradient of its own."""
         return function()
 
+    @property
+    def reverses(self) -> bool:
+        """Whether what runs now is recorded for a reverse pass; then `with_reverse` and `numbers_of` are there."""
+        return False
+
+    def with_reverse(self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> Any:
+        """Run Python code that launches kernels; ``reverse`` takes the place of their derivatives. It may write to gradients only.
+
+        ``reads``: the fields and ndarrays that values come from. ``saves``: ``reverse`` needs all memory as ``function`` left it.
+        """
+        raise NotImplementedError
+
+    def numbers_of(self, memory: Any, what: str) -> None:
+        """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        raise NotImplementedError
+
+    def nested(self) -> Any:
+        """A tape for the reverse pass."""
+        raise NotImplementedError
+
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Callable[[], None] | None) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
         what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.

@@ -8,7 +8,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType, f32, f64
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
-from spirograd.lang import ops
+from spirograd.lang import context, ops
 from spirograd.lang.data.triplets import Triplets
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.sparse_matrix import STORAGE, SparseMatrix
@@ -76,8 +76,12 @@ class SparseMatrixBuilder(Triplets):
         """The matrix of all triplets since the last call; those of one entry are summed, in f64. The builder is empty then.
 
         ``dtype``: of the matrix, by default that of the builder. ``_format`` is accepted and has no meaning here. Raises
-        SpirogradRuntimeError if there was no room for all triplets, or some are outside of the matrix.
+        SpirogradRuntimeError if there was no room for all triplets, or some are outside of the matrix, and SpirogradCompilationError in a
+        tape if kernels computed values from memory with gradients: entries have none.
         """
+        recorder = context.recorder()
+        if recorder is not None and recorder.reverses:
+            recorder.numbers_of(self.values, "`build`")
         rows, columns, values = self._triplets()
         t = self.dtype if dtype is None else float_type(dtype, "a SparseMatrix")
         coordinates = scipy_module("sparse").coo_array((values.astype(np.float64), (rows, columns)), (self.num_rows, self.num_cols))

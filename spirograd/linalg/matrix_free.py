@@ -12,9 +12,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from spirograd.algorithms.memory import has_groups
+from spirograd.algorithms.recorded import need_gradient, refuse, tape_of
 from spirograd.base.dtypes import f32, f64, i32
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.lang import forms, ops
 from spirograd.lang.annotations import MatrixType
@@ -50,13 +53,14 @@ class LinearOperator(NearNames):
             raise SpirogradRuntimeError(f"`matvec` takes vectors of one shape, got {x.shape} and {Ax.shape}")
         self._kernel(x, Ax)
 
-    def vectors(self, like: Any, count: int) -> list[Any]:
-        """``count`` fields or ndarrays like ``like``, kept for the next call: kernels are compiled once for each field."""
-        key = (isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
+    def vectors(self, like: Any, count: int, needs_grad: bool = False) -> list[Any]:
+        """``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``, kept for the next call: kernels are compiled once
+        for each field."""
+        key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
         owner, made = self._vectors.get(key, (None, []))
         if owner is not session():
             made = []
-        made += [_like(like) for _ in range(count - len(made))]
+        made += [_like(like, needs_grad) for _ in range(count - len(made))]
         self._vectors[key] = session(), made
         return made[:count]
 
@@ -284,14 +288,74 @@ def MatrixFreeCG(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: 
     ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
     elements may be vectors. ``maxiter``: how many iterations are done at most. ``quiet=False`` prints the residual of each. Raises
     SpirogradTypeError and SpirogradValueError for others.
+
+    A tape does not record the iterations: in the reverse pass, the gradient of ``x`` is solved for with the same matrix and the same
+    relative residual, and goes to ``b`` and to the memory that the operator reads. Raises SpirogradRuntimeError if that fails.
     """
     _checked(A, b, x, "MatrixFreeCG")
-    return conjugate_gradients(A, b, x, tol, maxiter, quiet)[0]
+    tape = tape_of(b, x)
+    if tape is None:
+        return conjugate_gradients(A, b, x, tol, maxiter, quiet)[0]
+    need_gradient(x, "x", "MatrixFreeCG")
+    solved: bool = tape.with_reverse(
+        lambda: conjugate_gradients(A, b, x, tol, maxiter, quiet)[0], lambda: _adjoint(tape, A, b, x, tol, maxiter), (b,), saves=True
+    )
+    return solved
+
+
+@kernel
+def _begin_adjoint(flow: template(), taken: template(), solution: template()):
+    for at in forms.grouped(flow):
+        taken[at] = flow[at]
+        flow[at] = 0.0 * flow[at]
+        solution[at] = 0.0 * solution[at]
+
+
+@kernel
+def _copy_to(source: template(), target: template(), factor: template()):
+    for at in forms.grouped(source):
+        target[at] = factor * source[at]
+
+
+@kernel
+def _add_to(source: template(), target: template()):
+    for at in forms.grouped(source):
+        target[at] = target[at] + source[at]
+
+
+def _norm(x: Any) -> float:
+    return float(np.linalg.norm(x.to_numpy().astype(np.float64)))
+
+
+def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int) -> None:
+    """The reverse of a solution x of A x = b: with A w = dL/dx, dL/db is w, and what A is made of gets the derivative of -w^T A x."""
+    flow, w = A.vectors(x, 5)[3:]
+    _begin_adjoint(x.grad, flow, w)
+    size = _norm(flow)
+    if size == 0:
+        return
+    whole = _norm(b)
+    converged, count = conjugate_gradients(A, flow, w, tol * size / whole if whole > 0 else tol, maxiter)
+    if not converged:
+        problem = f"the gradient of `x` of MatrixFreeCG was not solved for: its residual is above the tolerance after {count} iterations"
+        raise SpirogradRuntimeError(render(problem, None, "raise `tol` or `maxiter`; the matrix must be symmetric and positive definite"))
+    if b.has_grad():
+        _add_to(w, b.grad)
+    at, product = A.vectors(x, 2, needs_grad=True)
+    _copy_to(x, at, 1.0)
+    with tape.nested() as inner:
+        A.matvec(at, product)
+    at.grad.fill(0)
+    _copy_to(w, product.grad, -1.0)
+    inner.grad()
 
 
 def MatrixFreeBICGSTAB(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
-    """As `MatrixFreeCG`, by BiCGSTAB: for operators that are not symmetric."""
+    """As `MatrixFreeCG`, by BiCGSTAB: for operators that are not symmetric. It has no derivative: a tape raises
+    SpirogradUnsupportedError."""
     _checked(A, b, x, "MatrixFreeBICGSTAB")
+    if tape_of(b, x) is not None:
+        refuse("MatrixFreeBICGSTAB", "needs products with the transposed matrix for its derivative", "use MatrixFreeCG if it is symmetric")
     r, p, ap, r0, s, t = A.vectors(x, 6)
     progress = _Progress(x.dtype, tol, quiet, "MatrixFreeBICGSTAB")
     numbers, counters = progress.numbers, progress.counters

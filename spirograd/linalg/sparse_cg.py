@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.algorithms.recorded import refuse, tape_of
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
@@ -32,6 +33,9 @@ class SparseCG(NearNames):
         self.max_iter, self.atol = max_iter, atol
 
     def _numbers(self, x: Any, name: str) -> Any:
+        if isinstance(x, (Ndarray, ScalarField)) and tape_of(x) is not None:
+            hint = "use `MatrixFreeCG(LinearOperator(A.spmv), b, x)`, which a tape differentiates"
+            refuse("SparseCG", f"takes `{name}` as numbers, which have no gradient", hint)
         numbers = x.to_numpy() if isinstance(x, (Ndarray, ScalarField)) else x
         if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iuf":
             raise SpirogradTypeError(f"`{name}` is a NumPy array, an ndarray or a field of numbers, not {describe(x)}")

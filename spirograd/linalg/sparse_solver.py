@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.algorithms.recorded import need_gradient, tape_of
 from spirograd.base.dtypes import f32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
 from spirograd.linalg.builder import float_type
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.sparse_matrix import SparseMatrix, is_vector
+from spirograd.types import template
 
 _TYPES = ("LLT", "LDLT", "LU")
 # Orderings of the family -> those of SuperLU, for symmetric matrices and for others.
@@ -89,21 +92,38 @@ class SparseSolver(NearNames):
         """Whether there are factors of a matrix."""
         return self._factors is not None
 
-    def solve(self, b: Any) -> Any:
+    def solve(self, b: Any, out: Any = None) -> Any:
         """The solution x of ``A @ x = b``: an ndarray for an ndarray, a NumPy array for a field and for a NumPy array, of one axis, or of
-        two, whose columns are right-hand sides.
+        two, whose columns are right-hand sides; or ``out``, a field or an ndarray that takes it.
 
-        Raises SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for a right-hand side that does not fit.
+        A tape differentiates it with respect to ``b``, if the result is an ndarray or ``out``, by solving with the transposed matrix;
+        entries of the matrix get no gradient. Raises SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for
+        what does not fit.
         """
         if self._factors is None:
             problem = f"the factorisation failed: {self._failure}" if self._failure else "there are no factors to solve with"
             hint = "" if self._failure else "call `compute(A)`, or `analyze_pattern(A)` and `factorize(A)`, before `solve`"
             raise SpirogradRuntimeError(render(problem, None, hint))
-        numbers = self._right_side(b)
-        x = self._factors.solve(numbers.astype(np.float64)).astype(self.dtype.np)
-        if not isinstance(b, Ndarray):
+        if out is not None and (not is_vector(out) or out.dtype is not self.dtype or out.shape != self._factors.shape[:1]):
+            n = self._factors.shape[0]
+            raise SpirogradTypeError(f"`out` is a field or ndarray of {n} elements of {self.dtype}, not {describe(out)}")
+        tape = tape_of(b) if isinstance(b, (ScalarField, Ndarray)) else None
+        if tape is None:
+            return self._solved(b, out)
+        if out is None and not isinstance(b, Ndarray):
+            hint = "pass a field or ndarray that takes the solution, as `out`"
+            raise SpirogradRuntimeError(render("`solve` of a field gives numbers, which have no gradient", None, hint))
+        self._right_side(b)
+        out = ScalarNdarray(self.dtype, b.shape[0], needs_grad=True) if out is None else out
+        need_gradient(out, "out", "solve")
+        factors = self._factors
+        return tape.with_reverse(lambda: self._solved(b, out), lambda: _add_adjoint(factors, b, out), (b,))
+
+    def _solved(self, b: Any, out: Any) -> Any:
+        x = self._factors.solve(self._right_side(b).astype(np.float64)).astype(self.dtype.np)
+        if out is None and not isinstance(b, Ndarray):
             return x
-        out = ScalarNdarray(self.dtype, len(x))
+        out = ScalarNdarray(self.dtype, len(x)) if out is None else out
         out.from_numpy(x)
         return out
 
@@ -127,6 +147,21 @@ class SparseSolver(NearNames):
             raise SpirogradTypeError(f"a SparseSolver of {self.dtype} got a matrix of {matrix.dtype}", None, hint)
         if matrix.shape[0] != matrix.shape[1]:
             raise SpirogradValueError(f"a SparseSolver takes square matrices, not one of shape {matrix.shape}")
+
+
+@kernel
+def _add_to(source: template(), target: template()):  # type: ignore[no-untyped-def, valid-type]
+    for k in source:
+        target[k] = target[k] + source[k]
+
+
+def _add_adjoint(factors: Any, b: Any, out: Any) -> None:
+    """Take the gradient of a solution, and add what solves the transposed system with it to that of the right-hand side."""
+    flow = factors.solve(out.grad.to_numpy().astype(np.float64), trans="T").astype(out.dtype.np)
+    out.grad.fill(0)
+    found = ScalarNdarray(out.dtype, len(flow))
+    found.from_numpy(flow)
+    _add_to(found, b.grad)
 
 
 def _symmetric(held: Any, dtype: Any, solver_type: str) -> Any:

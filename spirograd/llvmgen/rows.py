@@ -121,6 +121,20 @@ class _ByRow(Rewriter):
         return self.b.emit(ops.sub, self.index, self.first, attr="nsw") if self._is_split(op) else self.copy(op)
 
 
+def _begin_guarded(emitter: TaskEmitter, rows: Rows) -> tuple[str, str]:
+    """Go on only if the guard of ``rows`` holds, if there is one. The labels of the block before, and of the one where both ways meet."""
+    around = emitter.label
+    if rows.guard is None:
+        return around, ""
+    for op in rows.of_row:
+        emitter.emit(op)
+    active, skipped = emitter.new_labels("active", "skipped")
+    around = emitter.label
+    emitter.line(f"br i1 {emitter.env[rows.guard]}, label %{active}, label %{skipped}")
+    emitter.start(active)
+    return around, skipped
+
+
 def row_loop(
     emitter: TaskEmitter,
     rows: Rows,
@@ -160,13 +174,7 @@ def row_loop(
     stop = emitter.value(f"add {it} {start}, {steps}")
     emitter.bind([rows.row, rows.first], [row, first])
     values = list(carried)
-    if rows.guard is not None:
-        for op in rows.of_row:
-            emitter.emit(op)
-        active, skipped = emitter.new_labels("active", "skipped")
-        around = emitter.label
-        emitter.line(f"br i1 {emitter.env[rows.guard]}, label %{active}, label %{skipped}")
-        emitter.start(active)
+    around, skipped = _begin_guarded(emitter, rows)
     if edges is None:
         values = emitter.iterations(index, start, stop, types, carried, rows.body, suffix)
     else:

@@ -21,13 +21,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def reload(arch, tmp_path, monkeypatch):
-    """A function that saves a module, begins a session in which nothing can be traced or compiled, and loads it there."""
+    """A function that saves a module, begins a session in which nothing can be traced, or compiled but fills and copies of memory with
+    strides, and loads it there."""
+    compile_kernel = sg.session._compile_kernel
+
+    def only_builtin(kernel, *args, **options):
+        assert kernel.name in ("fill", "copy")
+        return compile_kernel(kernel, *args, **options)
 
     def run(module, name="m.zip", **options):
         module.save(tmp_path / name)
         sg.init(arch=arch, **options)
         monkeypatch.setattr(kernel_tracing, "_trace", None)
-        monkeypatch.setattr(sg.session, "_compile_kernel", None)
+        monkeypatch.setattr(sg.session, "_compile_kernel", only_builtin)
         return sg.aot.load(tmp_path / name)
 
     return run
@@ -341,6 +347,27 @@ def _program(path):
     module.add_kernel(mix)
     module.save(path)
     return path.read_bytes()
+
+
+def test_calls_in_ptx_are_counted_by_module(tmp_path):
+    sg.init(arch=sg.interpreter)
+    x, y = (sg.field(sg.f32, shape=6, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def run(n: sg.i32):
+        for i in x:
+            s = x[i]
+            for _ in range(n):
+                s = sg.exp(s)
+            y[i] = s
+
+    texts = []
+    for name in ("a.zip", "b.zip"):
+        module = sg.aot.Module(sg.cuda, {})
+        module.add_kernel(run, gradients=True)
+        module.save(tmp_path / name)
+        texts.append((tmp_path / name).read_bytes())
+    assert texts[0] == texts[1] and texts[0].count(b"// callseq 0") > 1
 
 
 def test_the_same_program_gives_the_same_bytes(arch, tmp_path):

@@ -1,0 +1,37 @@
+"""What algorithms have in common under tapes, which differentiate them as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
+from spirograd.lang import context
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+
+
+def tape() -> Any:
+    """The tape that records now, or None. Loops that use groups of threads have no derivative: it must not see them."""
+    recorder = context.recorder()
+    return recorder if recorder is not None and recorder.reverses else None
+
+
+def tape_of(*memories: Any) -> Any:
+    """The tape that records now, if one of ``memories`` (None for none) has a gradient; else None."""
+    return tape() if any(m is not None and m.has_grad() for m in memories) else None
+
+
+def nothing() -> None:
+    """The reverse of what computes integers, or from memory without gradients."""
+
+
+def refuse(name: str, what: str, hint: str = "") -> None:
+    """Raise SpirogradUnsupportedError: ``name`` has no derivative."""
+    raise SpirogradUnsupportedError(f"`{name}` {what}: a tape cannot differentiate it", None, hint)
+
+
+def need_gradient(memory: Any, argument: str, name: str) -> None:
+    """Raise SpirogradRuntimeError unless a result has a gradient."""
+    if not memory.has_grad():
+        problem = f"gradients end at `{argument}` of `{name}`, which has none, and is computed from memory with gradients"
+        raise SpirogradRuntimeError(render(problem, None, "declare it with `needs_grad=True`"))

@@ -1,0 +1,224 @@
+"""Tapes differentiate sorting, sums, scans and selections as a whole: against NumPy and central differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd import algorithms
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def _session(arch: str) -> None:
+    sg.init(arch=arch)
+
+
+def differences(f: Callable[[Array], float], x: Array) -> Array:
+    """Exact for quadratic functions, but for rounding."""
+    return np.array([(f(x + h) - f(x - h)) / 2e-3 for h in 1e-3 * np.eye(len(x))])
+
+
+def numbers(n: int, seed: int = 1) -> Array:
+    return np.random.default_rng(seed).permutation(n).astype("f8") / 4 - 1
+
+
+def vector(n: int, make: Any, t: Any = sg.f32) -> Any:
+    return make(t, n, needs_grad=True)
+
+
+@sg.kernel
+def double(x: sg.Template, y: sg.Template, n: int):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        y[i] = 2.0 * x[i]
+
+
+@sg.kernel
+def weigh(y: sg.Template, loss: sg.Template, n: int):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        loss[None] += (i + 1) * y[i] ** 2
+
+
+def weighted(y: Array) -> float:
+    return float(np.sum(np.arange(1, len(y) + 1) * y**2))
+
+
+def close(found: Any, wanted: Array) -> None:
+    np.testing.assert_allclose(found.to_numpy(), wanted, rtol=2e-5, atol=2e-5 * (1 + np.abs(wanted).max()))
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
+@pytest.mark.parametrize("n", [1, 2, 41])
+def test_scans(arch: str, n: int, make: Any) -> None:
+    x, y, loss = vector(n, make), vector(n + 3, make), sg.field(sg.f32, (), needs_grad=True)
+    data = numbers(n)
+    x.from_numpy(data.astype("f4"))
+    y.fill(5)  # what is behind the end stays
+
+    def before(x: Array) -> Array:
+        return np.concatenate([[0], np.cumsum(x)[:-1]])
+
+    for run, of in (
+        (lambda: algorithms.inclusive_scan(x, y), np.cumsum),
+        (lambda: algorithms.exclusive_scan(x, y), before),
+        (lambda: (double(x, y, n), algorithms.inclusive_scan(y)), lambda x: 2 * np.cumsum(np.concatenate([x, [5, 5, 5]]))[:n]),
+        (lambda: (double(x, y, n), algorithms.PrefixSumExecutor(n).run(y), algorithms.exclusive_scan(y)), None),
+    ):
+        for _ in range(2):  # the second time from scratch memory that is there
+            with sg.ad.Tape(loss):
+                run()
+                weigh(y, loss, n)
+            if of is not None:
+                close(x.grad, differences(lambda x, of=of: weighted(of(x)), data))
+            else:
+                close(x.grad, differences(lambda x: weighted(before(np.cumsum(2 * x))), data))
+
+
+def test_long_scan(arch: str) -> None:
+    n = 9000 if arch != "interpreter" else 700
+    x, y, loss = vector(n, sg.ndarray), vector(n, sg.ndarray), sg.field(sg.f32, (), needs_grad=True)
+    data = np.random.default_rng(2).uniform(-1, 1, n)
+    x.from_numpy(data.astype("f4"))
+
+    @sg.kernel
+    def mean(y: sg.types.NDArray[sg.f32, 1]):  # type: ignore[no-untyped-def]
+        for i in y:
+            loss[None] += y[i] * sg.sin(0.01 * i) / n
+
+    with sg.ad.Tape(loss):
+        algorithms.inclusive_scan(x, y)
+        mean(y)
+    wanted = np.cumsum((np.sin(0.01 * np.arange(n)) / n)[::-1])[::-1]
+    np.testing.assert_allclose(x.grad.to_numpy(), wanted, atol=2e-6)
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
+@pytest.mark.parametrize("n", [1, 2, 41])
+def test_sort(arch: str, n: int, make: Any) -> None:
+    x, keys, values, loss = vector(n, make), vector(n, make), vector(n, make), sg.field(sg.f32, (), needs_grad=True)
+    order = make(sg.i32, n)
+    for seed in (1, 2):
+        data = numbers(n, seed)
+        x.from_numpy(data.astype("f4"))
+        with sg.ad.Tape(loss):
+            double(x, keys, n)
+            algorithms.argsort(keys, order)  # integers: no derivative
+            algorithms.parallel_sort(keys)
+            weigh(keys, loss, n)
+        close(x.grad, differences(lambda x: weighted(np.sort(2 * x)), data) if n > 1 else 8 * data)
+        np.testing.assert_array_equal(order.to_numpy(), np.argsort(data))
+
+        places = np.argsort(data)
+        with sg.ad.Tape(loss):
+            double(x, keys, n)
+            double(keys, values, n)
+            algorithms.parallel_sort(keys, values)
+            weigh(keys, loss, n)
+            weigh(values, loss, n)
+        rank = np.argsort(places) + 1
+        close(x.grad, 2 * rank * data * (2**2 + 4**2))
+
+
+def test_sort_by_integers(arch: str) -> None:
+    n = 9
+    x, loss, keys = vector(n, sg.field), sg.field(sg.f32, (), needs_grad=True), sg.field(sg.i32, n)
+    y = vector(n, sg.field)
+    x.from_numpy(np.arange(n, dtype="f4"))
+    data = np.random.default_rng(3).permutation(n)
+    keys.from_numpy(data.astype("i4"))
+    with sg.ad.Tape(loss):
+        double(x, y, n)
+        algorithms.parallel_sort(keys, y)
+        weigh(y, loss, n)
+    close(x.grad, 8.0 * (data + 1) * np.arange(n))
+
+
+@pytest.mark.parametrize("n", [0, 1, 41])
+@pytest.mark.parametrize("shape", [(), 1], ids=str)
+def test_reduce(arch: str, n: int, shape: Any) -> None:
+    x, total, loss = vector(max(n, 1), sg.ndarray), vector(shape, sg.field), sg.field(sg.f32, (), needs_grad=True)
+    data = numbers(max(n, 1))
+    x.from_numpy(data.astype("f4"))
+
+    @sg.kernel
+    def square():  # type: ignore[no-untyped-def]
+        for at in sg.grouped(total):
+            loss[None] += total[at] ** 2
+
+    with sg.ad.Tape(loss):
+        assert algorithms.reduce(x, out=total) is None
+        square()
+    close(x.grad, np.full(len(data), 2 * data.sum()))
+    assert algorithms.reduce(x) == pytest.approx(data.sum())
+
+
+def test_select_and_unique(arch: str) -> None:
+    n = 41
+    x, y, loss, flags = vector(n, sg.field), vector(n, sg.field), sg.field(sg.f32, (), needs_grad=True), sg.field(sg.i32, n)
+    data, chosen = numbers(n), np.random.default_rng(4).random(n) < 0.4
+    x.from_numpy(data.astype("f4"))
+    flags.from_numpy(chosen.astype("i4"))
+    y.fill(0)
+    with sg.ad.Tape(loss):
+        count = algorithms.select(x, flags, y)
+        weigh(y, loss, n)
+    assert count == chosen.sum()
+    wanted = np.zeros(n)
+    wanted[chosen] = 2 * data[chosen] * np.arange(1, count + 1)
+    close(x.grad, wanted)
+    with sg.ad.Tape(loss):
+        assert algorithms.unique(x, y) == n
+        weigh(y, loss, n)
+    close(x.grad, 2 * data * np.arange(1, n + 1))
+
+
+@sg.func
+def larger(a, b):  # type: ignore[no-untyped-def]
+    return sg.max(a, b)
+
+
+@pytest.mark.archs("cpu")
+def test_refusals(arch: str) -> None:
+    x, y, loss = vector(5, sg.field), sg.field(sg.f32, 5), sg.field(sg.f32, (), needs_grad=True)
+    for message, run in (
+        (r"`inclusive_scan` with `op='mul'` has no derivative", lambda: algorithms.inclusive_scan(x, x, "mul")),
+        (r"`exclusive_scan` with `op='max'` has no derivative", lambda: algorithms.exclusive_scan(x, x, "max")),
+        (r"`inclusive_scan` by a function has no derivative", lambda: algorithms.inclusive_scan(x, x, larger)),
+        (r"`reduce` with `op='min'` has no derivative", lambda: algorithms.reduce(x, "min", loss)),
+        (r"gradients end at `out` of `inclusive_scan`", lambda: algorithms.inclusive_scan(x, y)),
+        (r"gradients end at `out` of `reduce`", lambda: algorithms.reduce(x, out=sg.field(sg.f32, ()))),
+        (r"`out`: expected a field or ndarray of one f32", lambda: algorithms.reduce(x, out=y)),
+        (r"gradients end at .*: an algorithm reads it, and kernel `double`", lambda: (double(x, y, 5), algorithms.parallel_sort(y, x))),
+    ):
+        with pytest.raises(sg.SpirogradError, match=message), sg.ad.Tape(loss):
+            run()
+    algorithms.inclusive_scan(x, y, "mul")  # outside of tapes
+    with sg.ad.Tape(loss):
+        assert algorithms.reduce(x, "max") == 0  # a number
+
+
+def test_memory_without_gradients(arch: str) -> None:
+    """Tapes take algorithms of integers, and of floats that no gradient flows to; what they overwrite gets none."""
+    n = 9
+    x, y, loss, keys = sg.field(sg.f32, n), vector(n, sg.field), sg.field(sg.f32, (), needs_grad=True), sg.field(sg.i32, n)
+    z = vector(n, sg.field)
+    x.from_numpy(np.arange(n, dtype="f4"))
+    keys.from_numpy(np.arange(n, dtype="i4")[::-1].copy())
+    z.fill(1)
+    with sg.ad.Tape(loss):
+        double(z, y, n)
+        algorithms.parallel_sort(keys)
+        algorithms.inclusive_scan(keys)
+        algorithms.parallel_sort(x)
+        algorithms.inclusive_scan(x, y)
+        weigh(y, loss, n)
+    assert loss[None] == weighted(np.cumsum(np.arange(n)))
+    np.testing.assert_array_equal(keys.to_numpy(), np.cumsum(np.arange(n)))
+    np.testing.assert_array_equal(z.grad.to_numpy(), np.zeros(n))
