@@ -185,6 +185,7 @@ class _Pipeline:
         artifact.stage_locs = self.stage_locs
         artifact.tapes = tuple(tapes_of(kernel).values())
         artifact.space_limits = self.space_limits
+        artifact.recursive = bool(kernel.recursive())
         return artifact
 
 

@@ -218,7 +218,7 @@ class CompiledKernel:
     ``binaries``: SPIR-V modules, one per ``TaskInfo.binary`` index; or the files of one library of native code. ``returns``: (dtype, byte
     offset in temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
-    ``space_limits``: what the launcher checks before each launch.
+    ``space_limits``: what the launcher checks before each launch. ``recursive``: whether functions call themselves.
     """
 
     name: str
@@ -237,6 +237,7 @@ class CompiledKernel:
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
     space_limits: tuple[SpaceLimit, ...] = ()
+    recursive: bool = False
 
     @property
     def target(self) -> Target:

@@ -298,6 +298,7 @@ R cuDevicePrimaryCtxRelease_v2(int device) { pthread_mutex_lock(&lock); if (devi
 R cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
 R cuCtxPushCurrent_v2(void *context) { ENTER("context_push"); stack[depth++] = context; LEAVE(); }
 R cuCtxPopCurrent_v2(void **context) { if (!depth) return NO_CONTEXT; *context = stack[--depth]; return 0; }
+R cuCtxSetLimit(int limit, size_t value) { ENTER("context_limit"); CONTEXT(); if (limit || value < 1024) FAIL(1); LEAVE(); }
 R cuCtxSetCurrent(void *context) { ENTER("context_set"); if (!depth) depth = 1; stack[depth - 1] = context; LEAVE(); }
 #endif
 R F(cuDeviceGetCount, hipGetDeviceCount)(int *n) { ENTER("device_count"); *n = device_count; LEAVE(); }

@@ -17,6 +17,7 @@ from unit.runtime import gpu_modules
 from unit.runtime.standin_gpu import CUDA, HIP
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.records import replace
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.gpu import driver, stream, transfer
@@ -412,6 +413,18 @@ def test_load_refuses(gpu, standin, compiled):
         gpu.load(kernel)
     gpu.synchronize()
     assert standin.live("modules") == 0
+
+
+def test_functions_that_call_themselves_have_a_stack(gpu, standin, compiled):
+    """Its size is set once, before the first kernel that needs it is loaded."""
+    if standin.api is HIP:
+        pytest.skip("code objects have no such functions")
+    kernel = compiled("count")
+    gpu.load(kernel)
+    assert standin.calls("context_limit") == 0
+    for _ in range(2):
+        gpu.load(replace(kernel, recursive=True))
+    assert standin.calls("context_limit") == 1
 
 
 def test_machine_code(gpu, compiled):

@@ -24,6 +24,7 @@ _LIBRARIES = (
     if sys.platform == "win32"
     else ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1", "libcuda.so")
 )
+_STACK_SIZE = 0  # CU_LIMIT_STACK_SIZE
 _SYMBOLS = {
     "init": "cuInit",
     "synchronize": "cuCtxSynchronize",
@@ -75,6 +76,7 @@ _OWN = {
     "context_push": ("cuCtxPushCurrent_v2", (HANDLE,)),
     "context_pop": ("cuCtxPopCurrent_v2", (OUT,)),
     "module_load": ("cuModuleLoadDataEx", (OUT, c_char_p, c_uint, POINTER(c_int), POINTER(c_void_p))),
+    "context_limit": ("cuCtxSetLimit", (c_int, c_size_t)),
     "link_create": ("cuLinkCreate_v2", (c_uint, POINTER(c_int), POINTER(c_void_p), OUT)),
     "link_add": ("cuLinkAddData_v2", (HANDLE, c_int, c_char_p, c_size_t, c_char_p, c_uint, c_void_p, c_void_p)),
     "link_complete": ("cuLinkComplete", (HANDLE, OUT, OUT)),
@@ -226,6 +228,9 @@ class CudaDriver(Driver):
 
     def load(self, image: bytes, name: str) -> c_void_p:
         return ptx_compiler.load(self, image, name)
+
+    def reserve_stack(self, nbytes: int) -> None:
+        self.context_limit(_STACK_SIZE, nbytes)
 
     def assemble(self, image: bytes, name: str) -> bytes:
         return ptx_compiler.link(self, image, name)

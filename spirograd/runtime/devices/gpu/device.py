@@ -38,6 +38,9 @@ from spirograd.runtime.native import function
 # f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367 ms in 131,072 groups, 0.319 ms in 64 a
 # multiprocessor. A copy takes longer in so few.
 _LONG, _LONG_GROUPS = 320, 64
+# Bytes of each thread for functions that call themselves: 300 calls or so. The driver allocates it for all threads that run at once, which
+# is 4 GiB on an H200.
+_STACK = 16 << 10
 _SOMEWHERE = 256  # the address of an array of other libraries that has no elements, and none of its own
 
 
@@ -118,6 +121,7 @@ class GpuDevice(StreamedDevice):
         self._processors = features.processors
         self._loaded: dict[Loaded, None] = {}  # in the order in which it came
         self._unloads = DeletionQueue(self._unload)  # of these, when the device is idle: unloading waits for kernels
+        self._has_stack = False  # for functions that call themselves
         self._setter: Executable | None = None  # of the values of conditions
         self._context = driver.context(features.ordinal)
         self._cache: CodeCache | None = None
@@ -230,6 +234,9 @@ class GpuDevice(StreamedDevice):
         with self._turn:
             loaded: list[Loaded] = []
             try:
+                if kernel.recursive and not self._has_stack:
+                    self._driver.reserve_stack(_STACK)
+                    self._has_stack = True
                 for binary in kernel.binaries if kernel.tasks else ():
                     loaded.append(Loaded(self._driver.module_unload, self._driver.load(binary, kernel.name).value or 0))
                 functions = [

@@ -175,6 +175,10 @@ class Driver(ABC):
     def load(self, image: bytes, name: str) -> c_void_p:
         """A module of an image; ``name`` is the kernel's. Raises SpirogradRuntimeError, with the compiler's messages if there is one."""
 
+    def reserve_stack(self, nbytes: int) -> None:
+        """Give each thread of kernels of the current context ``nbytes`` for calls whose depth the compiler does not know."""
+        raise NotImplementedError("kernels whose functions call themselves are refused while compiling")
+
     @abstractmethod
     def assemble(self, image: bytes, name: str) -> bytes:
         """Machine code for the device of the current context. Raises as `load`."""
