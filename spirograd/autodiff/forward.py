@@ -157,6 +157,9 @@ class _Forward:
         if self.active(op) and any(a in self.tangents for a in moved):
             parts = tuple([self.tangent(a) if a in moved and is_float(a.type) else self.env[a] for a in op.args])
             self.b.loc = op.loc
+            if op.code is ops.select and op.attr == "guard":  # a flow of 0 that grows has a tangent, but at a point without derivative
+                undefined = self.b.emit(ops.isnan, self.env[op.args[2]])
+                parts = (self.b.emit(ops.and_, parts[0], undefined), *parts[1:])
             self.tangents[op] = self.b.append(Op(op.code, op.type, parts, op.attr, (), op.loc))
 
     def result(self, op: Op) -> None:

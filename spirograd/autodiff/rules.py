@@ -253,4 +253,4 @@ def pushforward(b: Builder, op: Op, args: tuple[Op, ...], result: Op, tangents: 
 def _share(b: Builder, partial: Partial, args: tuple[Op, ...], result: Op, flow: Op, nothing: Op | None) -> Op:
     """What goes through one partial derivative. ``nothing``: whether the flow is 0, where that must stay 0."""
     part = partial(b, args, result, flow)
-    return part if nothing is None else b.emit(ops.select, nothing, _f(b, 0.0, flow), part)
+    return part if nothing is None else b.emit(ops.select, nothing, _f(b, 0.0, flow), part, attr="guard")

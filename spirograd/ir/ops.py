@@ -275,7 +275,8 @@ select = _op(
     "select",
     3,
     "pure",
-    "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors.",
+    "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors. attr None, or \"guard\": a is 0, as is "
+    "what flows into the derivative b if the condition holds, so that the two differ only where b is NaN.",
     evaluate=lambda t, c, a, b: a if c else b,
 )
 cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=_cast)

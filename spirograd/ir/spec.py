@@ -224,7 +224,7 @@ def _select(v: _Verifier, op: Op) -> None:
     condition, a, b = op.args
     v.need(condition.type is u1, op, "the condition is u1")
     v.need(a.type == b.type == op.type, op, "both choices and the result have one type")
-    _plain(v, op)
+    v.need(op.attr in (None, "guard"), op, 'its attribute is None or "guard"')
 
 
 def _cast(v: _Verifier, op: Op) -> None:

@@ -95,8 +95,13 @@ def test_which_loops_take_several_columns(in_a_row: bool) -> None:
             b[i, j] = a[j, i]
 
     @sg.kernel
-    def unaligned_rows():
+    def whole_of_odd_rows():  # its elements lie in the order of the iterations
         for i, j in odd:
+            odd[i, j] += 1.0
+
+    @sg.kernel
+    def unaligned_rows():
+        for i, j in sg.ndrange(8, 80):
             odd[i, j] += 1.0
 
     @sg.kernel
@@ -112,14 +117,14 @@ def test_which_loops_take_several_columns(in_a_row: bool) -> None:
     values = numbers((8, 80), np.float32) % 8
     a.from_numpy(values)
     expected: list[tuple[Callable[[], None], int]] = [
-        (whole, 4), (inner, 4), (transposed, 1), (unaligned_rows, 1), (three_axes, 4), (gathered, 1),
+        (whole, 4), (inner, 4), (transposed, 1), (whole_of_odd_rows, 4), (unaligned_rows, 1), (three_axes, 4), (gathered, 4),
     ]  # fmt: skip
     for kernel, factor in expected:
         kernel()
         assert factors(kernel) == [factor if in_a_row else 4], kernel
     rows = np.arange(8)[:, None]
     np.testing.assert_array_equal(b.to_numpy(), values[rows, values.astype(int)])
-    assert (odd.to_numpy() == 1).all() and (c.to_numpy() == 1).all()
+    assert (odd.to_numpy() == np.where(np.arange(81) < 80, 2, 1)).all() and (c.to_numpy() == 1).all()
 
 
 @pytest.mark.parametrize("width", [96, 93])

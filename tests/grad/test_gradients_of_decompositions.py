@@ -204,7 +204,7 @@ def test_second_derivatives(arch: str, through: Any, reference: Any, matrices: l
     found = sg.ad.hvp(run, loss, a, directions)
     f, h = weighted(reference), 1e-3
     for m, d, product in zip(matrices, directions, found):
-        if (through is through_make_spd and not np.ptp(np.diag(m))) or (through is through_eig and not np.any(m - np.diag(np.diag(m)))):
+        if through is through_make_spd and not np.ptp(np.diag(m)):
             continue  # of equal eigenvalues it is NaN
         along = [differences_of(f, m + k * h * d) for k in (1, -1, 2, -2)]
         wanted = (8 * (along[0] - along[1]) - (along[2] - along[3])) / (12 * h)

@@ -47,6 +47,37 @@ def test_one_kernel():
     close(x.grad.to_numpy(), gradient)
 
 
+def test_adjoints_that_are_zero_have_tangents():
+    """Rules whose partial derivatives can be infinite give nothing for an adjoint of 0; where they are finite, it may grow."""
+    x, loss = fields((6, 2), ())
+
+    @sg.kernel
+    def run():
+        for k in range(1):
+            loss[None] += (
+                sg.sqrt(x[0, 0]) * x[0, 1]
+                + (x[1, 0] / 3.0) * x[1, 1]
+                + (2.0 / x[2, 0]) * x[2, 1]
+                + sg.log(x[3, 0]) * x[3, 1]
+                + (x[4, 0] ** 2.5) * x[4, 1]
+                + sg.acos(x[5, 0]) * x[5, 1]
+            )
+
+    def function(x):
+        a, b = x[:, 0], x[:, 1]
+        parts = torch.sqrt(a[0]), a[1] / 3.0, 2.0 / a[2], torch.log(a[3]), a[4] ** 2.5, torch.acos(a[5])
+        return sum(part * factor for part, factor in zip(parts, b))
+
+    start = np.stack([vector(3, 6), np.zeros(6, np.float32)], axis=1)
+    start[5, 0] = 0.4
+    x.from_numpy(start)
+    direction = vector(4, (6, 2))
+    close(sg.ad.hvp(run, loss, x, direction), reference(function, start, direction)[1])
+    start[0, 0] = 0.0  # the derivative of the root is infinite there: nothing flows, rather than NaN
+    x.from_numpy(start)
+    assert sg.ad.hvp(run, loss, x, direction)[0, 0] == 0
+
+
 def test_several_kernels_and_runs():
     x, y, loss = fields(N, N, ())
 
