@@ -49,65 +49,10 @@ from spirograd.errors import (
     SpirogradUnsupportedError,
     SpirogradValueError,
 )  # fmt: skip
-from spirograd.lang import graph
+from spirograd.lang import graph_statements as graph
 from spirograd.lang.annotations import ref
 from spirograd.lang.argpacks import ArgPack
-from spirograd.lang.clocks import clock_counter, clock_freq_hz
-from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
-from spirograd.lang.data.enums import Backend, Layout
-from spirograd.lang.data.field import MatrixField, ScalarField, StructField
-from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
-from spirograd.lang.data.scalar_field import Field
-from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
-from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
-from spirograd.lang.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
-from spirograd.lang.dispatching import perf_dispatch
-from spirograd.lang.forms import (
-    activate,
-    append,
-    atomic_add,
-    atomic_and,
-    atomic_cas,
-    atomic_exchange,
-    atomic_max,
-    atomic_min,
-    atomic_mul,
-    atomic_or,
-    atomic_sub,
-    atomic_xor,
-    deactivate,
-    get_addr,
-    grouped,
-    is_active,
-    length,
-    loop_config,
-    ndrange,
-    randn,
-    random,
-    static,
-    static_assert,
-    static_print,
-    volatile_load,
-)  # fmt: skip
-from spirograd.lang.graph import GraphStatus, checkpoint, stream_parallel
-from spirograd.lang.graph import do_while as graph_do_while
-from spirograd.lang.graph import parallel as graph_parallel
-from spirograd.lang.graph import parallel_context as graph_parallel_context
-from spirograd.lang.graphs import Graph
-from spirograd.lang.groups import global_thread_idx
-from spirograd.lang.hints import (
-    assume_in_range,
-    block_local,
-    cache_read_only,
-    extension,
-    loop_unique,
-    no_activate,
-    pure,
-    rescale_index,
-    stop_grad,
-)  # fmt: skip
-from spirograd.lang.matrix import Matrix, Vector
-from spirograd.lang.ops import (
+from spirograd.lang.arithmetic import (
     abs,
     acos,
     add,
@@ -164,6 +109,61 @@ from spirograd.lang.ops import (
     trunc,
     zero,
 )  # fmt: skip
+from spirograd.lang.clocks import clock_counter, clock_freq_hz
+from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j, jk, jkl, jl, k, kl, l
+from spirograd.lang.data.enums import Backend, Layout
+from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
+from spirograd.lang.data.scalar_field import Field
+from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
+from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
+from spirograd.lang.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
+from spirograd.lang.dispatching import perf_dispatch
+from spirograd.lang.forms import (
+    activate,
+    append,
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_exchange,
+    atomic_max,
+    atomic_min,
+    atomic_mul,
+    atomic_or,
+    atomic_sub,
+    atomic_xor,
+    deactivate,
+    get_addr,
+    grouped,
+    is_active,
+    length,
+    loop_config,
+    ndrange,
+    randn,
+    random,
+    static,
+    static_assert,
+    static_print,
+    volatile_load,
+)  # fmt: skip
+from spirograd.lang.graph_statements import GraphStatus, checkpoint, stream_parallel
+from spirograd.lang.graph_statements import do_while as graph_do_while
+from spirograd.lang.graph_statements import parallel as graph_parallel
+from spirograd.lang.graph_statements import parallel_context as graph_parallel_context
+from spirograd.lang.groups import global_thread_idx
+from spirograd.lang.hints import (
+    assume_in_range,
+    block_local,
+    cache_read_only,
+    extension,
+    loop_unique,
+    no_activate,
+    pure,
+    rescale_index,
+    stop_grad,
+)  # fmt: skip
+from spirograd.lang.matrix import Matrix, Vector
+from spirograd.lang.recorded_graph import Graph
 from spirograd.lang.streams import Event, Stream, create_event, create_stream
 from spirograd.lang.struct import Struct
 
@@ -188,7 +188,7 @@ else:
     from spirograd.lang.data.field import field
     from spirograd.lang.data.tensor import Tensor
     from spirograd.lang.frontend.decorators import data_oriented, kernel
-    from spirograd.lang.frontend.function import func, pyfunc, real_func
+    from spirograd.lang.frontend.func import func, pyfunc, real_func
     from spirograd.lang.primitive_types import (
         f16,
         f32,

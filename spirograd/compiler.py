@@ -25,7 +25,7 @@ from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace
-from spirograd.base.sizes.nodes import IfLess, Size, walk
+from spirograd.base.sizes.size_nodes import IfLess, Size, walk
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
@@ -39,7 +39,6 @@ from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.checks.check_loops import check_loops
 from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -51,6 +50,7 @@ from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
 from spirograd.transforms.lowering.widen_integers import widen_integers
 from spirograd.transforms.math.expand_math import expand_math
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.simplification.inline_calls import inline_some

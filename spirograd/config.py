@@ -14,7 +14,7 @@ from spirograd.base.dtypes import ALL, DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass, fields
 from spirograd.base.wording import did_you_mean
-from spirograd.runtime.cache import default_folder
+from spirograd.runtime.offline_cache import default_folder
 
 logger = logging.getLogger("spirograd")
 

@@ -32,17 +32,17 @@ from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.frontend.parameters import array_signature
-from spirograd.runtime import graphs, streams
+from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.cache import Cache
 from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
-from spirograd.runtime.graphs import GraphRecording
+from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
-from spirograd.runtime.native.recording import kind_numbers, packed
+from spirograd.runtime.native.launch_preparation import kind_numbers, packed
+from spirograd.runtime.offline_cache import Cache
 from spirograd.runtime.pools import Extent, Pool, PoolPlan
-from spirograd.runtime.streams import Order
+from spirograd.runtime.stream_order import Order
 
 logger = logging.getLogger("spirograd")
 
@@ -205,7 +205,7 @@ class Session:
 
     def field_memory(self, nbytes: int) -> Allocation:
         """Memory of zeros for a field tree. A graph that is recorded at its first use does not set it to zero again."""
-        with graphs.paused():
+        with graph_recording.paused():
             return self.memory.allocate(nbytes)
 
     def cells_memory(self, region: Any) -> Pool:
@@ -213,7 +213,7 @@ class Session:
         parts = tuple([Extent(cells.offset, cells.cell_size) for cells in region.growing])
         used, capacity = [field.addresses.components[0] for field in (region.used, region.capacity)]
         plan = PoolPlan(parts, region.reserved, region.first, region.most, used, capacity, repr(region.node), region.call)
-        with graphs.paused():
+        with graph_recording.paused():
             pool = Pool(self.memory, plan)
         self.launcher.pools.add(pool)
         return pool
@@ -236,7 +236,7 @@ class Session:
         if allocation.device is not self.device or allocation.freed:
             return False
         caps = self.device.caps
-        return (caps.target.asynchronous and not caps.cpu_driver) or graphs.active() is not None
+        return (caps.target.asynchronous and not caps.cpu_driver) or graph_recording.active() is not None
 
     def launch_builtin(
         self,
@@ -296,7 +296,7 @@ class Session:
             if self._profile is not None:
                 with contextlib.suppress(Exception):
                     self._profile.end()
-            streams.close(self.__dict__.get("streams"))
+            stream_order.close(self.__dict__.get("streams"))
             self.device.close()
 
 
@@ -367,7 +367,7 @@ class Transfers:
 
     def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it."""
-        graphs.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
+        graph_recording.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
             bound = self._bind_in_place(value, found, element_shape, label)

@@ -36,8 +36,6 @@ enum { MAX_GRID = 5, MAJOR = 75, MINOR = 76 };                /* CUdevice_attrib
 enum { BUFFER_POINTER = 1, BUFFER_SIZE = 2, BUFFER_END = 0 }; /* of the last argument of a launch */
 
 static int max_groups;
-static size_t argument_limit; /* longer argument blocks are in memory */
-static Buffer *block_memory;
 
 static void check(Result result, const char *what) {
     const char *name = "unknown";
@@ -64,7 +62,6 @@ static void device_open(const Json *capabilities) {
     int wanted = atoi(text(capabilities, "cpu_name") + strlen("sm_"));
     if (10 * major + minor < wanted)
         die("the module is for compute capability %d.%d, and the device has %d.%d", wanted / 10, wanted % 10, major, minor);
-    argument_limit = (size_t)number(capabilities, "max_push_constants");
     check(cu.PrimaryCtxRetain(&context, handle), "create a context");
     check(cu.CtxSetCurrent(context), "use the context");
 }
@@ -104,15 +101,7 @@ static void *device_load(const Json *task, const char *code, size_t size) {
 }
 
 static void device_launch(void *pipeline, const Json *task, const void *block, size_t size, uint32_t groups) {
-    uint64_t address, nothing = 0;
-    if (size > argument_limit) {
-        if (block_memory && block_memory->size < size) block_memory = NULL;
-        if (!block_memory) block_memory = device_allocate(size);
-        device_upload(block_memory, block, size);
-        address = block_memory->address;
-        block = &address;
-        size = sizeof address;
-    }
+    uint64_t nothing = 0;
     void *extra[] = {(void *)BUFFER_POINTER, size ? (void *)(uintptr_t)block : &nothing, (void *)BUFFER_SIZE, &size, (void *)BUFFER_END};
     unsigned threads = number(task, "group_size") > 1 ? (unsigned)number(task, "group_size") : 1;
     check(cu.LaunchKernel(pipeline, groups, 1, 1, threads, 1, 1, 0, NULL, NULL, extra), "launch a kernel");

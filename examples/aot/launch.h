@@ -12,7 +12,7 @@ typedef struct Arguments {
     int count;
 } Arguments;
 
-static Buffer *heap, *faults, *locks;
+static Buffer *heap, *faults, *locks, *block_memory;
 static uint32_t launches;
 
 static long long evaluate(const Json *size, const Arguments *with) {
@@ -152,6 +152,16 @@ static Loaded *load(const Json *compiled) {
     return loaded = made;
 }
 
+/* The argument block as `device_launch` takes it: itself, or the address of a copy in memory if it is too long for the device. */
+static const void *passed(const void *block, size_t *size, uint64_t *address) {
+    if (*size <= (size_t)number(get(manifest, "capabilities"), "max_push_constants")) return block;
+    if (!block_memory || block_memory->size < *size) block_memory = device_allocate(*size);
+    device_upload(block_memory, block, *size);
+    *address = block_memory->address;
+    *size = sizeof *address;
+    return address;
+}
+
 /* `drawn`: the number of the launch whose random numbers this one draws again, 0 for its own. */
 static Loaded *launch(const char *name, const Json *compiled, const Arguments *with, uint32_t drawn) {
     const Json *tasks = get(compiled, "tasks"), *args = get(compiled, "args"), *slots = get(args, "slots");
@@ -175,9 +185,11 @@ static Loaded *launch(const char *name, const Json *compiled, const Arguments *w
         uint64_t value = slot_value(slot, with, made->temps, rows, drawn ? drawn : launches);
         memcpy(block + number(slot, "offset"), &value, get(slot, "dtype")->kind == J_NULL ? 8 : type_size(type_name(get(slot, "dtype"))));
     }
+    uint64_t address;
+    const void *arguments = passed(block, &size, &address);
     for (int k = 0; k < tasks->count; k++) {
         uint32_t groups = workgroups(tasks->items[k], counts[k]);
-        if (groups) device_launch(made->pipelines[k], tasks->items[k], block, size, groups);
+        if (groups) device_launch(made->pipelines[k], tasks->items[k], arguments, size, groups);
     }
     check_faults(name, compiled);
     free(counts);

@@ -36,9 +36,9 @@ static VkQueue queue;
 static VkCommandBuffer commands_of_device;
 static VkFence fence;
 static VkPipelineLayout layout;
-static Buffer *staging, *block_memory;
+static Buffer *staging;
 static char *staged;
-static uint32_t push_limit; /* longer argument blocks are in memory */
+static uint32_t push_limit;
 static int recording;
 
 typedef struct VulkanBuffer {
@@ -340,15 +340,6 @@ static void *device_load(const Json *task, const char *code, size_t size) {
 
 static void device_launch(void *pipeline, const Json *task, const void *block, size_t size, uint32_t groups) {
     (void)task;
-    uint64_t address;
-    if (size > push_limit) {
-        if (block_memory && block_memory->size < size) block_memory = NULL;
-        if (!block_memory) block_memory = device_allocate(size);
-        device_upload(block_memory, block, size);
-        address = block_memory->address;
-        block = &address;
-        size = sizeof address;
-    }
     VkCommandBuffer into = ordered();
     if (size) vk.CmdPushConstants(into, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, (uint32_t)size, block);
     vk.CmdBindPipeline(into, VK_PIPELINE_BIND_POINT_COMPUTE, *(VkPipeline *)pipeline);

@@ -11,7 +11,7 @@ from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.lang import context
 from spirograd.lang.data import shadows
-from spirograd.lang.frontend.function import Func
+from spirograd.lang.frontend.func import Func
 from spirograd.lang.scalar import describe
 
 F = TypeVar("F", bound=Callable[..., Any])

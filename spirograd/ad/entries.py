@@ -16,7 +16,7 @@ from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import Packer

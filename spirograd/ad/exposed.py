@@ -18,7 +18,7 @@ import numpy as np
 from spirograd.ad.entries import Access, Launch
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
-from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.numpy_transfer import Array
 
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 Found = Callable[[Any, Any, Saved, Array], None]

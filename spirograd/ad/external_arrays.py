@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.lang.data import transfer
+from spirograd.lang.data import numpy_transfer
 
 
 def device_copy(session: Any, array: Any, binding: Any) -> Any:
@@ -18,7 +18,7 @@ def device_copy(session: Any, array: Any, binding: Any) -> Any:
     if nbytes and binding.allocation is not None:
         copy.copy_from(binding.allocation, nbytes)
     elif nbytes:
-        copy.write(0, transfer.bytes_of(np.ascontiguousarray(_on_host(array)).reshape(-1)))
+        copy.write(0, numpy_transfer.bytes_of(np.ascontiguousarray(_on_host(array)).reshape(-1)))
     return copy
 
 
@@ -28,14 +28,14 @@ def put_back(copy: Any, array: Any, binding: Any) -> None:
     if nbytes and binding.allocation is not None:
         binding.allocation.copy_from(copy, nbytes)
     elif nbytes:
-        copy.read_into(0, transfer.bytes_of(_on_host(array).reshape(-1)))  # contiguous: else the launch worked on a copy
+        copy.read_into(0, numpy_transfer.bytes_of(_on_host(array).reshape(-1)))  # contiguous: else the launch worked on a copy
 
 
-def host_copy(array: Any, binding: Any) -> transfer.Array:
+def host_copy(array: Any, binding: Any) -> numpy_transfer.Array:
     """What a launch with this binding left, before that is copied back to the array. Waits for the launch."""
     found = np.array(_on_host(array), order="C")
     if binding.allocation is not None and found.nbytes:
-        binding.allocation.read_into(0, transfer.bytes_of(found.reshape(-1)))
+        binding.allocation.read_into(0, numpy_transfer.bytes_of(found.reshape(-1)))
     return found
 
 
@@ -54,5 +54,5 @@ def nbytes_of(array: Any) -> int:
     return int(array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size())
 
 
-def _on_host(array: Any) -> transfer.Array:
+def _on_host(array: Any) -> numpy_transfer.Array:
     return array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()

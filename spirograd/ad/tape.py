@@ -25,7 +25,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
-from spirograd.lang.data import shadows, transfer
+from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
@@ -378,9 +378,9 @@ class Tape(context.Recorder, NearNames):
         def reverse() -> None:
             to, copied = source.grad, (memory.grad.tree.allocation, memory.grad.view)
             if origin == name and memory.view.count:  # two views of one array, which may overlap
-                copied = transfer.duplicate(*copied)
+                copied = numpy_transfer.duplicate(*copied)
                 clear()
-            transfer.add(to.tree.allocation, to.view, *copied)
+            numpy_transfer.add(to.tree.allocation, to.view, *copied)
             if origin != name:
                 clear()
 

@@ -17,8 +17,8 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import FieldRef, accesses_of
-from spirograd.lang import ops
-from spirograd.lang.frontend.function import resolved_signature
+from spirograd.lang import arithmetic
+from spirograd.lang.frontend.func import resolved_signature
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 
@@ -73,7 +73,7 @@ class _Operator:
     def _result_type(self) -> DType:
         annotation = resolved_signature(self.kernel.function).return_annotation
         try:
-            return ops.as_dtype(annotation)
+            return arithmetic.as_dtype(annotation)
         except TypeError:
             hint = '`outputs={"y": "x"}`: `y` is written, and has the shape of `x`'
             problem = f"kernel `{self.label}` returns no number: name what it writes to"

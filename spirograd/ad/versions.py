@@ -16,10 +16,10 @@ import numpy as np
 
 from spirograd.base.records import replace
 from spirograd.lang import context
-from spirograd.lang.data import transfer
+from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.field import ComponentField
 from spirograd.lang.data.ndarray import Ndarray, array_of
-from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.views import Block, HostView, dense_view, from_first
 
 
@@ -93,17 +93,17 @@ class Saved:
     def _current(self, known: Saved | None = None) -> Any:
         copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
         if known is None:
-            transfer.copy(copy, self._compact, self.memory.allocation, self._view)
+            numpy_transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         else:
-            transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
+            numpy_transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
         return copy
 
     def changed(self, part: int | None) -> Array | None:
         """Which elements (of a part, or all) hold other bytes than were saved; None if none does. Only of all parts. Waits for launches."""
         saved, view = self.memory.part_of(self._compact, part), self.memory.part_of(self._view, part)
-        if transfer.known_equal(self._copy, saved, self.memory.allocation, view):
+        if numpy_transfer.known_equal(self._copy, saved, self.memory.allocation, view):
             return None
-        then, now = transfer.read(self._copy, saved), transfer.read(self.memory.allocation, view)
+        then, now = numpy_transfer.read(self._copy, saved), numpy_transfer.read(self.memory.allocation, view)
         bits = f"u{view.dtype.size}"
         differs = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
         if not differs.any():
@@ -114,14 +114,14 @@ class Saved:
 
     def update(self, part: int | None) -> None:
         """Save a part, or all, anew. Only of all parts."""
-        transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
+        numpy_transfer.copy(self._copy, self.memory.part_of(self._compact, part), self.memory.allocation, self.memory.view(part))
 
     def put(self) -> None:
         """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
-        transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+        numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
         view = self.memory.view(self.part)
         if view.shape != self._view.shape:
-            transfer.fill(self.memory.allocation, from_first(view, self._view.shape[0]), 0)
+            numpy_transfer.fill(self.memory.allocation, from_first(view, self._view.shape[0]), 0)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""

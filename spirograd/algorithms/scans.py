@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.memory import Array, checked, chunks_of, has_groups, reads_subgroups, scratch
+from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, has_groups, reads_subgroups, scratch
 from spirograd.algorithms.recorded import need_gradient, refuse, tape
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.ir.ops import identity
-from spirograd.lang import forms, ops
+from spirograd.lang import arithmetic, forms
 from spirograd.lang.data.ndarray import ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
-from spirograd.lang.frontend.function import func
+from spirograd.lang.frontend.func import func
 from spirograd.lang.scalar import describe
 from spirograd.simt import block, subgroup
 from spirograd.types import template
@@ -38,12 +38,12 @@ def _mul(a, b):
 
 @func
 def _min(a, b):
-    return ops.min(a, b)
+    return arithmetic.min(a, b)
 
 
 @func
 def _max(a, b):
-    return ops.max(a, b)
+    return arithmetic.max(a, b)
 
 
 _NAMED = {"add": _add, "mul": _mul, "min": _min, "max": _max}
@@ -55,7 +55,7 @@ _NAMED = {"add": _add, "mul": _mul, "min": _min, "max": _max}
 def _reduce_chunks(x: template(), totals: template(), n: int, length: int, count: int, op: template()):
     for c in range(count):
         total = x[c * length]
-        for k in range(c * length + 1, ops.min((c + 1) * length, n)):
+        for k in range(c * length + 1, arithmetic.min((c + 1) * length, n)):
             total = op(total, x[k])
         totals[c] = total
 
@@ -77,10 +77,10 @@ def _scan_chunks(x: template(), out: template(), totals: template(), n: int, len
         if forms.static(start is None):
             out[k] = total
         else:
-            out[k] = ops.cast(start, out.dtype)
+            out[k] = arithmetic.cast(start, out.dtype)
             if c > 0:
                 out[k] = totals[c - 1]
-        for j in range(k + 1, ops.min(k + length, n)):
+        for j in range(k + 1, arithmetic.min(k + length, n)):
             before = total
             total = op(total, x[j])
             if forms.static(start is None):
@@ -105,7 +105,7 @@ def scan_of_block(value, shared, op: template()):
         shared[t] = value
         block.sync()
         for step in forms.static(range(_THREADS.bit_length() - 1)):
-            other = shared[ops.max(t - (1 << step), 0)]
+            other = shared[arithmetic.max(t - (1 << step), 0)]
             if t >= 1 << step:
                 value = op(other, value)
             block.sync()
@@ -119,7 +119,7 @@ def _scan_by_subgroups(value, shared, t, op: template()):
     lanes = forms.static(subgroup.group_size())
     lane = t % lanes
     for step in forms.static(range(lanes.bit_length() - 1)):
-        other = subgroup.shuffle(value, ops.max(lane - (1 << step), 0))
+        other = subgroup.shuffle(value, arithmetic.max(lane - (1 << step), 0))
         if lane >= 1 << step:
             value = op(other, value)
     shared[t] = value
@@ -142,7 +142,7 @@ def _reduce_tiles(x: template(), totals: template(), n: int, threads: int, op: t
         shared = block.SharedArray(_THREADS, x.dtype)
         first = i * _EACH
         total = x[first]
-        for k in range(first + 1, ops.min(first + _EACH, n)):
+        for k in range(first + 1, arithmetic.min(first + _EACH, n)):
             total = op(total, x[k])
         total = scan_of_block(total, shared, op)
         if block.thread_idx() == _THREADS - 1 or i == threads - 1:
@@ -156,12 +156,12 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
         shared = block.SharedArray(_THREADS, x.dtype)
         staged = block.SharedArray(_TILE + _TILE // BANKS, x.dtype)
         t, tile = block.thread_idx(), i // _THREADS
-        live = ops.min(_THREADS, threads - tile * _THREADS)
-        have = ops.min(_TILE, n - tile * _TILE)
+        live = arithmetic.min(_THREADS, threads - tile * _THREADS)
+        have = arithmetic.min(_TILE, n - tile * _TILE)
         for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
             staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
         block.sync()
-        first, last = t * _EACH, ops.min((t + 1) * _EACH, have)
+        first, last = t * _EACH, arithmetic.min((t + 1) * _EACH, have)
         total = staged[padded(first)]
         for k in range(first + 1, last):
             total = op(total, staged[padded(k)])
@@ -183,7 +183,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
             else:
                 staged[padded(k)] = before
                 if not some:
-                    staged[padded(k)] = ops.cast(start, x.dtype)
+                    staged[padded(k)] = arithmetic.cast(start, x.dtype)
             before = value
             some = True
         block.sync()

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.algorithms.memory import Array, checked, scratch
+from spirograd.algorithms.checks_and_scratch import Array, checked, scratch
 from spirograd.algorithms.recorded import nothing, tape
 from spirograd.algorithms.scans import _add, _scan
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradTypeError
-from spirograd.lang import forms, ops
+from spirograd.lang import arithmetic, forms
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.types import template
 
@@ -18,14 +18,14 @@ from spirograd.types import template
 @kernel
 def _as_counts(flags: template(), places: template(), n: int):
     for k in range(n):
-        places[k] = ops.select(flags[k] != 0, 1, 0)
+        places[k] = arithmetic.select(flags[k] != 0, 1, 0)
 
 
 @kernel
 def _starts_of_runs(x: template(), places: template(), n: int):
     for k in range(n):
         starts = 1
-        if k > 0 and x[k] == x[ops.max(k - 1, 0)]:
+        if k > 0 and x[k] == x[arithmetic.max(k - 1, 0)]:
             starts = 0
         places[k] = starts
 
@@ -65,7 +65,7 @@ def _histogram(x: template(), counts: template(), n: int, bins: int):
     for k in range(bins):
         counts[k] = 0
     for k in range(n):
-        at = ops.cast(x[k], i32)
+        at = arithmetic.cast(x[k], i32)
         if at >= 0 and at < bins:
             forms.atomic_add(counts[at], 1)
 

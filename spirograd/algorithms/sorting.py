@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.memory import Array, checked, chunks_of, copy, has_groups, scratch
+from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, scratch
 from spirograd.algorithms.recorded import nothing, tape, tape_of
 from spirograd.algorithms.scans import BANKS, _add, _scan, padded, scan_of_block
 from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
 from spirograd.base.errors import SpirogradTypeError
-from spirograd.lang import forms, ops
+from spirograd.lang import arithmetic, forms
 from spirograd.lang.data.ndarray import ndarray
 from spirograd.lang.frontend.decorators import kernel
-from spirograd.lang.frontend.function import func
+from spirograd.lang.frontend.func import func
 from spirograd.simt import block
 from spirograd.types import template
 
@@ -37,19 +37,19 @@ def _word(dtype: DType) -> DType:
 def digit_of(key, shift: int, digits: template()):
     """The digit of a key: its bits in an order that sorts as the key does."""
     word = forms.static(_word(key.dtype))
-    code = ops.cast(0, word)
+    code = arithmetic.cast(0, word)
     if forms.static(key.dtype.is_float):
-        code = ops.bit_cast(key, word)
-        top = ops.cast(1, word) << (key.dtype.bits - 1)
+        code = arithmetic.bit_cast(key, word)
+        top = arithmetic.cast(1, word) << (key.dtype.bits - 1)
         if (code & top) != 0:
             code = ~code
         else:
             code = code | top
     else:
-        code = ops.cast(key, word)
+        code = arithmetic.cast(key, word)
         if forms.static(key.dtype.is_signed):
-            code = code ^ (ops.cast(1, word) << (word.bits - 1))
-    return ops.cast((code >> ops.cast(shift, word)) & ops.cast(digits - 1, word), i32)
+            code = code ^ (arithmetic.cast(1, word) << (word.bits - 1))
+    return arithmetic.cast((code >> arithmetic.cast(shift, word)) & arithmetic.cast(digits - 1, word), i32)
 
 
 # --- a few threads -----------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def _count_chunks(keys: template(), counts: template(), n: int, length: int, chu
     for c in range(chunks):
         for d in range(_CPU_DIGITS):
             counts[d * chunks + c] = 0
-        for k in range(c * length, ops.min((c + 1) * length, n)):
+        for k in range(c * length, arithmetic.min((c + 1) * length, n)):
             at = digit_of(keys[k], shift, _CPU_DIGITS) * chunks + c
             counts[at] = counts[at] + 1
 
@@ -71,7 +71,7 @@ def _place_chunks(
     shift: int, valued: template(),
 ):  # fmt: skip
     for c in range(chunks):
-        for k in range(c * length, ops.min((c + 1) * length, n)):
+        for k in range(c * length, arithmetic.min((c + 1) * length, n)):
             place = digit_of(keys[k], shift, _CPU_DIGITS) * chunks + c
             at = counts[place]
             counts[place] = at + 1
@@ -116,7 +116,7 @@ def _place_tiles(
         t, tile = block.thread_idx(), i // _THREADS
         for d in range(_DIGITS):
             mine[padded(d * _THREADS + t)] = 0
-        first, last = i * _EACH, ops.min((i + 1) * _EACH, n)
+        first, last = i * _EACH, arithmetic.min((i + 1) * _EACH, n)
         for k in range(first, last):
             at = padded(digit_of(keys[k], shift, _DIGITS) * _THREADS + t)
             mine[at] = mine[at] + 1

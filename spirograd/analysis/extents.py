@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from spirograd.analysis.sizes import size_of
 from spirograd.base.dtypes import storage
-from spirograd.base.sizes.nodes import (
+from spirograd.base.sizes.simplify_sizes import simplify
+from spirograd.base.sizes.size_nodes import (
     Add,
     Element,
     Extent,
@@ -20,7 +21,6 @@ from spirograd.base.sizes.nodes import (
     needs_memory,
     variables,
 )
-from spirograd.base.sizes.simplify import simplify
 from spirograd.ir import ops
 from spirograd.ir.addresses import SIZES, cell_offset, component_number
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempKind, TempRef, ref_of

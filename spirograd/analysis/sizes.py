@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spirograd.base.dtypes import DType
 from spirograd.base.sizes.limits import Scope
-from spirograd.base.sizes.nodes import Add, Arg, Binary, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
+from spirograd.base.sizes.size_nodes import Add, Arg, Binary, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode

@@ -6,13 +6,13 @@ from spirograd.aot.loaded import LoadedGradient, LoadedKernel, LoadedModule, loa
 from spirograd.base import later as _later
 
 if TYPE_CHECKING:
-    from spirograd.aot.module import Module as Module
+    from spirograd.aot.module_builder import Module as Module
 
 __all__ = ["LoadedGradient", "LoadedKernel", "LoadedModule", "Module", "load"]
 
 # What builds modules imports the compiler, which loading them must not.
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd.aot", __all__, elsewhere={"Module": "spirograd.aot.module"})
+    __getattr__ = _later.attributes("spirograd.aot", __all__, elsewhere={"Module": "spirograd.aot.module_builder"})
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
-from spirograd.base.sizes.nodes import Element, Node, Size
+from spirograd.base.sizes.size_nodes import Element, Node, Size
 from spirograd.base.version import __version__
 from spirograd.base.wording import did_you_mean
 from spirograd.gradients.plan import DerivativePlan
@@ -24,7 +24,7 @@ from spirograd.gradients.shared_arrays import refuse_shared
 from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
-from spirograd.lang.frontend.function import bound_arguments
+from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
 from spirograd.runtime.launcher import LaunchPlan
 

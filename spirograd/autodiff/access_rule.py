@@ -15,7 +15,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Op, Ref, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.inline_calls import inline_calls
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.base.artifact import TapeSizing
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
-from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, TapeRef
 
 Outer = FieldRef | ArrayRef

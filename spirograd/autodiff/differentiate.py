@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 
 from spirograd.autodiff.activity import ShadowOf
-from spirograd.autodiff.clean import clean
 from spirograd.autodiff.derivative import Derivative, Residual
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, saving_of
 from spirograd.autodiff.forward import forward
@@ -21,6 +20,7 @@ from spirograd.autodiff.saved_values import save_loads
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import counter_for
+from spirograd.autodiff.unread_tapes import clean
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
@@ -30,7 +30,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, Kernel, Ref, callee_of
 from spirograd.ir.spec import verify
 from spirograd.transforms.checks.space_limits import hoist_space_checks
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.inline_calls import inline_calls
 from spirograd.transforms.simplification.simplify import simplify
 

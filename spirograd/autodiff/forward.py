@@ -12,15 +12,15 @@ from typing import NoReturn, Union
 
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
+from spirograd.autodiff.adjoint_values import zero
 from spirograd.autodiff.derivative import Derivative, Place
 from spirograd.autodiff.inactive_memory import inactive_reads, inactive_writes
-from spirograd.autodiff.values import zero
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 Own = Union[TempRef, TapeRef]  # memory of a launch, whose duals are made here

@@ -8,7 +8,7 @@ from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Access, Residual
 from spirograd.autodiff.residuals import Conflict, not_final, outer_key, residuals, too_late
 from spirograd.base.records import replace
-from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter

@@ -9,8 +9,8 @@ from spirograd.autodiff.prepare.promote import promote
 from spirograd.autodiff.prepare.serial_products import serial_products
 from spirograd.autodiff.prepare.single_trips import single_trips
 from spirograd.ir.nodes import Kernel
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 _PASSES = (exact_extrema, single_trips, serial_products, forward_stores, promote, forward_stores, hoist_temps, induction)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
 from spirograd.autodiff.derivative import Outer, Residual
-from spirograd.autodiff.prepare.elements import Memory, Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
+from spirograd.autodiff.prepare.element_aliases import Memory, Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops

@@ -15,13 +15,13 @@ import numpy as np
 
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
+from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.nests import Nests
-from spirograd.autodiff.prepare.elements import Numbers, Spans, indices_of, owned
+from spirograd.autodiff.prepare.element_aliases import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, trip_count
-from spirograd.autodiff.values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
 from spirograd.base.errors import SpirogradUnsupportedError

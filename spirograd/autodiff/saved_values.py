@@ -13,11 +13,11 @@ from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
-from spirograd.base.sizes.nodes import Add, Max, Mul, Size, Sub
+from spirograd.base.sizes.size_nodes import Add, Max, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
 

@@ -13,15 +13,15 @@ from spirograd.autodiff.tape_guards import TapeGuard, guard_count, open_loops, t
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.base.records import replace
-from spirograd.base.sizes.nodes import Max, MaxOver, Size, needs_memory, walk
-from spirograd.base.sizes.simplify import simplify as simplified
+from spirograd.base.sizes.simplify_sizes import simplify as simplified
+from spirograd.base.sizes.size_nodes import Max, MaxOver, Size, needs_memory, walk
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.exact_extrema import exact, is_rounded
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 

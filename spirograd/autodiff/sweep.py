@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from spirograd.autodiff.values import element, entries, whole
+from spirograd.autodiff.adjoint_values import element, entries, whole
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
 from spirograd.base.loc import Loc

@@ -14,7 +14,7 @@ from spirograd.autodiff.sweep import as_entries, capacity_of, trip_count
 from spirograd.base.dtypes import i32, u32
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
-from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind, TempRef
 from spirograd.ir.rewrite import Rewriter

@@ -9,7 +9,7 @@ from typing import Any
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
-from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.targets import TARGETS, Target
 
 

@@ -6,7 +6,7 @@ tapes of a task that all its invocations use form one group with one pitch. Thos
 are claimed; these groups follow in the order of their numbers. Serial tasks share one thread slot, which comes first. Tasks run one after
 the other, so all others begin behind it.
 
-`Layout` is one algorithm for two callers. The host runs it over numbers (`runtime.tapes`); the task that places tapes on the device
+`Layout` is one algorithm for two callers. The host runs it over numbers (`runtime.tape_heap`); the task that places tapes on the device
 consists of the operations that it emits when it runs over operations of the IR (`transforms.tasks.place_tapes`).
 """
 

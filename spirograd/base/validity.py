@@ -47,8 +47,8 @@ def resume() -> None:
 @dataclass(frozen=True, slots=True)
 class Record:
     """What records the launches of a call. ``number``: of the epoch, read before anything else; ``arguments``: how many the call
-    has; ``steps``: given a `runtime.native.recording.Recording`, records how they are checked and packed; ``result``: makes the result of
-    the call from the values that the kernel returns."""
+    has; ``steps``: given a `runtime.native.launch_preparation.Recording`, records how they are checked and packed; ``result``: makes the
+    result of the call from the values that the kernel returns."""
 
     number: int
     arguments: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from spirograd.runtime.cache import Cache, default_folder
+from spirograd.runtime.offline_cache import Cache, default_folder
 
 HELP = "show or empty the offline cache"
 

@@ -16,8 +16,8 @@ from spirograd.base.knobs import KNOBS
 from spirograd.base.records import dataclass, fields
 from spirograd.commands.table import table
 from spirograd.runtime import loader
-from spirograd.runtime.cache import Cache, default_folder
 from spirograd.runtime.device import DeviceInfo
+from spirograd.runtime.offline_cache import Cache, default_folder
 
 HELP = "report back ends, devices, features, missing tools"
 

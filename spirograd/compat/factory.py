@@ -9,13 +9,13 @@ from typing import Any
 
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
-from spirograd.compat import log_functions, tables
+from spirograd.compat import log_functions, member_tables
 
 
 class FamilyModule(ModuleType):
     """A module made from a table. A name that it lacks is a stand-in that refuses to work, or an AttributeError."""
 
-    def __init__(self, package: str, path: str, names: tables.Names) -> None:
+    def __init__(self, package: str, path: str, names: member_tables.Names) -> None:
         super().__init__(f"{package}.{path}", f"`{path}` of the family, made of spirograd's own parts.")
         self.__dict__.update(names)
         self.__all__ = sorted(name for name in names if not name.startswith("_"))
@@ -26,13 +26,13 @@ class FamilyModule(ModuleType):
         path: str = self.__dict__["_path"]
         if name.startswith("__"):
             raise AttributeError(name)
-        reason = tables.EMPTY_MODULES.get(path)
+        reason = member_tables.EMPTY_MODULES.get(path)
         return Later(f"{path}.{name}", reason) if reason is not None else lookup(path, name, list(self.__dict__))
 
 
 def lookup(path: str, name: str, known: list[str]) -> Any:
     """The stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
-    fallback = tables.FALLBACKS.get(path)
+    fallback = member_tables.FALLBACKS.get(path)
     found = fallback(name) if fallback is not None else None
     if found is not None:
         return found
@@ -44,9 +44,9 @@ def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
 
     The result is for the package to put into its own namespace; names that it lacks are answered by its ``__getattr__`` (`lookup`).
     """
-    names = _prefixed(tables.MAIN, prefix)
-    for path in [*tables.MODULES, *tables.EMPTY_MODULES]:
-        module = FamilyModule(package, path, _prefixed(tables.MODULES.get(path, {}), prefix))
+    names = _prefixed(member_tables.MAIN, prefix)
+    for path in [*member_tables.MODULES, *member_tables.EMPTY_MODULES]:
+        module = FamilyModule(package, path, _prefixed(member_tables.MODULES.get(path, {}), prefix))
         sys.modules[module.__name__] = module
         above, _, last = path.rpartition(".")
         if above:
@@ -60,5 +60,5 @@ def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
     return names
 
 
-def _prefixed(names: tables.Names, prefix: str) -> tables.Names:
+def _prefixed(names: member_tables.Names, prefix: str) -> member_tables.Names:
     return {name.format(prefix): value for name, value in names.items()}

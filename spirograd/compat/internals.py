@@ -11,7 +11,7 @@ from spirograd.base import dtypes
 from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, DType, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compat import facade
-from spirograd.lang import context, ops
+from spirograd.lang import arithmetic, context
 
 # --- types: the family counts Python's own among them ------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ TYPE_TABLES: dict[str, Any] = {
 def cook_dtype(dtype: Any) -> DType:
     """A type, or Python's ``int``, ``float`` and ``bool`` as the types that they mean now. Raises ValueError for others."""
     if isinstance(dtype, DType) or dtype in (int, float, bool):
-        return ops.as_dtype(dtype)
+        return arithmetic.as_dtype(dtype)
     raise ValueError(f"{dtype!r} is no data type")
 
 

@@ -11,10 +11,10 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import dataclass
-from spirograd.lang import ops
+from spirograd.lang import arithmetic
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.function import resolved_signature
+from spirograd.lang.frontend.func import resolved_signature
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, is_number
@@ -54,7 +54,7 @@ class Arg:
         """The type of a number in it, and the shape of its elements."""
         if isinstance(self.dtype, MatrixType):
             return self.dtype.dtype, self.dtype.shape
-        return ops.as_dtype(self.dtype), tuple(self.element_shape)
+        return arithmetic.as_dtype(self.dtype), tuple(self.element_shape)
 
     def check(self, value: Any) -> None:
         """Raise SpirogradRuntimeTypeError if ``value`` is no value for this argument."""
@@ -159,7 +159,7 @@ def _check_annotation(parameter: inspect.Parameter, arg: Arg) -> None:
         fits = (
             arg.tag is ArgKind.SCALAR
             and (annotation in (int, float, bool) or isinstance(annotation, DType))
-            and ops.as_dtype(annotation) is dtype
+            and arithmetic.as_dtype(annotation) is dtype
         )
     if not fits:
         kind = f"{arg.tag.name.lower()} of {dtype}" + (f" with elements {shape}" if shape else "")

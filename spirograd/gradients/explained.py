@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from spirograd.autodiff.derivative import Derivative, Record, Residual
 from spirograd.base.loc import Loc
-from spirograd.base.sizes.nodes import needs_memory
-from spirograd.base.sizes.text import count_text
+from spirograd.base.sizes.size_nodes import needs_memory
+from spirograd.base.sizes.size_text import count_text
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import FieldRef, Ref
 from spirograd.ir.size_names import size_names

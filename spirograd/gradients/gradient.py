@@ -11,10 +11,10 @@ from spirograd.gradients.memory_plan import MemoryPlan
 from spirograd.gradients.specialized import SpecializedDerivative
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
+from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.specialization import Specialization
-from spirograd.lang.frontend.stages import Staged
 from spirograd.session import Session
 
 

@@ -8,12 +8,12 @@ from spirograd.autodiff.derivative import Derivative, Record
 from spirograd.base.artifact import CompiledKernel, TapeInfo
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
-from spirograd.base.sizes.nodes import Size
-from spirograd.base.sizes.text import count_text
+from spirograd.base.sizes.size_nodes import Size
+from spirograd.base.sizes.size_text import count_text
 from spirograd.base.wording import counted
 from spirograd.gradients.explained import names_in_sizes
 from spirograd.gradients.plan import Forecast
-from spirograd.runtime.tapes import Share
+from spirograd.runtime.tape_heap import Share
 
 # How the number of entries was found.
 _WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "reused": "still as at the last launch"}

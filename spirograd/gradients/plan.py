@@ -13,16 +13,16 @@ from spirograd.base.dtypes import storage
 from spirograd.base.errors import OutOfDeviceMemory, render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.nodes import Element
+from spirograd.base.sizes.size_nodes import Element
 from spirograd.base.validity import NotPrepared, Record
-from spirograd.runtime import graphs
+from spirograd.runtime import graph_recording
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.device import CallsNatively, Readback
 from spirograd.runtime.freshness import Freshness
-from spirograd.runtime.graphs import GraphRecording
+from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.native.recording import Prepared, Recording
-from spirograd.runtime.tapes import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
+from spirograd.runtime.native.launch_preparation import Prepared, Recording
+from spirograd.runtime.tape_heap import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class DerivativePlan:
                 self._forget()
             if drawn is None and self._draws:  # kernels that count see the numbers that the launch will
                 drawn = self.main.last_number = self._launcher.next_number()
-            recorder = graphs.active()
+            recorder = graph_recording.active()
             try:
                 if recorder is not None:
                     self._launch_recorded(recorder, scalars, arrays, trees, drawn)
@@ -117,7 +117,7 @@ class DerivativePlan:
         """Run it such that it can be repeated: the device counts each time, where it can; else sizes must be what they are now."""
         self._found = None
         if self._size_array is not None:
-            with graphs.paused():
+            with graph_recording.paused():
                 self.capacities = self._count_on_device(scalars, arrays, trees, drawn)
             self._certain, self._readback = False, None
             sizes = TapeSizes(self.capacities)
@@ -126,7 +126,7 @@ class DerivativePlan:
             recorder.afterwards(self, self._forget_found)
             return
         state = self._freshness.key(scalars, arrays, trees)  # none if numbers are drawn: others each time
-        with graphs.paused():
+        with graph_recording.paused():
             self.capacities = self._find(scalars, arrays, trees, drawn)
         recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees) == state)
         self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)

@@ -30,7 +30,7 @@ from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
-from spirograd.runtime import graphs
+from spirograd.runtime import graph_recording
 from spirograd.runtime.launcher import LaunchPlan
 from spirograd.session import Session
 
@@ -243,7 +243,7 @@ class SpecializedDerivative:
         number = drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
-            graphs.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
+            graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
             number = counting.last_number if drawn is None else drawn
         buffers = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from spirograd.base.records import dataclass
-from spirograd.base.sizes.nodes import Add, FloorDiv, Mod, Mul, Size
+from spirograd.base.sizes.size_nodes import Add, FloorDiv, Mod, Mul, Size
 from spirograd.ir.nodes import Layout
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
@@ -36,7 +36,7 @@ class MatrixType(AggregateType):
         self.shape: tuple[int, ...] = (int(n),) if m is None else (int(n), int(m))
         # Python's int and float mean the default types, which are known at use: `math.vec3` exists before `init`.
         kept = dtype is None or (dtype in (int, float) and not isinstance(dtype, (DType, np.dtype)))
-        self._dtype = dtype if kept else ops.as_dtype(dtype)
+        self._dtype = dtype if kept else arithmetic.as_dtype(dtype)
 
     @property
     def dtype(self) -> DType:
@@ -49,7 +49,7 @@ class MatrixType(AggregateType):
     @property
     def entry_dtype(self) -> DType | None:
         """The type of the entries; None if it may be any."""
-        return None if self._dtype is None else ops.as_dtype(self._dtype)
+        return None if self._dtype is None else arithmetic.as_dtype(self._dtype)
 
     @property
     def n(self) -> int:
@@ -225,7 +225,7 @@ class NdarrayType(NearNames):
         if isinstance(dtype, MatrixType):
             self.dtype, self.element_shape = dtype.entry_dtype, dtype.shape
         elif dtype is not None:
-            self.dtype = ops.as_dtype(dtype)
+            self.dtype = arithmetic.as_dtype(dtype)
             if element_shape is None and not element_dim:
                 self.element_shape = ()
         if element_dim is not None and self.element_shape is not None and len(self.element_shape) != element_dim:
@@ -312,7 +312,7 @@ class Reference:
     __slots__ = ("dtype",)
 
     def __init__(self, dtype: Any) -> None:
-        self.dtype = ops.as_dtype(dtype)
+        self.dtype = arithmetic.as_dtype(dtype)
 
     def __repr__(self) -> str:
         return f"ref({self.dtype})"
@@ -356,4 +356,4 @@ def is_tensor(dtype: Any) -> bool:
 
 
 def _scalar_type(dtype: Any) -> DType:
-    return dtype.dtype if isinstance(dtype, MatrixType) else ops.as_dtype(dtype)
+    return dtype.dtype if isinstance(dtype, MatrixType) else arithmetic.as_dtype(dtype)

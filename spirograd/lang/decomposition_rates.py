@@ -17,7 +17,7 @@ from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops as ir
-from spirograd.lang import linear, ops, scalar
+from spirograd.lang import arithmetic, dense_algebra, scalar
 from spirograd.lang.jacobi import power_of_two
 from spirograd.lang.scalar import Value
 
@@ -55,8 +55,8 @@ def _inverse_difference(x: Any, y: Any, t: DType) -> Any:
     """1 / (x - y), or NaN where they are equal but for rounding."""
     difference = x - y
     unit = 2.0 ** -(23 if t.bits == 32 else 52)
-    equal = ops.abs(difference) <= _EQUAL * unit * ops.max(ops.abs(x), ops.abs(y))
-    return ops.select(equal, math.nan, 1.0 / ops.select(equal, 1.0, difference))
+    equal = arithmetic.abs(difference) <= _EQUAL * unit * arithmetic.max(arithmetic.abs(x), arithmetic.abs(y))
+    return arithmetic.select(equal, math.nan, 1.0 / arithmetic.select(equal, 1.0, difference))
 
 
 def _turned(x0: Matrix, x: Matrix, omega: dict[tuple[int, int], Any], t: DType) -> Rows:
@@ -94,8 +94,8 @@ def projection(a: Matrix, values: Sequence[Any], vectors: Matrix, projected: Mat
     for i in range(n):
         for j in range(i, n):  # values[i] <= values[j]
             low, high = values[i], values[j]
-            mixed = ops.logical_and(low <= 0, high > 0)
-            share = ops.select(low > 0, 1.0, ops.select(mixed, high / ops.select(mixed, high - low, 1.0), 0.0))
+            mixed = arithmetic.logical_and(low <= 0, high > 0)
+            share = arithmetic.select(low > 0, 1.0, arithmetic.select(mixed, high / arithmetic.select(mixed, high - low, 1.0), 0.0))
             inner[i][j] = inner[j][i] = dependent(0.0, [(share, m[i][j])], t)
     half = [[dependent(0.0, [(vectors[i][k], inner[k][j]) for k in range(n)], t) for j in range(n)] for i in range(n)]
     return [
@@ -156,10 +156,10 @@ def polar(a: Matrix, r: Matrix, p: Matrix, t: DType) -> tuple[Rows, Rows]:
 def _axis_matrix(s: Matrix, t: DType) -> Rows:
     """The inverse of the matrix that takes the axis w of W to that of W s + s W: tr(s) - s, of 2x2 matrices tr(s)."""
     n = len(s)
-    trace = linear.total([s[k][k] for k in range(n)])
+    trace = dense_algebra.total([s[k][k] for k in range(n)])
     if n == 2:
         return [[_inverse_difference(s[0][0], -s[1][1], t)]]
     scale = 1.0 / constant(power_of_two([x for row in s for x in row], t), t)
     entries = [((trace if i == j else 0.0) - s[i][j]) * scale for i in range(n) for j in range(n)]
-    inverse = linear.inverse(entries, n)
+    inverse = dense_algebra.inverse(entries, n)
     return [[inverse[i * n + j] * scale for j in range(n)] for i in range(n)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.records import dataclass
-from spirograd.lang import context, jacobi, linear, ops, scalar
+from spirograd.lang import arithmetic, context, dense_algebra, jacobi, scalar
 from spirograd.lang import decomposition_rates as rates
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, type_error
@@ -40,11 +40,11 @@ class _Square:
 
     def result(self, rows: Sequence[Sequence[Any]]) -> Matrix:
         made = Matrix([list(row) for row in rows])
-        return made if self.t is self.wanted else ops.cast(made, self.wanted)
+        return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
 
     def vector(self, entries: Sequence[Any]) -> Matrix:
         made = Matrix(list(entries))
-        return made if self.t is self.wanted else ops.cast(made, self.wanted)
+        return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
 
 
 def _square(a: Any, dt: Any, name: str, sizes: Sequence[int]) -> _Square:
@@ -56,10 +56,10 @@ def _square(a: Any, dt: Any, name: str, sizes: Sequence[int]) -> _Square:
         raise type_error(f"`{name}` takes {takes}, not {scalar.describe(a)}", "decompose larger ones with NumPy, outside of kernels")
     n, first = a.shape[0], a.entries[0]
     default = context.language_options().default_fp
-    wanted: DType = ops.as_dtype(dt) if dt is not None else first.dtype if isinstance(first, Value) else default
+    wanted: DType = arithmetic.as_dtype(dt) if dt is not None else first.dtype if isinstance(first, Value) else default
     wanted = wanted if wanted.is_float else default
     t = f32 if wanted.bits < 32 else wanted
-    cast = ops.cast(a, t).entries
+    cast = arithmetic.cast(a, t).entries
     return _Square([list(cast[i * n : (i + 1) * n]) for i in range(n)], t, wanted)
 
 
@@ -76,7 +76,7 @@ def _transposed(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[Any]]:
     n = len(a)
-    flat = linear.product([x for row in a for x in row], [x for row in b for x in row], n, n, n)
+    flat = dense_algebra.product([x for row in a for x in row], [x for row in b for x in row], n, n, n)
     return [flat[i * n : (i + 1) * n] for i in range(n)]
 
 
@@ -97,7 +97,7 @@ def _eigen(a: Any, dt: Any, name: str) -> tuple[_Square, list[list[Any]], list[A
     return matrix, symmetric, values, vectors
 
 
-@ops.traceable
+@arithmetic.traceable
 def sym_eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     """Eigenvalues of a symmetric matrix of up to 6x6, smallest first, and the matrix whose columns are the eigenvectors, of length 1.
 
@@ -109,14 +109,14 @@ def sym_eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     return matrix.vector(values), matrix.result(vectors)
 
 
-@ops.traceable
+@arithmetic.traceable
 def make_spd(a: Any, dt: Any = None) -> Matrix:
     """The positive semi-definite matrix nearest to a symmetric one of up to 6x6: its negative eigenvalues become 0.
 
     Its derivative exists where no eigenvalue is 0, and is that from below there. ``dt``, shapes, errors: as of `sym_eig`.
     """
     matrix, symmetric, values, vectors = _eigen(a, dt, "make_spd")
-    part = [[ops.max(value, 0.0) * x for value, x in zip(values, row)] for row in vectors]
+    part = [[arithmetic.max(value, 0.0) * x for value, x in zip(values, row)] for row in vectors]
     projected = _times(part, _transposed(vectors))
     return matrix.result(rates.projection(symmetric, values, vectors, projected, matrix.t) if matrix.runs else projected)
 
@@ -132,7 +132,7 @@ def _singular(matrix: _Square) -> tuple[list[list[Any]], list[Any], list[list[An
     return _transposed(u), [x * scale for x in sigma], _transposed(v)
 
 
-@ops.traceable
+@arithmetic.traceable
 def svd(a: Any, dt: Any = None) -> tuple[Matrix, Matrix, Matrix]:
     """Matrices U, S, V with a = U @ S @ V.transpose(), U and V orthogonal, S diagonal with the largest first; 2x2 or 3x3.
 
@@ -150,7 +150,7 @@ def svd(a: Any, dt: Any = None) -> tuple[Matrix, Matrix, Matrix]:
     return matrix.result(u), matrix.result(diagonal), matrix.result(v)
 
 
-@ops.traceable
+@arithmetic.traceable
 def polar_decompose(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     """An orthogonal matrix R and a symmetric P with a = R @ P; 2x2 or 3x3, from `svd`, whose signs R and P take over.
 
@@ -170,7 +170,7 @@ def polar_decompose(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
 # --- others ----------------------------------------------------------------------------------------------------------------------
 
 
-@ops.traceable
+@arithmetic.traceable
 def eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     """Eigenvalues and eigenvectors of a 2x2 matrix, which may be complex.
 
@@ -184,25 +184,25 @@ def eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
     middle, half = 0.5 * (a00 + a11), 0.5 * (a00 - a11)
     square = half * half + a01 * a10
     is_real = square >= 0
-    root = ops.sqrt(ops.select(is_real, square, -square))
-    real, imaginary = ops.select(is_real, root, 0.0), ops.select(is_real, 0.0, root)
+    root = arithmetic.sqrt(arithmetic.select(is_real, square, -square))
+    real, imaginary = arithmetic.select(is_real, root, 0.0), arithmetic.select(is_real, 0.0, root)
     values, columns = [], []
     for sign, unit in ((1.0, (1.0, 0.0)), (-1.0, (0.0, 1.0))):
         values.append([(middle + sign * real) * scale, sign * imaginary * scale])
         # Two multiples of the eigenvector: the second where the first is zero, or too small to be accurate.
         first = [sign * real + half, sign * imaginary, a10, 0.0]
         second = [a01, 0.0, sign * real - half, sign * imaginary]
-        sizes = [linear.dot(x, x) for x in (first, second)]
+        sizes = [dense_algebra.dot(x, x) for x in (first, second)]
         weak = sizes[0] < 1e-3 * sizes[1]
-        length = ops.sqrt(ops.select(weak, sizes[1], sizes[0]))
+        length = arithmetic.sqrt(arithmetic.select(weak, sizes[1], sizes[0]))
         nothing = length <= 0.0
-        part = 1.0 / ops.select(nothing, 1.0, length)
+        part = 1.0 / arithmetic.select(nothing, 1.0, length)
         rest = (unit[0], 0.0, unit[1], 0.0)
-        columns.append([ops.select(nothing, o, ops.select(weak, y, x) * part) for x, y, o in zip(first, second, rest)])
+        columns.append([arithmetic.select(nothing, o, arithmetic.select(weak, y, x) * part) for x, y, o in zip(first, second, rest)])
     return matrix.result(values), matrix.result(_transposed(columns))
 
 
-@ops.traceable
+@arithmetic.traceable
 def solve(a: Any, b: Any, dt: Any = None) -> Matrix:
     """The vector x with a @ x = b, for matrices of up to 6x6, by elimination with pivoting.
 
@@ -211,5 +211,5 @@ def solve(a: Any, b: Any, dt: Any = None) -> Matrix:
     matrix = _square(a, dt, "solve", range(1, _LARGEST + 1))
     if not isinstance(b, Matrix) or b.shape != (matrix.n,):
         raise type_error(f"`solve` with a {matrix.n}x{matrix.n} matrix takes a vector of {matrix.n}, not {scalar.describe(b)}")
-    right = ops.cast(b, matrix.t).entries
-    return matrix.vector([row[0] for row in linear.solution(matrix.rows, [[x] for x in right])])
+    right = arithmetic.cast(b, matrix.t).entries
+    return matrix.vector([row[0] for row in dense_algebra.solution(matrix.rows, [[x] for x in right])])

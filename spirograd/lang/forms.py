@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError
 from spirograd.lang import plain_python
+from spirograd.lang.arithmetic import as_dtype
 from spirograd.lang.indexing import location
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.ops import as_dtype
 from spirograd.lang.scalar import Value, describe, is_scalar, type_error
 
 

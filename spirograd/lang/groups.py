@@ -13,7 +13,7 @@ from spirograd.base.dtypes import DType, i32, i64, u1
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, SharedRef
-from spirograd.lang import ops, plain_python, scalar
+from spirograd.lang import arithmetic, plain_python, scalar
 from spirograd.lang.context import GroupScope, current_trace, language_options
 from spirograd.lang.scalar import Value, describe, type_error
 
@@ -96,7 +96,7 @@ class SharedArray:
             problem = f"the extents of a shared array are positive integers that are known while compiling, got {given}"
             raise type_error(problem, "as in `SharedArray((64,), sg.f32)`")
         self.element_shape: tuple[int, ...] = tuple(getattr(dtype, "shape", ()))
-        self.dtype: DType = ops.as_dtype(getattr(dtype, "dtype", dtype))
+        self.dtype: DType = arithmetic.as_dtype(getattr(dtype, "dtype", dtype))
         if self.dtype is u1:
             raise type_error("shared arrays of u1 are not supported", "use `sg.i32`")
         trace.shared_arrays += 1

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
@@ -100,5 +100,5 @@ def rescale_index(a: Any, b: Any, index: Any) -> Matrix:
             raise SpirogradTypeError(
                 f"rescale_index: extents {n} and {m} are not multiples of each other: choose shapes of which one divides the other"
             )
-        out.append(ops.floor_div(entry, n // m) if n >= m else ops.mul(entry, m // n))
+        out.append(arithmetic.floor_div(entry, n // m) if n >= m else arithmetic.mul(entry, m // n))
     return Matrix(out)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import DType, i32, u32, u64
-from spirograd.lang import ops, scalar
-from spirograd.lang.linear import cross, dot
+from spirograd.lang import arithmetic, scalar
+from spirograd.lang.dense_algebra import cross, dot
 from spirograd.lang.scalar import Value
 
 Column = list[Any]
@@ -25,7 +25,7 @@ _LARGEST_UNROLLED = 3
 
 def power_of_two(entries: Sequence[Any], t: DType) -> Any:
     """The largest power of two that is not above the size of the largest entry: dividing by it is exact. Of type ``t``, f32 or f64."""
-    largest = ops.max(*[ops.abs(e) for e in entries], 0.0)
+    largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
     # Between these the power and its reciprocal are normal numbers.
     low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
     if not isinstance(largest, Value):
@@ -33,7 +33,7 @@ def power_of_two(entries: Sequence[Any], t: DType) -> Any:
         return power
     word, exponent = (u32, 0x7F800000) if t.bits == 32 else (u64, 0x7FF0000000000000)
     bits = scalar.bit_and(scalar.bit_cast(largest, word), scalar.constant(exponent, word))
-    return ops.min(ops.max(scalar.bit_cast(bits, t), low), high)
+    return arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
 
 
 def repeated(count: int, values: Column, body: Callable[[Column], Column]) -> Column:
@@ -56,11 +56,11 @@ def _pairs(n: int) -> list[tuple[int, int]]:
 
 def _rotation(low: Any, high: Any, off: Any) -> tuple[Any, Any, Any]:
     """Cosine, sine and tangent of the rotation that makes the symmetric [[low, off], [off, high]] diagonal."""
-    active = ops.abs(off) > _TINY * (ops.abs(low) + ops.abs(high))
-    theta = (high - low) / (2.0 * ops.select(active, off, 1.0))
-    size = 1.0 / (ops.abs(theta) + ops.sqrt(theta * theta + 1.0))
-    t = ops.select(active, ops.select(theta < 0, -size, size), 0.0)
-    c = 1.0 / ops.sqrt(t * t + 1.0)
+    active = arithmetic.abs(off) > _TINY * (arithmetic.abs(low) + arithmetic.abs(high))
+    theta = (high - low) / (2.0 * arithmetic.select(active, off, 1.0))
+    size = 1.0 / (arithmetic.abs(theta) + arithmetic.sqrt(theta * theta + 1.0))
+    t = arithmetic.select(active, arithmetic.select(theta < 0, -size, size), 0.0)
+    c = 1.0 / arithmetic.sqrt(t * t + 1.0)
     return c, t * c, t
 
 
@@ -71,7 +71,7 @@ def _turn(a: Column, b: Column, c: Any, s: Any) -> tuple[Column, Column]:
 def _exchange(condition: Any, a: Column, b: Column) -> tuple[Column, Column]:
     """(b, -a) where the condition holds, else (a, b): keeps the orientation."""
     pairs = list(zip(a, b))
-    return [ops.select(condition, y, x) for x, y in pairs], [ops.select(condition, -x, y) for x, y in pairs]
+    return [arithmetic.select(condition, y, x) for x, y in pairs], [arithmetic.select(condition, -x, y) for x, y in pairs]
 
 
 def _identity(n: int) -> Columns:
@@ -108,7 +108,7 @@ def eigen(a: Columns, sweeps: int) -> tuple[Column, Columns]:
     values = [flat[places.index((k, k))] for k in range(n)]
     for p, q in _sorting(n):
         swap = values[p] > values[q]
-        values[p], values[q] = ops.select(swap, values[q], values[p]), ops.select(swap, values[p], values[q])
+        values[p], values[q] = arithmetic.select(swap, values[q], values[p]), arithmetic.select(swap, values[p], values[q])
         vectors[p], vectors[q] = _exchange(swap, vectors[p], vectors[q])
     return values, vectors
 
@@ -145,16 +145,16 @@ def singular(b: Columns, sweeps: int) -> tuple[Columns, Column, Columns]:
     sigma = [dot(x, y) for x, y in zip(u, b)]
     if n == 2:
         negative = sigma[1] < 0
-        u[1] = [ops.select(negative, -x, x) for x in u[1]]
-        sigma[1] = ops.abs(sigma[1])
+        u[1] = [arithmetic.select(negative, -x, x) for x in u[1]]
+        sigma[1] = arithmetic.abs(sigma[1])
     return u, sigma, v
 
 
 def _unit(x: Column, otherwise: Column) -> Column:
     """x of length 1, or ``otherwise`` where x is zero."""
     square = dot(x, x)
-    scale = 1.0 / ops.sqrt(ops.select(square > 0, square, 1.0))
-    return [ops.select(square > 0, e * scale, o) for e, o in zip(x, otherwise)]
+    scale = 1.0 / arithmetic.sqrt(arithmetic.select(square > 0, square, 1.0))
+    return [arithmetic.select(square > 0, e * scale, o) for e, o in zip(x, otherwise)]
 
 
 def _across(first: Column, x: Column) -> Column:
@@ -172,8 +172,8 @@ def _completed(b: Columns) -> Columns:
     # Of a singular matrix, the second column is rounding errors of any direction. Then it has no part across the first, or one that is
     # lost when the other is removed; some direction across the first takes its place: x or y is left out, whichever is smaller.
     rest = _across(first, _unit(_across(first, b[1]), [0.0, 0.0, 0.0]))
-    small = ops.abs(x) < ops.abs(y)
-    other = [ops.select(small, 0.0 * x, -z), ops.select(small, -z, 0.0 * y), ops.select(small, y, x)]
+    small = arithmetic.abs(x) < arithmetic.abs(y)
+    other = [arithmetic.select(small, 0.0 * x, -z), arithmetic.select(small, -z, 0.0 * y), arithmetic.select(small, y, x)]
     sound = dot(rest, rest) > 0.5
-    second = _unit([ops.select(sound, e, o) for e, o in zip(rest, other)], [0.0, 1.0, 0.0])
+    second = _unit([arithmetic.select(sound, e, o) for e, o in zip(rest, other)], [0.0, 1.0, 0.0])
     return [first, second, cross(first, second)]

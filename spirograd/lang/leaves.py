@@ -11,7 +11,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType, promote
 from spirograd.base.near_names import NearNames
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value
 
@@ -49,7 +49,7 @@ ValueType = Union[DType, AggregateType]
 
 def as_type(t: Any) -> ValueType:
     """A scalar or aggregate type, from what users write for one; raises SpirogradTypeError."""
-    return t if isinstance(t, AggregateType) else ops.as_dtype(t)
+    return t if isinstance(t, AggregateType) else arithmetic.as_dtype(t)
 
 
 def leaf_dtypes(t: ValueType) -> tuple[DType, ...]:
@@ -82,7 +82,7 @@ def typed(x: Any, t: DType) -> Any:
 
 def common_dtype(entries: Sequence[Any]) -> DType:
     """The type that all entries promote to."""
-    kinds = [ops.as_dtype(type(e)) if _plain(e) else scalar.dtype_of(e) for e in entries]
+    kinds = [arithmetic.as_dtype(type(e)) if _plain(e) else scalar.dtype_of(e) for e in entries]
     return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
 
 

@@ -10,10 +10,9 @@ import math as _math
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import u32
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import MatrixType
-from spirograd.lang.matrix import Matrix, Vector
-from spirograd.lang.ops import (
+from spirograd.lang.arithmetic import (
     acos,
     asin,
     atan2,
@@ -38,6 +37,7 @@ from spirograd.lang.ops import (
     tanh,
     traceable,
 )
+from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.scalar import Value, type_error
 
 e = _math.e
@@ -92,7 +92,7 @@ def mix(x: Any, y: Any, a: Any) -> Any:
 @elementwise
 def clamp(x: Any, xmin: Any, xmax: Any) -> Any:
     """``min(xmax, max(xmin, x))``: ``x`` limited to the range from xmin to xmax; xmax if they are exchanged."""
-    return ops.min(xmax, ops.max(xmin, x))
+    return arithmetic.min(xmax, arithmetic.max(xmin, x))
 
 
 @elementwise
@@ -112,7 +112,7 @@ def smoothstep(edge0: Any, edge1: Any, x: Any) -> Any:
 @elementwise
 def fract(x: Any) -> Any:
     """``x - floor(x)``."""
-    return x - ops.floor(x)
+    return x - arithmetic.floor(x)
 
 
 @elementwise
@@ -128,7 +128,7 @@ def sign(x: Any) -> Any:
 @elementwise
 def mod(x: Any, y: Any) -> Any:
     """``x - y * floor(x / y)``, as a float."""
-    return _real(x) - y * ops.floor(x / y)
+    return _real(x) - y * arithmetic.floor(x / y)
 
 
 @elementwise
@@ -146,7 +146,7 @@ def radians(x: Any) -> Any:
 @elementwise
 def log2(x: Any) -> Any:
     """The logarithm to base 2."""
-    return ops.log(x) / _math.log(2.0)
+    return arithmetic.log(x) / _math.log(2.0)
 
 
 # --- vectors and matrices ---
@@ -193,9 +193,9 @@ def refract(x: Any, n: Any, eta: Any) -> Any:
     """The direction ``x`` refracted at the plane with unit normal ``n``; ``eta`` is the ratio of indices. Zeros for total reflection."""
     cosine = dot(x, n)
     k = 1.0 - eta * eta * (1.0 - cosine * cosine)
-    root = ops.sqrt(ops.select(k < 0.0, 0.0, k))
+    root = arithmetic.sqrt(arithmetic.select(k < 0.0, 0.0, k))
     refracted = eta * x - (eta * cosine + root) * n
-    return ops.select(k < 0.0, 0.0, refracted)
+    return arithmetic.select(k < 0.0, 0.0, refracted)
 
 
 @traceable
@@ -219,7 +219,7 @@ def eye(n: int) -> Matrix:
 @traceable
 def vdir(ang: Any) -> Matrix:
     """The unit vector at an angle of ``ang`` radians from the x axis, counterclockwise."""
-    return Vector([ops.cos(ang), ops.sin(ang)])
+    return Vector([arithmetic.cos(ang), arithmetic.sin(ang)])
 
 
 # --- transformations: matrices that act on column vectors (homogeneous where 4x4) ---
@@ -240,7 +240,7 @@ def scale(sx: Any, sy: Any, sz: Any) -> Matrix:
 @traceable
 def rotation2d(ang: Any) -> Matrix:
     """The 2x2 matrix that turns counterclockwise by ``ang`` radians."""
-    c, s = ops.cos(ang), ops.sin(ang)
+    c, s = arithmetic.cos(ang), arithmetic.sin(ang)
     return Matrix([[c, -s], [s, c]])
 
 
@@ -248,7 +248,7 @@ def rotation2d(ang: Any) -> Matrix:
 def rot_by_axis(axis: Any, ang: Any) -> Matrix:
     """The 4x4 matrix that turns coordinates by ``ang`` (radians) about ``axis``, a vec3 of any length: Rodrigues' formula, transposed."""
     x, y, z = normalize(axis)
-    c, s = ops.cos(ang), ops.sin(ang)
+    c, s = arithmetic.cos(ang), arithmetic.sin(ang)
     t = 1.0 - c
     return mat4(
         [
@@ -306,25 +306,25 @@ def cdiv(z1: Any, z2: Any) -> Matrix:
 def cpow(z: Any, n: Any) -> Matrix:
     """The complex number ``z`` to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
-    return vdir(ops.atan2(b, a) * n) * ops.pow(length(z), n)  # type: ignore[no-any-return]
+    return vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)  # type: ignore[no-any-return]
 
 
 @traceable
 def csqrt(z: Any) -> Matrix:
     """The square root of the complex number ``z`` whose real part is not negative."""
     a, b = _complex(z, "csqrt")
-    return vdir(ops.atan2(b, a) * 0.5) * ops.sqrt(length(z))  # type: ignore[no-any-return]
+    return vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))  # type: ignore[no-any-return]
 
 
 @traceable
 def cexp(z: Any) -> Matrix:
     """e to the power of the complex number ``z``."""
     a, b = _complex(z, "cexp")
-    return vdir(b) * ops.exp(a)  # type: ignore[no-any-return]
+    return vdir(b) * arithmetic.exp(a)  # type: ignore[no-any-return]
 
 
 @traceable
 def clog(z: Any) -> Matrix:
     """The natural logarithm of the complex number ``z``, on the principal branch."""
     a, b = _complex(z, "clog")
-    return Vector([ops.log(length(z)), ops.atan2(b, a)])
+    return Vector([arithmetic.log(length(z)), arithmetic.atan2(b, a)])

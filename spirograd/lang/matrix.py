@@ -16,7 +16,7 @@ from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradIndexError, SpirogradValueError
 from spirograd.base.near_names import NearNamesOfClass, NoAttribute
 from spirograd.ir import ops as ir
-from spirograd.lang import linear, ops, scalar
+from spirograd.lang import arithmetic, dense_algebra, scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
@@ -161,7 +161,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def __new__(cls, data: Any, dt: Any = None) -> Matrix:
         entries, shape = _entries_and_shape(data)
         if dt is not None:
-            t = ops.as_dtype(dt)
+            t = arithmetic.as_dtype(dt)
             entries = [typed(e, t) for e in entries]
         return make(entries, shape)
 
@@ -338,7 +338,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def cast(self, dtype: Any) -> Matrix:
         """The matrix with all entries converted to ``dtype``."""
-        t = ops.as_dtype(dtype)
+        t = arithmetic.as_dtype(dtype)
         return make([typed(e, t) for e in self._entries], self.shape)
 
     def fill(self, value: Any) -> None:
@@ -372,7 +372,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         rows, inner = (1, self.n) if self.ndim == 1 else self.shape
         if inner != b.n:
             raise type_error(f"`@` of a {shape_name(self.shape)} and a {shape_name(b.shape)}: {inner} columns, but {b.n} rows")
-        entries = linear.product(self._entries, b._entries, rows, inner, b.m)
+        entries = dense_algebra.product(self._entries, b._entries, rows, inner, b.m)
         if self.ndim == 1 or b.ndim == 1:
             return make(entries, (len(entries),))
         return make(entries, (rows, b.m))
@@ -394,20 +394,20 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         b = self._other_vector("dot", other)
         if b.n != self.n:
             raise type_error(f"`dot` takes two vectors of one length, got {self.n} and {b.n} entries")
-        return linear.dot(self._entries, b._entries)
+        return dense_algebra.dot(self._entries, b._entries)
 
     def cross(self, other: Any) -> Any:
         """The cross product with ``other``: of 3-vectors a vector, of 2-vectors a scalar."""
         b = self._other_vector("cross", other)
         if self.n != b.n or self.n not in (2, 3):
             raise type_error(f"`cross` takes two vectors of 2 or of 3 entries, got {self.n} and {b.n}")
-        entries = linear.cross(self._entries, b._entries)
+        entries = dense_algebra.cross(self._entries, b._entries)
         return entries[0] if self.n == 2 else make(entries, (3,))
 
     def outer_product(self, other: Any) -> Matrix:
         """The matrix of all products of an entry of this vector and one of the other."""
         b = self._other_vector("outer_product", other)
-        return make(linear.outer(self._entries, b._entries), (self.n, b.n))
+        return make(dense_algebra.outer(self._entries, b._entries), (self.n, b.n))
 
     outer = outer_product
 
@@ -423,11 +423,11 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def min(self) -> Any:
         """The smallest entry."""
-        return functools.reduce(ops.min, self._entries)
+        return functools.reduce(arithmetic.min, self._entries)
 
     def max(self) -> Any:
         """The largest entry."""
-        return functools.reduce(ops.max, self._entries)
+        return functools.reduce(arithmetic.max, self._entries)
 
     def any(self) -> Any:
         """Whether an entry is not zero."""
@@ -439,18 +439,18 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def norm_sqr(self) -> Any:
         """The sum of the squares of the entries."""
-        return linear.dot(self._entries, self._entries)
+        return dense_algebra.dot(self._entries, self._entries)
 
     def _safe_norm_sqr(self, eps: Any) -> Any:
         return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
 
     def norm(self, eps: Any = 0) -> Any:
         """``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
-        return ops.sqrt(self._safe_norm_sqr(eps))
+        return arithmetic.sqrt(self._safe_norm_sqr(eps))
 
     def norm_inv(self, eps: Any = 0) -> Any:
         """``1 / sqrt(norm_sqr + eps)``."""
-        return ops.rsqrt(self._safe_norm_sqr(eps))
+        return arithmetic.rsqrt(self._safe_norm_sqr(eps))
 
     def normalized(self, eps: Any = 0) -> Matrix:
         """The vector divided by ``norm() + eps``."""
@@ -477,11 +477,11 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def determinant(self) -> Any:
         """The determinant of a square matrix up to 8x8."""
-        return linear.determinant(self._entries, self._side_length("determinant"))
+        return dense_algebra.determinant(self._entries, self._side_length("determinant"))
 
     def inverse(self) -> Matrix:
         """The inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
-        return make(linear.inverse(self._entries, self._side_length("inverse")), self.shape)
+        return make(dense_algebra.inverse(self._entries, self._side_length("inverse")), self.shape)
 
     # --- constructors ---
 
@@ -510,7 +510,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     @staticmethod
     def diag(dim: int, val: Any) -> Matrix:
         """The dim x dim matrix with ``val`` on the diagonal, zeros elsewhere."""
-        zero = ops.zero(val)
+        zero = arithmetic.zero(val)
         return make([val if i == j else zero for i in range(dim) for j in range(dim)], (dim, dim))
 
     @staticmethod
@@ -571,7 +571,7 @@ class Vector(Matrix):
 
 def constant_matrix(value: int, dt: Any, n: int, m: int | None) -> Matrix:
     """A vector of n or matrix of n x m entries, all ``value`` as type ``dt``."""
-    t = ops.as_dtype(dt)
+    t = arithmetic.as_dtype(dt)
     size = n if m is None else n * m
     return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
 

@@ -12,7 +12,7 @@ from typing import Any
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f64, i32, u1, u32, u64
 from spirograd.ir import ops as ir
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.scalar import Value
 
 
@@ -62,4 +62,4 @@ def normal(t: DType, counter: Value, key: Value, index: Value) -> Value:
     radius_bits = scalar.cast(a >> 8, work) + scalar.constant(1.0, work)  # never 0, so the logarithm is finite
     u = radius_bits * scalar.constant(2.0**-24, work)
     angle = scalar.cast(b, work) * scalar.constant(2.0 * math.pi * 2.0**-32, work)
-    return scalar.cast(ops.sqrt(ops.log(u) * scalar.constant(-2.0, work)) * ops.cos(angle), t)
+    return scalar.cast(arithmetic.sqrt(arithmetic.log(u) * scalar.constant(-2.0, work)) * arithmetic.cos(angle), t)

@@ -16,8 +16,8 @@ from spirograd.gradients.memory_plan import MemoryPlan
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
-from spirograd.lang.frontend.stages import Staged
-from spirograd.lang.graph import GraphStatus
+from spirograd.lang.frontend.compilation_stages import Staged
+from spirograd.lang.graph_statements import GraphStatus
 from spirograd.lang.matrix import Matrix as Matrix
 from spirograd.lang.streams import Stream
 from spirograd.lang.struct import StructType

@@ -3,8 +3,8 @@
 SciPy stores and factorises matrices: it comes with the extra ``spirograd[linalg]``. `MatrixFreeCG` and `MatrixFreeBICGSTAB` do without.
 """
 
-from spirograd.linalg.builder import SparseMatrixBuilder
 from spirograd.linalg.matrix_free import LinearOperator, MatrixFreeBICGSTAB, MatrixFreeCG
+from spirograd.linalg.sparse_builder import SparseMatrixBuilder
 from spirograd.linalg.sparse_cg import SparseCG
 from spirograd.linalg.sparse_matrix import SparseMatrix
 from spirograd.linalg.sparse_solver import SparseSolver

@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.memory import has_groups
+from spirograd.algorithms.checks_and_scratch import has_groups
 from spirograd.algorithms.recorded import need_gradient, refuse, tape_of
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
-from spirograd.lang import forms, ops
+from spirograd.lang import arithmetic, forms
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.context import session
 from spirograd.lang.data.field import field
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray, ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
-from spirograd.lang.frontend.function import func
+from spirograd.lang.frontend.func import func
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe
 from spirograd.types import template
@@ -80,7 +80,7 @@ def _like(x: Any, needs_grad: bool = False) -> Any:
 # --- kernels -----------------------------------------------------------------------------------------------------------------
 
 
-@ops.traceable
+@arithmetic.traceable
 def _inner(a: Any, b: Any) -> Any:
     """The inner product of two elements."""
     product = a * b
@@ -92,7 +92,7 @@ def _judge(square, broken, numbers, counters):
     """Note the squared residual after an iteration, and whether it was the last one."""
     numbers[SQUARE] = square
     counters[COUNT] = counters[COUNT] + 1
-    if ops.sqrt(square) < numbers[TOLERANCE]:
+    if arithmetic.sqrt(square) < numbers[TOLERANCE]:
         counters[STATE] = CONVERGED
     elif broken or not (square < math.inf):
         counters[STATE] = BROKEN
@@ -100,7 +100,7 @@ def _judge(square, broken, numbers, counters):
 
 @kernel
 def _begin(b: template(), r: template(), p: template(), ax: template(), numbers: template(), counters: template()):
-    square = ops.cast(0, r.dtype)
+    square = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         value = b[at] - ax[at]
         r[at] = value
@@ -113,21 +113,21 @@ def _begin(b: template(), r: template(), p: template(), ax: template(), numbers:
 
 @kernel
 def _cg_iteration(x: template(), r: template(), p: template(), ap: template(), numbers: template(), counters: template()):
-    curvature = ops.cast(0, r.dtype)
+    curvature = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         curvature += _inner(p[at], ap[at])
     going = counters[STATE] == GOING
     before = numbers[SQUARE]
-    alpha = ops.cast(0, r.dtype)
+    alpha = arithmetic.cast(0, r.dtype)
     if going and curvature != 0:
         alpha = before / curvature
-    square = ops.cast(0, r.dtype)
+    square = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         x[at] = x[at] + alpha * p[at]
         value = r[at] - alpha * ap[at]
         r[at] = value
         square += _inner(value, value)
-    beta = ops.cast(0, r.dtype)
+    beta = arithmetic.cast(0, r.dtype)
     if going:
         beta = square / before
     for at in forms.grouped(r):
@@ -148,11 +148,11 @@ def _bicgstab_begin(r: template(), r0: template(), p: template(), ap: template()
 
 @kernel
 def _bicgstab_direction(r: template(), r0: template(), p: template(), ap: template(), numbers: template(), counters: template()):
-    rho = ops.cast(0, r.dtype)
+    rho = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         rho += _inner(r0[at], r[at])
     going = counters[STATE] == GOING
-    beta = ops.cast(0, r.dtype)
+    beta = arithmetic.cast(0, r.dtype)
     divisor = numbers[RHO] * numbers[OMEGA]
     if going and divisor != 0:
         beta = rho / numbers[RHO] * (numbers[ALPHA] / numbers[OMEGA])
@@ -167,11 +167,11 @@ def _bicgstab_direction(r: template(), r0: template(), p: template(), ap: templa
 
 @kernel
 def _bicgstab_half_step(r: template(), r0: template(), ap: template(), s: template(), numbers: template(), counters: template()):
-    projection = ops.cast(0, r.dtype)
+    projection = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         projection += _inner(r0[at], ap[at])
     going = counters[STATE] == GOING
-    alpha = ops.cast(0, r.dtype)
+    alpha = arithmetic.cast(0, r.dtype)
     if going and projection != 0:
         alpha = numbers[RHO] / projection
     for at in forms.grouped(r):
@@ -186,17 +186,17 @@ def _bicgstab_half_step(r: template(), r0: template(), ap: template(), s: templa
 def _bicgstab_step(
     x: template(), r: template(), p: template(), s: template(), t: template(), numbers: template(), counters: template()
 ):  # fmt: skip
-    across, along = ops.cast(0, r.dtype), ops.cast(0, r.dtype)
+    across, along = arithmetic.cast(0, r.dtype), arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         across += _inner(t[at], s[at])
         along += _inner(t[at], t[at])
     going = counters[STATE] == GOING
-    alpha, omega = ops.cast(0, r.dtype), ops.cast(0, r.dtype)
+    alpha, omega = arithmetic.cast(0, r.dtype), arithmetic.cast(0, r.dtype)
     if going:
         alpha = numbers[ALPHA]
         if along > 0:  # else s is zero, and alpha * p the whole way
             omega = across / along
-    square = ops.cast(0, r.dtype)
+    square = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
         x[at] = x[at] + alpha * p[at] + omega * s[at]
         value = r[at]

@@ -11,7 +11,7 @@ from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
-from spirograd.lang import context, ops
+from spirograd.lang import arithmetic, context
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
@@ -26,7 +26,7 @@ STORAGE = {"col_major": "csc_array", "row_major": "csr_array"}
 @kernel
 def _multiply(starts: template(), columns: template(), values: template(), x: template(), out: template(), rows: int):
     for i in range(rows):
-        total = ops.cast(0, values.dtype)
+        total = arithmetic.cast(0, values.dtype)
         for k in range(starts[i], starts[i + 1]):
             total += values[k] * x[columns[k]]
         out[i] = total
@@ -56,7 +56,7 @@ class SparseMatrix(NearNames):
         if sm is None and (n is None or n < 1 or (m is not None and m < 1)):
             raise SpirogradValueError(f"a SparseMatrix has at least one row and one column, got n={n!r}, m={m!r}")
         source = (n, n if m is None else m) if sm is None else sm
-        self._held = getattr(sparse, STORAGE[storage_format])(source, dtype=ops.as_dtype(dtype).np)
+        self._held = getattr(sparse, STORAGE[storage_format])(source, dtype=arithmetic.as_dtype(dtype).np)
         self._held.sum_duplicates()
         self.storage_format = storage_format
         self._on_device: tuple[Any, ...] | None = None

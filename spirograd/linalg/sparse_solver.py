@@ -15,8 +15,8 @@ from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
-from spirograd.linalg.builder import float_type
 from spirograd.linalg.scipy_package import scipy_module
+from spirograd.linalg.sparse_builder import float_type
 from spirograd.linalg.sparse_matrix import SparseMatrix, is_vector
 from spirograd.types import template
 

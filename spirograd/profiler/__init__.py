@@ -16,7 +16,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.later import LATER_PROFILER as _LATER
 from spirograd.base.later import attributes as _attributes
 from spirograd.lang import context
-from spirograd.profiler import memory as _memory
+from spirograd.profiler import field_memory as _memory
 from spirograd.profiler import tables as _tables
 from spirograd.profiler.bandwidth import copy_bandwidth
 from spirograd.profiler.totals import KernelInfo, of_kernel

@@ -6,7 +6,7 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import i32, u32, u64
-from spirograd.base.sizes.text import size_text
+from spirograd.base.sizes.size_text import size_text
 from spirograd.base.targets import Target
 from spirograd.ir.nodes import ArrayArg, Kernel
 from spirograd.ir.size_names import size_names

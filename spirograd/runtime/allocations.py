@@ -13,7 +13,7 @@ import numpy as np
 
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime import graphs, streams
+from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.device import Buffer, Device, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
@@ -79,7 +79,7 @@ class Allocation:
         count = self._check(offset, out.nbytes, "read")
         if not count:
             return
-        graphs.refuse(_READS)
+        graph_recording.refuse(_READS)
         self._wait_for_streams()
         view = self.device.host_view(self.buffer)
         if view is None:
@@ -91,7 +91,7 @@ class Allocation:
     def unpack(self, form: Struct, offset: int) -> tuple[Any, ...]:
         """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
         self._check(offset, form.size, "read")
-        graphs.refuse(_READS)
+        graph_recording.refuse(_READS)
         self._wait_for_streams()
         view = self.device.host_view(self.buffer)
         if view is None:
@@ -104,19 +104,19 @@ class Allocation:
     def read_async(self, offset: int, nbytes: int) -> Readback:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
         self._check(offset, nbytes, "read")
-        graphs.refuse(_READS)
+        graph_recording.refuse(_READS)
         self._wait_for_streams()
         return self.device.read_async(self.buffer, offset, nbytes)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""
         if self._check(offset, data.nbytes, "write"):
-            order = streams.active
+            order = stream_order.active
             if order is None:
                 self.device.upload(self.buffer, offset, data.cast("B"))
             else:
                 order.run(lambda: self.device.upload(self.buffer, offset, data.cast("B")), (), [(self, part)], by_host=True)
-            if (recorder := graphs.active()) is not None:
+            if (recorder := graph_recording.active()) is not None:
                 recorder.uploaded(self, offset, data.cast("B"))
         self._wrote(part)
 
@@ -126,12 +126,12 @@ class Allocation:
             raise ValueError(f"fill works on whole 32-bit words, not on {nbytes} bytes from {offset}")
         # The buffer is rounded up to whole words, so a fill may cover the padding of a last odd-sized element.
         if self._check(offset, min(nbytes, max(self.nbytes - offset, 0)), "fill"):
-            order = streams.active
+            order = stream_order.active
             if order is None:
                 self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF)
             else:
                 order.run(lambda: self.device.fill(self.buffer, offset, nbytes, word & 0xFFFFFFFF), (), [(self, part)])
-            if (recorder := graphs.active()) is not None:
+            if (recorder := graph_recording.active()) is not None:
                 recorder.filled(self, offset, nbytes, word & 0xFFFFFFFF, part)
         self._wrote(part)
 
@@ -139,32 +139,32 @@ class Allocation:
         """Copy ``nbytes`` from another allocation of the same device, in order with launches. ``part``: all that changes."""
         source._check(source_offset, nbytes, "copy")
         if self._check(offset, nbytes, "copy"):
-            order = streams.active
+            order = stream_order.active
             if order is None:
                 self.device.copy(self.buffer, offset, source.buffer, source_offset, nbytes)
             else:
                 work = functools.partial(self.device.copy, self.buffer, offset, source.buffer, source_offset, nbytes)
                 order.run(work, [(source, "")], [(self, part)])
-            if (recorder := graphs.active()) is not None:
+            if (recorder := graph_recording.active()) is not None:
                 recorder.copied(self, offset, source, source_offset, nbytes, part)
         self._wrote(part)
 
     def wrote(self, part: str) -> None:
         """Note that a launch has written to ``part``, as each launch of a graph that is being recorded will."""
         self._wrote(part)
-        if (recorder := graphs.active()) is not None:
+        if (recorder := graph_recording.active()) is not None:
             recorder.keep(self)
             recorder.wrote(self.generations, part)
 
     def _wrote(self, part: str) -> None:
         self.generations[part] = tick()
-        if (recorder := graphs.active()) is not None:
+        if (recorder := graph_recording.active()) is not None:
             recorder.wrote(self.generations, part)
 
     def _wait_for_streams(self) -> None:
         """The host is about to read: have the device's own stream wait for those that write here."""
-        if streams.active is not None:
-            streams.active.run(lambda: None, [(self, "")], (), by_host=True)
+        if stream_order.active is not None:
+            stream_order.active.run(lambda: None, [(self, "")], (), by_host=True)
 
     def duplicate(self, offset: int, nbytes: int) -> Allocation:
         """A new allocation of the same device with a copy of ``nbytes`` from ``offset`` on, made in order with launches."""
@@ -196,7 +196,7 @@ class Allocation:
         view = None if self.freed else self.device.host_view(self.buffer)
         if view is None:
             return None
-        graphs.refuse(_READS)
+        graph_recording.refuse(_READS)
         self.share()
         return int(np.frombuffer(view, np.uint8).ctypes.data)
 
@@ -238,7 +238,7 @@ class Memory:
             gc.collect()
             buffer = self.device.allocate(nbytes, zeroed)
         allocation = Allocation(self.device, buffer, nbytes)
-        if zeroed and (recorder := graphs.active()) is not None:
+        if zeroed and (recorder := graph_recording.active()) is not None:
             recorder.filled(allocation, 0, buffer.nbytes // 4 * 4, 0)
         return allocation
 

@@ -275,7 +275,7 @@ class CallsNatively(Protocol):
     on_host: bool
 
     def native_code(self) -> Any:
-        """The code that does (`native.function.Code`); None if there is none for this interpreter."""
+        """The code that does (`native.launch_function.Code`); None if there is none for this interpreter."""
 
     def entry(self, executable: Any, counts: Sequence[int | None]) -> NativeEntry | None:
         """Launches of ``executable``, for which `Device.launch` gets these ``counts`` unless the device is ``on_host``. None if they are

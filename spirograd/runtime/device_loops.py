@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
-from spirograd.runtime import graphs, streams
+from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.device import Loop, Sections, Step
-from spirograd.runtime.graphs import GraphRecording, NotPlanned, NumberedLaunch
+from spirograd.runtime.graph_recording import GraphRecording, NotPlanned, NumberedLaunch
 from spirograd.runtime.launcher import Launcher
 
 _KEPT = 32  # recorded loops of a session
@@ -89,7 +89,7 @@ class DeviceLoops:
         """Run the loop that ``make`` plans; False, with nothing done, if it is for the host to repeat it."""
         launcher = self._launcher
         device: Any = launcher.device
-        if graphs.active() is not None or "launch" in vars(device):  # it is recorded, or its tasks are timed
+        if graph_recording.active() is not None or "launch" in vars(device):  # it is recorded, or its tasks are timed
             return False
         plan = LoopPlan(launcher)
         try:
@@ -102,10 +102,10 @@ class DeviceLoops:
             recorded = self._recorded_as(loop)
             if recorded is None:
                 return False
-            if streams.active is None:
+            if stream_order.active is None:
                 device.repeat(recorded)
             else:
-                streams.active.after_all(lambda: device.repeat(recorded))
+                stream_order.active.after_all(lambda: device.repeat(recorded))
         self.launches += 1
         return True
 

@@ -27,7 +27,7 @@ from spirograd.base.artifact import (
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import fields
-from spirograd.base.sizes.nodes import NODES
+from spirograd.base.sizes.size_nodes import NODES
 
 Classes = Mapping[str, type[Any]]
 _ARTIFACT = (CompiledKernel, Slot, ArgBlock, TapeInfo, TapeSizing, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)

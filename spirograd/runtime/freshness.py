@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, part_name
-from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
+from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.launcher import ALLOCATION_NAMES
 

@@ -20,20 +20,20 @@ from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
-from spirograd.base.sizes.nodes import Size
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
-from spirograd.runtime import graphs, streams
+from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import tick
-from spirograd.runtime.graphs import NumberedLaunch
-from spirograd.runtime.native.recording import Prepared, Recording
+from spirograd.runtime.graph_recording import NumberedLaunch
+from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
-from spirograd.runtime.tapes import HeapPlan, TapeHeap, TapeSizes
+from spirograd.runtime.tape_heap import HeapPlan, TapeHeap, TapeSizes
 
 _NO_SIZES = TapeSizes()
 _PLANS_KEPT = 16  # by a kernel with tapes
@@ -103,7 +103,7 @@ class Launcher:
 
     def prepare(self, compiled: CompiledKernel) -> LaunchPlan:
         """Load ``compiled`` on the device and build its launch plan. Raises what the device raises on a bad module."""
-        with graphs.paused(), span(f"load {compiled.name}", "load"):
+        with graph_recording.paused(), span(f"load {compiled.name}", "load"):
             plan = LaunchPlan(self, compiled)
         self.plans[id(plan.executable)] = plan
         return plan
@@ -136,18 +136,18 @@ class Launcher:
         the device is usable, and the fault forgotten.
         """
         with self.lock:  # no kernel that reports may start between the wait and the reading
-            if streams.active is not None:
-                streams.active.join()
+            if stream_order.active is not None:
+                stream_order.active.join()
             self.device.synchronize()
             self.tapes.print_reports()
-            with graphs.paused():
+            with graph_recording.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
                 self.tapes.epoch += 1
                 validity.renew()
             if isinstance(fault, OutOfDeviceMemory):
-                with graphs.paused():
+                with graph_recording.paused():
                     told = "; ".join(filter(None, [pool.shortage() for pool in tuple(self.pools)]))
                 fault = OutOfDeviceMemory(f"{fault}\n  hint: {told}" if told else str(fault))
             raise fault
@@ -365,9 +365,9 @@ class LaunchPlan:
                 block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
             except (struct.error, OverflowError) as error:
                 raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
-        recorder = None if graphs.current is None else graphs.active()
+        recorder = None if graph_recording.current is None else graph_recording.active()
         try:
-            if recorder is None and streams.active is None:
+            if recorder is None and stream_order.active is None:
                 self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
             else:
                 self._launch_in_order(recorder, block, counts if tape_counts is None else tape_counts, arrays, trees)
@@ -383,14 +383,14 @@ class LaunchPlan:
 
     def _launch_in_order(
         self,
-        recorder: graphs.GraphRecording | None,
+        recorder: graph_recording.GraphRecording | None,
         block: bytes,
         counts: Sequence[int | None],
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
     ) -> None:
         """Launch while there is a recorder, or several streams: after what uses the same memory."""
-        order = streams.active
+        order = stream_order.active
         if recorder is not None and recorder.plans:
             return  # the device is given it later
         if order is None:
@@ -408,7 +408,7 @@ class LaunchPlan:
         return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *tapes))]
 
     def _note(
-        self, recorder: graphs.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
+        self, recorder: graph_recording.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
     ) -> None:
         """Record the launch that was just sent. ``arguments``: what its block was packed from, but for its numbers."""
         _, arrays, trees, _ = arguments

@@ -15,7 +15,7 @@ from typing import Any
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
-from spirograd.runtime import graphs
+from spirograd.runtime import graph_recording
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import ReservesMemory
 
@@ -104,12 +104,12 @@ class Pool:
 
     def after_launch(self) -> None:
         """A kernel that may activate cells was launched."""
-        if self.grows and self._asked is None and graphs.active() is None:
+        if self.grows and self._asked is None and graph_recording.active() is None:
             self._asked = self.allocations[0].read_async(self.plan.used, _WORD.size)
 
     def grow(self, cells: int) -> bool:
         """Have memory for ``cells`` in use, or for as many as there may be; whether there is for so many. What is stored stays."""
-        if graphs.active() is not None:
+        if graph_recording.active() is not None:
             return False
         wanted = self.plan.reserved + cells
         count = min(max(wanted, self.capacity), self._most)

@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, SpaceLimit
 from spirograd.base.sizes.evaluate import TEXT_NAMES, evaluate, python_text
-from spirograd.base.sizes.nodes import Arg, Extent, IfLess, Max
+from spirograd.base.sizes.size_nodes import Arg, Extent, IfLess, Max
 from spirograd.runtime.faults_and_prints import fault_error
 
 # A function (scalars, arrays) that raises SpirogradRuntimeError.

@@ -12,9 +12,9 @@ from typing import Any
 
 from spirograd.base.dtypes import VOID, i32
 from spirograd.ir import ops as ir
-from spirograd.lang import groups, ops, scalar
+from spirograd.lang import arithmetic, groups, scalar
 from spirograd.lang.forms import static
-from spirograd.lang.frontend.function import func
+from spirograd.lang.frontend.func import func
 from spirograd.lang.groups import SharedArray, global_thread_idx
 from spirograd.lang.scalar import Value, as_value
 from spirograd.simt import grid
@@ -56,7 +56,7 @@ def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Val
     """The inclusive scan of ``value`` over the block, that of the thread before, and the number of the thread: log2(n) steps in shared
     memory (Hillis and Steele, 1986)."""
     scope = groups.current("a scan of the block")
-    mine = scalar.cast(value, ops.as_dtype(dtype)) if dtype is not None else as_value(value)
+    mine = scalar.cast(value, arithmetic.as_dtype(dtype)) if dtype is not None else as_value(value)
     array = SharedArray(scope.size, mine.dtype)
     me = groups.thread_number(scope)
     zero = scalar.constant(0, i32)
@@ -64,13 +64,13 @@ def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Val
     sync()
     for step in range(math.ceil(math.log2(scope.size))):
         offset = scalar.constant(1 << step, i32)
-        source = ops.max(me - offset, zero)
+        source = arithmetic.max(me - offset, zero)
         before = _load(array, source)
-        mine = ops.select(me >= offset, combine(before, mine), mine)
+        mine = arithmetic.select(me >= offset, combine(before, mine), mine)
         sync()
         _store(array, me, mine)
         sync()
-    before = _load(array, ops.max(me - 1, zero))
+    before = _load(array, arithmetic.max(me - 1, zero))
     sync()
     return mine, before, me
 
@@ -78,7 +78,7 @@ def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Val
 def _total(value: Any, dtype: Any, combine: Combine) -> Value:
     """All values of the block combined, in every thread: a tree in shared memory."""
     scope = groups.current("a reduction of the block")
-    mine = scalar.cast(value, ops.as_dtype(dtype)) if dtype is not None else as_value(value)
+    mine = scalar.cast(value, arithmetic.as_dtype(dtype)) if dtype is not None else as_value(value)
     array = SharedArray(scope.size, mine.dtype)
     me, live = groups.thread_number(scope), groups.threads(scope)
     _store(array, me, mine)
@@ -87,9 +87,9 @@ def _total(value: Any, dtype: Any, combine: Combine) -> Value:
     while half and scope.size > 1:
         offset = scalar.constant(half, i32)
         partner = me + offset
-        takes = ops.logical_and(me < offset, partner < live)
-        other = _load(array, ops.select(takes, partner, me))
-        mine = ops.select(takes, combine(mine, other), mine)
+        takes = arithmetic.logical_and(me < offset, partner < live)
+        other = _load(array, arithmetic.select(takes, partner, me))
+        mine = arithmetic.select(takes, combine(mine, other), mine)
         sync()
         _store(array, me, mine)
         sync()
@@ -143,7 +143,7 @@ def _inclusive(kind: str) -> Callable[..., Value]:
 def _exclusive(kind: str) -> Callable[..., Value]:
     def scan(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
         mine, before, me = _spread(value, dtype, named(kind))
-        return as_value(ops.select(me > 0, before, identity(kind, mine.dtype)))
+        return as_value(arithmetic.select(me > 0, before, identity(kind, mine.dtype)))
 
     scan.__doc__ = f"The ``value`` of the threads of the block before this one combined by `{kind}`; in the first, the identity. {_OPTIONS}"
     scan.__name__ = f"exclusive_{kind}"
@@ -189,7 +189,7 @@ def inclusive_scan(value, block_dim: template(), op: template(), dtype: template
     array[me] = mine
     sync()
     for step in static(_steps(block_dim)):
-        before = array[ops.max(me - step, 0)]
+        before = array[arithmetic.max(me - step, 0)]
         if me >= step:
             mine = op(before, mine)
         sync()
@@ -208,7 +208,7 @@ def exclusive_scan(value, block_dim: template(), op: template(), identity, dtype
     inclusive = inclusive_scan(value, block_dim, op, dtype)
     array[me] = inclusive
     sync()
-    before = array[ops.max(me - 1, 0)]
+    before = array[arithmetic.max(me - 1, 0)]
     sync()
     if me == 0:
         before = identity

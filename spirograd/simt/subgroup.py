@@ -11,7 +11,7 @@ from typing import Any
 
 from spirograd.base.dtypes import DType, i32, u1, u32, u64
 from spirograd.ir import ops as ir
-from spirograd.lang import groups, ops, scalar
+from spirograd.lang import arithmetic, groups, scalar
 from spirograd.lang.context import language_options
 from spirograd.lang.scalar import Value, as_value, describe, type_error
 from spirograd.simt import grid
@@ -41,7 +41,7 @@ def _live() -> Value:
     if threads.op.code is ir.const and threads.op.attr % size == 0:
         return scalar.constant(size, i32)
     first = number - scalar.emit(ir.irem, number, scalar.constant(size, i32))
-    return as_value(ops.min(threads - first, scalar.constant(size, i32)))
+    return as_value(arithmetic.min(threads - first, scalar.constant(size, i32)))
 
 
 def elect() -> Value:
@@ -84,7 +84,7 @@ def broadcast_first(value: Any) -> Value:
 def _within(value: Any, lane: Value, inside: Value) -> Value:
     """The value of ``lane`` where that is ``inside``, else the thread's own."""
     own = as_value(value)
-    return as_value(ops.select(inside, shuffle(own, ops.select(inside, lane, invocation_id())), own))
+    return as_value(arithmetic.select(inside, shuffle(own, arithmetic.select(inside, lane, invocation_id())), own))
 
 
 def shuffle_up(value: Any, offset: Any) -> Value:
@@ -128,8 +128,8 @@ def _total(kind: str, value: Any, steps: int) -> Value:
     within = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32))
     for step in reversed(range(steps)):
         partner = lane + (1 << step)
-        takes = ops.logical_and(within < (1 << step), partner < live)
-        mine = ops.select(takes, combine(mine, shuffle(mine, ops.select(takes, partner, lane))), mine)
+        takes = arithmetic.logical_and(within < (1 << step), partner < live)
+        mine = arithmetic.select(takes, combine(mine, shuffle(mine, arithmetic.select(takes, partner, lane))), mine)
     return shuffle(mine, lane - within)
 
 
@@ -138,16 +138,16 @@ def _scan(kind: str, value: Any, steps: int) -> Value:
     within = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32))
     for step in range(steps):
         takes = within >= (1 << step)
-        other = shuffle(mine, ops.select(takes, lane - (1 << step), lane))
-        mine = ops.select(takes, combine(other, mine), mine)
+        other = shuffle(mine, arithmetic.select(takes, lane - (1 << step), lane))
+        mine = arithmetic.select(takes, combine(other, mine), mine)
     return mine
 
 
 def _shifted(kind: str, value: Any, steps: int) -> Value:
     inclusive, lane = _scan(kind, value, steps), invocation_id()
     first = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32)) == 0
-    before = shuffle(inclusive, ops.select(first, lane, lane - 1))
-    return as_value(ops.select(first, identity(kind, inclusive.dtype), before))
+    before = shuffle(inclusive, arithmetic.select(first, lane, lane - 1))
+    return as_value(arithmetic.select(first, identity(kind, inclusive.dtype), before))
 
 
 _FORMS: dict[str, tuple[Callable[[str, Any, int], Value], str]] = {
@@ -211,9 +211,9 @@ def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
 
 def _ballot(predicate: Any, dtype: DType, count: int) -> Value:
     lane = invocation_id()
-    holds = ops.logical_and(as_value(predicate) != 0, lane < count)
+    holds = arithmetic.logical_and(as_value(predicate) != 0, lane < count)
     bit = scalar.emit(ir.shl, scalar.constant(1, dtype), scalar.cast(lane, dtype))
-    return _total("or", ops.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())
+    return _total("or", arithmetic.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())
 
 
 def ballot(predicate: Any) -> Value:

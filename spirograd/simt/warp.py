@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spirograd.base.dtypes import i32, u32
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.scalar import Value, type_error
 from spirograd.simt import subgroup
 
@@ -81,7 +81,7 @@ def match_any(mask: Any, value: Any) -> Value:
     found = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):
         theirs = ballot(scalar.as_value(value) == subgroup.shuffle(value, lane))
-        found = ops.select(subgroup.invocation_id() == lane, theirs, found)
+        found = arithmetic.select(subgroup.invocation_id() == lane, theirs, found)
     return found
 
 

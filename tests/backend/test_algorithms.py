@@ -7,7 +7,7 @@ import pytest
 
 import spirograd as sg
 from spirograd import algorithms
-from spirograd.algorithms import memory
+from spirograd.algorithms import checks_and_scratch
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
@@ -146,10 +146,10 @@ def test_arrays_that_do_not_fit():
 @pytest.mark.archs("cpu")
 def test_threads_have_memory_of_their_own():
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(memory.scratch, "keys", sg.i32, 8).result()
-    own = memory.scratch("keys", sg.i32, 8)
+        other = pool.submit(checks_and_scratch.scratch, "keys", sg.i32, 8).result()
+    own = checks_and_scratch.scratch("keys", sg.i32, 8)
     assert own is not other
-    assert own is memory.scratch("keys", sg.i32, 5)
+    assert own is checks_and_scratch.scratch("keys", sg.i32, 5)
 
 
 @pytest.mark.archs("cpu", "vulkan")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.base.sizes.nodes import Element
+from spirograd.base.sizes.size_nodes import Element
 from spirograd.lang import context
 from spirograd.runtime.freshness import Freshness
 

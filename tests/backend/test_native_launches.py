@@ -12,7 +12,7 @@ from spirograd.base import validity
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.lang import context
 from spirograd.lang.frontend import native_calls
-from spirograd.runtime.native import function
+from spirograd.runtime.native import launch_function
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu")]
 A1 = sg.types.ndarray(sg.f32, 1)
@@ -416,9 +416,9 @@ def test_where_the_code_cannot_be_used(possible, monkeypatch, caplog, in_python)
     def refuse(*_):
         raise sg.SpirogradRuntimeError("no such symbol")
 
-    monkeypatch.setattr(function, "_code", [])
-    monkeypatch.setattr(function, "link", refuse)
-    monkeypatch.setattr(function, "_is_possible", lambda: possible)
+    monkeypatch.setattr(launch_function, "_code", [])
+    monkeypatch.setattr(launch_function, "link", refuse)
+    monkeypatch.setattr(launch_function, "_is_possible", lambda: possible)
     f = sg.field(sg.i32, 2)
 
     @sg.kernel

@@ -21,7 +21,7 @@ from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.tapes import TapeSizes, TapesTooLarge
+from spirograd.runtime.tape_heap import TapeSizes, TapesTooLarge
 
 COMPILED = ("cpu", "vulkan", "wgpu")
 COUNTS = ArrayRef("counts", 0, i32, 1)

@@ -227,7 +227,7 @@ PASS = '''
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 
 def double_by_adding(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -156,6 +156,34 @@ def test_vulkan_sizes_of_launches_and_random_numbers(vulkan_program, tmp_path):
     assert len({*first, *second}) > 90 and min(first + second) >= 0 and max(first + second) < 1
 
 
+def test_vulkan_arguments_that_are_too_long_for_push_constants(vulkan_program, tmp_path):
+    sg.init(arch=sg.vulkan)
+    numbers = sg.types.vector(20, sg.i64)
+
+    @sg.kernel
+    def sums(a: sg.types.NDArray[sg.i64, 1], c: numbers, d: numbers):
+        for i in a:
+            for k in sg.static(range(20)):
+                a[i] += c[k] * (i + k)
+        for i in range(a.shape[0]):
+            for k in sg.static(range(20)):
+                a[i] -= d[k] * i
+
+    module = sg.aot.Module()
+    module.add_kernel(sums)
+    module.save(tmp_path / "m.zip")
+    sg.reset()
+    manifest = json.loads(zipfile.ZipFile(tmp_path / "m.zip").read("manifest.json"))["manifest"]
+    (kernel,) = manifest["kernels"]
+    assert kernel["compiled"]["args"]["size"] > manifest["capabilities"]["max_push_constants"] and len(kernel["compiled"]["tasks"]) == 2
+    c, d = np.arange(40).reshape(2, 20) ** 7
+    words = ("run", "sums", "a", *c, *d, "run", "sums", "a", *d, *d)
+    _run(vulkan_program, tmp_path / "m.zip", "array", "a", "i64", 7, *words, "write", "a", tmp_path / "a")
+    i = np.arange(7)[:, None]
+    expected = ((c + d) * (i + np.arange(20)) - 2 * d * i).sum(1)
+    assert (np.fromfile(tmp_path / "a", np.int64) == expected).all()
+
+
 def test_vulkan_errors(vulkan_program, tmp_path):
     path = _module(tmp_path / "m.zip", debug=True)
     other = sg.aot.Module(sg.cuda)

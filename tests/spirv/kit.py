@@ -19,8 +19,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Reduction, Region, TaskAttr
 from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
+from spirograd.transforms.pass_context import PassContext
 from validation import profiles
 
 FULL = replace(profiles.VULKAN, subgroup_size=8, exact_specials=(), exact_subnormals=())

@@ -27,8 +27,8 @@ from spirograd.base.options import CompileOptions
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse, to_text
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.layout import arg_block
+from spirograd.transforms.pass_context import PassContext
 
 Pass = Callable[[Kernel, PassContext], Kernel]
 

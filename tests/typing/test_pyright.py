@@ -20,7 +20,7 @@ from pages import ROOT, WITH_CODE, program
 from pages import name as name_of
 
 from spirograd.base.later import Later
-from spirograd.compat.tables import EMPTY_MODULES
+from spirograd.compat.member_tables import EMPTY_MODULES
 
 HERE = Path(__file__).parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

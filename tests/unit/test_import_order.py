@@ -53,7 +53,7 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
     "spirograd.runtime.devices.gpu.timer": {"llvmgen"},
-    "spirograd.runtime.native.function": {"llvmgen"},
+    "spirograd.runtime.native.launch_function": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.

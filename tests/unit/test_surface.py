@@ -10,7 +10,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.base.later import LATER, LATER_MATH, LATER_TYPES, Later
-from spirograd.compat import tables
+from spirograd.compat import member_tables
 from spirograd.lang import context
 
 # Names of the module, most used first; "SpirogradX" stands for the member's own prefix.
@@ -217,8 +217,8 @@ def test_family_behaviour(family: str) -> None:
 
 
 def test_tables_name_each_thing_once() -> None:
-    assert not set(tables.MODULES) & set(tables.EMPTY_MODULES)
-    assert not {name for name in tables.MAIN if isinstance(tables.MAIN[name], Later)}
+    assert not set(member_tables.MODULES) & set(member_tables.EMPTY_MODULES)
+    assert not {name for name in member_tables.MAIN if isinstance(member_tables.MAIN[name], Later)}
     assert not set(sg.__all__) & set(LATER)
 
 

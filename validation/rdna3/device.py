@@ -15,8 +15,8 @@ from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.llvmgen import amdgpu
 from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices.artifacts import check_target
-from spirograd.runtime.devices.grid import grid_limits
-from spirograd.runtime.devices.readback import CompletedReadback, check_range
+from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
+from spirograd.runtime.devices.grid_size import grid_limits
 from validation.rdna3 import launch
 from validation.rdna3.memory import Memory, OutOfMemory
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spirograd.autodiff.prepare.elements import Memory, Numbers, Spans, accesses, indices_of, invariant, memory_of, same_memory
+from spirograd.autodiff.prepare.element_aliases import Memory, Numbers, Spans, accesses, indices_of, invariant, memory_of, same_memory
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
 # An element by its memory and the numbers of its indices.

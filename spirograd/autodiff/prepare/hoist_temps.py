@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from spirograd.autodiff.prepare.elements import contents, in_range, indices_of
+from spirograd.autodiff.prepare.element_aliases import contents, in_range, indices_of
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # The most entries that are loaded so that one of them can be picked.
 _MAX_ENTRIES = 64

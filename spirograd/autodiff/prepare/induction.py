@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from spirograd.autodiff.prepare.elements import contents, invariant
+from spirograd.autodiff.prepare.element_aliases import contents, invariant
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
 # A step may itself be a loop-carried value that becomes a function of the index first, so the pass repeats.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-from spirograd.autodiff.prepare.elements import (
+from spirograd.autodiff.prepare.element_aliases import (
     Memory,
     Numbers,
     accesses,
@@ -22,7 +22,7 @@ from spirograd.base.dtypes import u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # Atomics whose derivative depends on what is in memory.
 _SELECTIVE = frozenset(("mul", "min", "max"))

@@ -8,12 +8,12 @@ accumulates those of the factors after.
 from __future__ import annotations
 
 from spirograd.autodiff.activity import ShadowOf
-from spirograd.autodiff.prepare.elements import fixes
+from spirograd.autodiff.prepare.element_aliases import fixes
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 _KINDS = frozenset(("mul", "exchange"))
 

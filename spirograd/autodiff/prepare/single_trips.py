@@ -5,7 +5,7 @@ from __future__ import annotations
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 
 def single_trips(kernel: Kernel, ctx: PassContext) -> Kernel:

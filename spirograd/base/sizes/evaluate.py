@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spirograd.base.sizes.nodes import Add, Arg, Binary, Element, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
+from spirograd.base.sizes.size_nodes import Add, Arg, Binary, Element, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
 
 
 def _floordiv(a: int, b: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spirograd.base.sizes.linear import total
-from spirograd.base.sizes.nodes import Add, Binary, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Size, Sub, Variable
+from spirograd.base.sizes.size_nodes import Add, Binary, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Size, Sub, Variable
 
 # The least and the largest number that something can be: integers, or infinite.
 Limits = tuple[Any, Any]

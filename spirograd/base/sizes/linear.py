@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 
-from spirograd.base.sizes.nodes import Add, Mul, Size, Sub
+from spirograd.base.sizes.size_nodes import Add, Mul, Size, Sub
 
 
 def linear(size: Size) -> tuple[dict[Size, int], int]:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from spirograd.base.sizes.limits import Scope
-from spirograd.base.sizes.nodes import Add, FloorDiv, IfLess, Max, MaxOver, Min, Mul, Size, Sub, Variable, variables
+from spirograd.base.sizes.size_nodes import Add, FloorDiv, IfLess, Max, MaxOver, Min, Mul, Size, Sub, Variable, variables
 
 
 class Trend(Enum):

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from spirograd.compat import factory
 
 if TYPE_CHECKING:
-    from spirograd.compat.typed import *  # noqa: F403
-    from spirograd.compat.typed import errors
+    from spirograd.compat.typed_family import *  # noqa: F403
+    from spirograd.compat.typed_family import errors
 
     QuadrantsAssertionError = errors.SpirogradAssertionError
     QuadrantsCompilationError = errors.SpirogradCompilationError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.lang.data import dlpack, transfer
+from spirograd.lang.data import dlpack, numpy_transfer
 from spirograd.lang.data.device_arrays import current_torch_stream
 from spirograd.lang.data.views import HostView
 
@@ -47,7 +47,7 @@ class Exported:
         allocation, view = self.tree.allocation, self.view
         if self.__dlpack_device__() == _HOST:
             raise AttributeError("the CUDA array interface needs memory of a CUDA or HIP device, in one regular range")
-        transfer.share(allocation, view)
+        numpy_transfer.share(allocation, view)
         stream = current_torch_stream(allocation.shared_gpu)  # torch does not look at the stream of the interface
         if stream is not None:
             allocation.device.precede(stream)
@@ -56,13 +56,13 @@ class Exported:
 
 def exported(allocation: Any, view: HostView) -> Any:
     """The memory itself where the host can address it, else a copy."""
-    out = transfer.shared(allocation, view)
-    return transfer.read(allocation, view) if out is None else out
+    out = numpy_transfer.shared(allocation, view)
+    return numpy_transfer.read(allocation, view) if out is None else out
 
 
 def _device(allocation: Any, view: HostView) -> tuple[int, int]:
     """Where an export lies, as DLPack says it: memory at irregular or negative strides is exported as a copy on the host."""
-    strides = None if allocation.shared_gpu is None else transfer.strides_of(view)
+    strides = None if allocation.shared_gpu is None else numpy_transfer.strides_of(view)
     if strides is None or any(stride < 0 for stride in strides):  # torch takes no negative ones
         return _HOST
     kind: tuple[int, int] = allocation.device.dlpack_device
@@ -75,7 +75,7 @@ def _interface(view: HostView, address: int) -> dict[str, Any]:
         "version": 3,
         "data": (address, False),
         "shape": view.full_shape,
-        "strides": transfer.strides_of(view),
+        "strides": numpy_transfer.strides_of(view),
         "typestr": view.dtype.np.str,
     }
 
@@ -93,7 +93,7 @@ def _capsule(
     if dl_device is not None and tuple(dl_device) != device:
         if tuple(dl_device) != _HOST or copy is False:
             raise BufferError(f"the memory lies on the DLPack device {device}, and not on {tuple(dl_device)}")
-        return transfer.read(allocation, view).__dlpack__()
+        return numpy_transfer.read(allocation, view).__dlpack__()
     if stream in _REFUSED_STREAMS[device[0]]:
         raise BufferError(f"DLPack has no stream {stream} on the device {device}")
     block = view.blocks[0]
@@ -101,7 +101,7 @@ def _capsule(
     if copy:
         allocation, offset = allocation.duplicate(block.offset, block.span), block.first - block.offset
     else:
-        transfer.share(allocation, view)
+        numpy_transfer.share(allocation, view)
     allocation.device.export(allocation.buffer)
     if stream != _NO_ORDER:
         allocation.device.precede(_LEGACY_STREAM[device[0]] if stream is None else stream)

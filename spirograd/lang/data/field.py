@@ -14,8 +14,8 @@ from spirograd.lang import scalar
 from spirograd.lang.data import elements, shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
-from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import SNode
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]

@@ -9,7 +9,7 @@ from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.near_names import NearNames
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
-from spirograd.lang.data.transfer import Array
+from spirograd.lang.data.numpy_transfer import Array
 
 _HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in place"
 

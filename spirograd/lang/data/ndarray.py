@@ -11,13 +11,13 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
-from spirograd.lang import context, ops, plain_python, scalar
-from spirograd.lang.data import device_arrays, elements, shadows, slices, transfer
+from spirograd.lang import arithmetic, context, plain_python, scalar
+from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, slices
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.views import HostView, dense_view
 
 
@@ -45,7 +45,7 @@ class Ndarray(Exported, HostScope):
         layout: tuple[int, ...] | None = None,
         needs_dual: bool = False,
     ) -> None:
-        self.dtype: DType = ops.as_dtype(dtype)
+        self.dtype: DType = arithmetic.as_dtype(dtype)
         self.shape = array_shape(shape)
         self.element_shape = element_shape
         self.layout = layout
@@ -179,7 +179,7 @@ class Ndarray(Exported, HostScope):
 
     def _write_scalars(self, address: int, values: Any) -> None:
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
-        self.allocation.write(address, transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
+        self.allocation.write(address, numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
     def __getitem__(self, key: Any) -> Any:
         """An element, or by slices a view: see `BufferView`."""
@@ -232,7 +232,7 @@ class Ndarray(Exported, HostScope):
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
         element = self._element(value)
         shadows.host_write(self, repeat=lambda: self.fill(element))
-        transfer.fill(self.allocation, self.view, element)
+        numpy_transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:
         """Copy the contents of ``other``, an array or a field of the same shape.
@@ -249,7 +249,7 @@ class Ndarray(Exported, HostScope):
             self.from_numpy(other.to_numpy())
             return
         shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
-        transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
+        numpy_transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
         """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError; ``None``: over
@@ -260,19 +260,19 @@ class Ndarray(Exported, HostScope):
         """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + ``element_shape``."""
         data = matching(array, self.shape, self.element_shape, "the ndarray")
         shadows.host_write(self)
-        transfer.write(self.allocation, self.view, data)
+        numpy_transfer.write(self.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
         allocation = self.allocation
         share = device_arrays.shared_with_torch
         made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
-        return transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
+        return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
         if not device_arrays.copy_from_torch(self.allocation, self.view, tensor, lambda: shadows.host_write(self)):
-            self.from_numpy(transfer.from_torch(tensor))
+            self.from_numpy(numpy_transfer.from_torch(tensor))
 
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})

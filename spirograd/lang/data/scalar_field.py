@@ -24,16 +24,16 @@ from spirograd.base.tracebacks import user_location
 from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
-from spirograd.lang import ops, plain_python, scalar
-from spirograd.lang.data import device_arrays, elements, shadows, sparse_contents, transfer
+from spirograd.lang import arithmetic, plain_python, scalar
+from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, sparse_contents
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
-from spirograd.lang.data.layout import Digit, terms_of
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import extents_of
-from spirograd.lang.data.transfer import Array
 from spirograd.lang.data.tree import Place, SNode, Tree, root
+from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
 from spirograd.lang.scalar import Value
 
@@ -196,7 +196,7 @@ class ScalarField(Exported, Field):
         role: str = "primal",
         primal: ScalarField | None = None,
     ) -> None:
-        self.dtype: DType = ops.as_dtype(dtype)
+        self.dtype: DType = arithmetic.as_dtype(dtype)
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
                 f"only fields of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
@@ -470,7 +470,7 @@ class ScalarField(Exported, Field):
     def _write(self, address: int, *values: Any) -> None:
         """Write numbers that lie one after the other."""
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
-        raw = transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
+        raw = numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
         self.tree.allocation.write(address, raw, self.view.part)
 
     def __getitem__(self, key: Any) -> Any:
@@ -507,7 +507,7 @@ class ScalarField(Exported, Field):
         if self.sparse_path is not None and np.any(number):
             sparse_contents.fill(self, number)
         else:
-            transfer.fill(self.tree.allocation, self.view, number)
+            numpy_transfer.fill(self.tree.allocation, self.view, number)
 
     def copy_from(self, other: Any) -> None:
         """Copy the contents of ``other``, a field or an array of the same shape.
@@ -524,7 +524,7 @@ class ScalarField(Exported, Field):
             self.from_numpy(other.to_numpy())
             return
         shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
-        transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
+        numpy_transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
     def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
         """The contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
@@ -548,16 +548,16 @@ class ScalarField(Exported, Field):
         if self.sparse_path is not None:
             sparse_contents.write(self, data)
             return
-        transfer.write(self.tree.allocation, self.view, data)
+        numpy_transfer.write(self.tree.allocation, self.view, data)
 
     def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
         """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
         if self.sparse_path is not None:
-            return transfer.to_torch(self.to_numpy(copy=copy), device)
+            return numpy_transfer.to_torch(self.to_numpy(copy=copy), device)
         allocation = self.tree.allocation
         share = device_arrays.shared_with_torch
         made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
-        return transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
+        return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
 
     def from_torch(self, tensor: Any) -> None:
         """Set the contents from a torch tensor on any device."""
@@ -565,7 +565,7 @@ class ScalarField(Exported, Field):
             self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
         )
         if not moved:
-            self.from_numpy(transfer.from_torch(tensor))
+            self.from_numpy(numpy_transfer.from_torch(tensor))
 
 
 def converted(array: Array, dtype: Any) -> Array:
@@ -575,14 +575,14 @@ def converted(array: Array, dtype: Any) -> Array:
 
 def contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None) -> Array:
     """A copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either (None)."""
-    out = None if copy else transfer.shared(allocation, view)
+    out = None if copy else numpy_transfer.shared(allocation, view)
     if out is not None and (dtype is None or np.dtype(dtype.np if isinstance(dtype, DType) else dtype) == out.dtype):
         return out
     if copy is False:
         raise SpirogradValueError(
             "`copy=False` needs memory that the host can address, in one regular range, and no conversion: leave it away to get a copy"
         )
-    return converted(transfer.read(allocation, view), dtype)
+    return converted(numpy_transfer.read(allocation, view), dtype)
 
 
 def matching(array: Any, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:

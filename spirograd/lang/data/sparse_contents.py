@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.lang.data import shadows, transfer
+from spirograd.lang.data import numpy_transfer, shadows
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, List, Path, Region
-from spirograd.lang.data.transfer import Array
 
 _FEW = 64  # elements that are read one by one, rather than all that there are
 
@@ -43,23 +43,23 @@ def stored_index(path: Path, index: Sequence[int], activate: bool) -> tuple[int,
 def read(field: Any) -> Array:
     """The contents, 0 where nothing is active."""
     at = _walk(field.sparse_path, _mesh(field.shape), False)
-    return np.ascontiguousarray(transfer.read(field.tree.allocation, field.view)[tuple(at)])
+    return np.ascontiguousarray(numpy_transfer.read(field.tree.allocation, field.view)[tuple(at)])
 
 
 def write(field: Any, data: Array) -> None:
     """Set the contents; activates every cell."""
     at = _walk(field.sparse_path, _mesh(field.shape), True)
     view = field.view
-    stored = transfer.read(field.tree.allocation, view)
+    stored = numpy_transfer.read(field.tree.allocation, view)
     stored[tuple(at)] = field.dtype.array(data)
-    transfer.write(field.tree.allocation, view, stored)
+    numpy_transfer.write(field.tree.allocation, view, stored)
 
 
 def fill(field: Any, value: Any) -> None:
     """Set all elements in active cells."""
     path: Path = field.sparse_path
     view = field.view
-    stored = transfer.read(field.tree.allocation, view)
+    stored = numpy_transfer.read(field.tree.allocation, view)
     if path.levels[-1].table is not None and path.levels[-1].list is None:  # all that is in its active cells
         stored[_get(path.region.home, [np.arange(len(stored))]) > 0] = field.dtype.array(value)
     else:
@@ -67,7 +67,7 @@ def fill(field: Any, value: Any) -> None:
         active = np.broadcast_to(_are_active(path, index), field.shape)
         at = [np.broadcast_to(part, field.shape)[active] for part in _walk(path, index, False)]
         stored[tuple(at)] = field.dtype.array(value)
-    transfer.write(field.tree.allocation, view, stored)
+    numpy_transfer.write(field.tree.allocation, view, stored)
 
 
 def _are_active(path: Path, index: Sequence[Array]) -> Any:
@@ -107,7 +107,7 @@ def _get(field: Any, at: Sequence[Any]) -> Array:
 def _put(field: Any, at: Sequence[Any], values: Array) -> None:
     """Set a hidden field at indices, each an array with one axis."""
     if values.size > _FEW:
-        whole = transfer.read(field.tree.allocation, field.view)
+        whole = numpy_transfer.read(field.tree.allocation, field.view)
         whole[tuple(at)] = values
         _replace(field, whole)
         return
@@ -118,7 +118,7 @@ def _put(field: Any, at: Sequence[Any], values: Array) -> None:
 def _replace(field: Any, whole: Array) -> None:
     """Set a hidden field, in all cells that may hold anything."""
     shadows.host_write(field)
-    transfer.write(field.tree.allocation, field.view, whole)
+    numpy_transfer.write(field.tree.allocation, field.view, whole)
 
 
 def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:

@@ -25,9 +25,9 @@ from spirograd.base.errors import (
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import context
-from spirograd.lang.data.layout import Digit, assign_offsets, decode_of
 from spirograd.lang.data.regions import Region, Regions, is_sparse, is_sparse_kind, make_regions
 from spirograd.lang.data.shapes import extents_of
+from spirograd.lang.data.tree_layout import Digit, assign_offsets, decode_of
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message

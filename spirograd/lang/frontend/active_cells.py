@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import i32, i64, u1
-from spirograd.lang import ops, scalar
-from spirograd.lang.data.layout import decode_of
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.regions import FIRST, Level, Path, Region, parts_to, path_to
 from spirograd.lang.data.scalar_field import indices_of
 from spirograd.lang.data.tree import SNode
+from spirograd.lang.data.tree_layout import decode_of
 from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, length_of, local
 from spirograd.lang.frontend.tracer import Tracer, VisitedCell
 from spirograd.lang.scalar import Value
@@ -64,7 +64,7 @@ class _Cells:
             return scalar.constant(self.inner, i64 if self.inner > 2**31 - 1 else i32)
         used, capacity = [hidden_element(self.t, field, []).load() for field in (self.region.used, self.region.capacity)]
         wide = (self.region.most - FIRST) * self.inner > 2**31 - 1
-        return scalar.as_value(scalar.cast(ops.min(used, capacity - FIRST), i64 if wide else i32) * self.inner)
+        return scalar.as_value(scalar.cast(arithmetic.min(used, capacity - FIRST), i64 if wide else i32) * self.inner)
 
     def index(self, counter: Value) -> list[Value]:
         """The index that a counter stands for; any if there is no active cell."""
@@ -72,7 +72,7 @@ class _Cells:
         index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
         if self.pointer is None:
             return index
-        number = scalar.cast(ops.max(self._home(counter) - 1, 0), counter.dtype)
+        number = scalar.cast(arithmetic.max(self._home(counter) - 1, 0), counter.dtype)
         local = tuple([v - o if o else v for v, o in zip(index, self.origin)])
         for (axis, below, _), extent in reversed(self.pointer.number):
             index[axis] = index[axis] + scalar.raw_mod(number, extent) * below

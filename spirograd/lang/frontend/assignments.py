@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.formatted_text import FormattedText
-from spirograd.lang.frontend.function import is_scalar_type
+from spirograd.lang.frontend.func import is_scalar_type
 from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, has_elements
 from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, settle
@@ -143,8 +143,8 @@ def _annotated(t: Tracer, node: ast.AnnAssign) -> None:
     target = ast.unparse(node.target)
     if is_scalar_type(annotation):
         if not scalar.is_scalar(value):
-            raise type_error(f"`{target}` is a scalar of type {ops.as_dtype(annotation)}, and cannot be {describe(value)}")
-        value = scalar.cast(value, ops.as_dtype(annotation))
+            raise type_error(f"`{target}` is a scalar of type {arithmetic.as_dtype(annotation)}, and cannot be {describe(value)}")
+        value = scalar.cast(value, arithmetic.as_dtype(annotation))
     elif isinstance(annotation, AggregateType):
         value = annotation.converted(value)
     else:

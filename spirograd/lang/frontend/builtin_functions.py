@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.loop_spaces import RunTimeRange
@@ -35,7 +35,7 @@ def _range(*args: Any) -> Any:
 
 def _convert(t: Any) -> Callable[[Any], Any]:
     def run(x: Any = 0) -> Any:
-        return ops.cast(x, t) if not scalar.is_number(x) else t(x)
+        return arithmetic.cast(x, t) if not scalar.is_number(x) else t(x)
 
     return run
 
@@ -72,11 +72,11 @@ def _length(x: Any) -> int:
 
 BUILTINS: dict[Any, Callable[..., Any]] = {
     builtins.range: _range,
-    builtins.abs: ops.abs,
-    builtins.min: _extremum(ops.min, "min"),
-    builtins.max: _extremum(ops.max, "max"),
-    builtins.pow: ops.pow,
-    builtins.round: ops.round,
+    builtins.abs: arithmetic.abs,
+    builtins.min: _extremum(arithmetic.min, "min"),
+    builtins.max: _extremum(arithmetic.max, "max"),
+    builtins.pow: arithmetic.pow,
+    builtins.round: arithmetic.round,
     builtins.int: _convert(int),
     builtins.float: _convert(float),
     builtins.bool: _convert(bool),

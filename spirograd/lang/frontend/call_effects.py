@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spirograd.lang import forms
-from spirograd.lang.frontend.callees import Callee, resolved, struct_method
+from spirograd.lang.frontend.call_targets import Callee, resolved, struct_method
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG, assigned
 from spirograd.lang.frontend.tracer import Tracer

@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeTypeError, render
 from spirograd.base.wording import did_you_mean
-from spirograd.lang.frontend.function import plain_function, remember_outer_names
+from spirograd.lang.frontend.func import plain_function, remember_outer_names
 from spirograd.lang.frontend.graph_kernel import GraphKernel
 from spirograd.lang.frontend.kernel import Kernel
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.lang.frontend.function import BoundFunc
+from spirograd.lang.frontend.func import BoundFunc
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.struct import Struct

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spirograd.lang.annotations import template
-from spirograd.lang.frontend.function import func
+from spirograd.lang.frontend.func import func
 from spirograd.lang.frontend.inlining import inline
 from spirograd.lang.frontend.tracer import Tracer
 

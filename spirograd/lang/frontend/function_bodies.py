@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.branches import DIFFERENT_KINDS, ONE_BRANCH
 from spirograd.lang.frontend.control import block
-from spirograd.lang.frontend.function import is_scalar_type
+from spirograd.lang.frontend.func import is_scalar_type
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle
 from spirograd.lang.frontend.syntax_facts import RESULT, RETURNED, may_end, returns_end_branches
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -100,11 +100,11 @@ def _returned(t: Tracer, value: Any, node: ast.Return) -> Any:
         raise t.syntax_error("a kernel that returns a value must say of what type", node, "annotate it: `def f(...) -> sg.f32:`")
     if is_scalar_type(annotation):
         if isinstance(value, Matrix) and not frame.is_kernel:  # the type of its entries, as in the Taichi family
-            return ops.cast(value, annotation)
+            return arithmetic.cast(value, annotation)
         if not scalar.is_scalar(value):
             hint = operand_hint(value) if value is not None else ""
-            raise type_error(f"cannot return {describe(value)} as {ops.as_dtype(annotation)}", hint)
-        return scalar.cast(value, ops.as_dtype(annotation))
+            raise type_error(f"cannot return {describe(value)} as {arithmetic.as_dtype(annotation)}", hint)
+        return scalar.cast(value, arithmetic.as_dtype(annotation))
     if isinstance(annotation, TupleType):
         return pack_tuple(annotation.converted(value))
     if isinstance(annotation, AggregateType):

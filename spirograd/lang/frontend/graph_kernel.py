@@ -21,7 +21,7 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend import graph_structure, source
 from spirograd.lang.frontend.graph_structure import Checkpoint, Loop, Node, Part, Sections, Structure
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.graph import GraphStatus
+from spirograd.lang.graph_statements import GraphStatus
 from spirograd.lang.scalar import describe
 
 

@@ -15,12 +15,12 @@ from typing import Any, Union
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.records import dataclass
-from spirograd.lang import forms, graph
+from spirograd.lang import forms, graph_statements
 from spirograd.lang.frontend.source import Source
 
-_BLOCKS = (graph.parallel_context, graph.parallel, graph.stream_parallel, graph.checkpoint)
+_BLOCKS = (graph_statements.parallel_context, graph_statements.parallel, graph_statements.stream_parallel, graph_statements.checkpoint)
 _PURE_BUILTINS = tuple(getattr(builtins, name) for name in ("abs", "bool", "float", "int", "len", "max", "min", "round"))
-_PURE_MODULES = ("spirograd.lang.ops", "spirograd.lang.math")
+_PURE_MODULES = ("spirograd.lang.arithmetic", "spirograd.lang.math")
 _PURE_NODES = (
     ast.Constant, ast.Name, ast.Attribute, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Tuple, ast.Subscript, ast.Call,
     ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context, ast.keyword,
@@ -140,7 +140,7 @@ class _Splitter:
         """The node that a statement is, None if it belongs to a part."""
         if isinstance(statement, ast.While):
             call = statement.test
-            if isinstance(call, ast.Call) and self._value(call.func) is graph.do_while:
+            if isinstance(call, ast.Call) and self._value(call.func) is graph_statements.do_while:
                 return self._loop(statement, call, around)
         if isinstance(statement, ast.With):
             for item in statement.items:
@@ -176,17 +176,17 @@ class _Splitter:
     def _block(self, block: Any, node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
         assert isinstance(call, ast.Call)
         what = _written(block)
-        if block is not graph.stream_parallel and not self.is_graph:
+        if block is not graph_statements.stream_parallel and not self.is_graph:
             raise self._error(f"{what} needs `@sg.kernel(graph=True)`", node, "add `graph=True` to the decorator")
-        if block is graph.checkpoint:
+        if block is graph_statements.checkpoint:
             return self._checkpoint(node, call, around)
         if call.args or call.keywords:
             raise self._error(f"{what} takes no arguments", call, f"write `with sg.{what.strip('`')}():`")
-        if "parallel" in around or (block is not graph.parallel and "context" in around):
+        if "parallel" in around or (block is not graph_statements.parallel and "context" in around):
             raise self._error(f"{what} cannot stand in a section that runs in parallel with others", node, "end the section before it")
-        if block is graph.parallel_context:
+        if block is graph_statements.parallel_context:
             return self._context(node, around)
-        if block is graph.parallel and "context" not in around:
+        if block is graph_statements.parallel and "context" not in around:
             hint = "put `with sg.graph.parallel_context():` around it"
             raise self._error("`graph.parallel` stands outside of a `graph.parallel_context`", node, hint)
         return Sections([self._nodes(node.body, (*around, "parallel"))])

@@ -11,13 +11,13 @@ from typing import Any
 from spirograd.base.errors import SpirogradCallError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.base.later import Later
 from spirograd.base.loc import Loc
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
 from spirograd.lang.frontend.call_effects import check_foreseen
-from spirograd.lang.frontend.callees import Argument, Callee
+from spirograd.lang.frontend.call_targets import Argument, Callee
 from spirograd.lang.frontend.frames import Frame
-from spirograd.lang.frontend.function import Func, RealFunc, bound_arguments, is_scalar_type, is_template
+from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
 from spirograd.lang.frontend.real_functions import INLINED, call_real_function
@@ -155,11 +155,11 @@ def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
         annotation()  # says that there is no such type
     if is_scalar_type(annotation):
         if isinstance(value, Matrix):  # the type of its entries, as in the Taichi family
-            return ops.cast(value, annotation)
+            return arithmetic.cast(value, annotation)
         if not is_scalar(value):
             wanted = getattr(annotation, "__name__", None) or str(annotation)
             raise type_error(f"argument `{name}` of `{func.function.__name__}` takes a scalar ({wanted}), got {describe(value)}")
-        return scalar.cast(value, ops.as_dtype(annotation))
+        return scalar.cast(value, arithmetic.as_dtype(annotation))
     if isinstance(annotation, AggregateType):
         try:
             return settle(annotation.converted(value))

@@ -20,8 +20,9 @@ from spirograd.lang import context, streams
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.frontend import plain_kernels, source
 from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
+from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.fingerprints import is_dead
-from spirograd.lang.frontend.function import bound_arguments, resolved_signature
+from spirograd.lang.frontend.func import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
 from spirograd.lang.frontend.native_calls import NativeCalls, recorder
 from spirograd.lang.frontend.parameters import (
@@ -34,7 +35,6 @@ from spirograd.lang.frontend.parameters import (
 )
 from spirograd.lang.frontend.quick_calls import QuickCall, quick_call
 from spirograd.lang.frontend.specialization import Specialization
-from spirograd.lang.frontend.stages import Staged
 from spirograd.lang.frontend.texts import text_of
 
 logger = logging.getLogger("spirograd")

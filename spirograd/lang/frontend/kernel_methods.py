@@ -9,7 +9,7 @@ from spirograd.lang.data.field import StructField
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import grouped
 from spirograd.lang.frontend.array_proxy import ArrayProxy
-from spirograd.lang.frontend.function import Func, func
+from spirograd.lang.frontend.func import Func, func
 from spirograd.lang.frontend.view_proxy import ViewProxy
 
 

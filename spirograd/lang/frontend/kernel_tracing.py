@@ -15,9 +15,9 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
-from spirograd.lang.frontend.activity import EndsCells
 from spirograd.lang.frontend.call_effects import UnassumedMutation
 from spirograd.lang.frontend.captures import Captures
+from spirograd.lang.frontend.cell_activation import EndsCells
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.freed_cells import collect
 from spirograd.lang.frontend.function_bodies import function_body

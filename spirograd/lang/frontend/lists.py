@@ -10,11 +10,11 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32, u1
 from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.field import Field, MatrixField, ScalarField, StructField
 from spirograd.lang.data.regions import OVERFLOW, Path
 from spirograd.lang.data.tree import Place, SNode
-from spirograd.lang.frontend.activity import empty, list_index, sparse_node
+from spirograd.lang.frontend.cell_activation import empty, list_index, sparse_node
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import flat_index, index_values
 from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
@@ -115,7 +115,7 @@ def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: S
     fits = scalar.cast(number < entries.limit, u1)
     message = f"{node} has room for {entries.limit} entries in each list, and more were appended, which are lost; raise its `dimension`"
     b.emit(ir.check, fits.op, attr=FaultSite("cells", message, (), b.loc), type=VOID)
-    number = scalar.as_value(ops.min(number, entries.limit - 1))
+    number = scalar.as_value(arithmetic.min(number, entries.limit - 1))
     entry = [number if axis == entries.axis else v for axis, v in enumerate(index)]
     cell = entry_of(t, level, in_cell(around, level.digits, entry), entry, True)
     cell = scalar.as_value(scalar.select(fits, cell, scalar.constant(OVERFLOW, i32)))

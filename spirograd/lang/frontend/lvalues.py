@@ -13,7 +13,7 @@ import numpy as np
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, SharedRef, TempRef
-from spirograd.lang import groups, ops, scalar
+from spirograd.lang import arithmetic, groups, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
@@ -309,8 +309,8 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "or": operator.or_,
     "xor": operator.xor,
     "exchange": lambda old, value: value,
-    "min": ops.min,
-    "max": ops.max,
+    "min": arithmetic.min,
+    "max": arithmetic.max,
 }
 
 

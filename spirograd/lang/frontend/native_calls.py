@@ -28,7 +28,7 @@ Steps = Callable[[Any], None]
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """``prepared``: see `runtime.native.recording.Prepared`. ``watched``: weak references to what it does not keep alive."""
+    """``prepared``: see `runtime.native.launch_preparation.Prepared`. ``watched``: weak references to what it does not keep alive."""
 
     prepared: Any
     watched: list[Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 from spirograd.base.dtypes import u1
 from spirograd.base.errors import SpirogradCompilationError
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.branches import choose
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
@@ -164,7 +164,7 @@ def _operands_from(t: Tracer, node: ast.BoolOp, first: int) -> Any:
     if not is_runtime(left):
         return left if bool(left) != is_and else _operands_from(t, node, first + 1)
     if isinstance(left, Matrix):  # entry by entry, so there is nothing to skip
-        return (ops.logical_and if is_and else ops.logical_or)(left, _operands_from(t, node, first + 1))
+        return (arithmetic.logical_and if is_and else arithmetic.logical_or)(left, _operands_from(t, node, first + 1))
     condition = scalar.truth(left)
     if not t.trace.options.short_circuit:
         combine = scalar.bit_and if is_and else scalar.bit_or

@@ -16,7 +16,7 @@ from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError,
 from spirograd.base.validity import NotPrepared
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import is_torch
@@ -28,7 +28,7 @@ from spirograd.lang.frontend.array_proxy import TripletsProxy, array_decl, is_wi
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity, fingerprint
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
-from spirograd.lang.frontend.function import BoundFunc, Func, is_template
+from spirograd.lang.frontend.func import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import unchanged
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
@@ -109,8 +109,8 @@ class Parameter:
         return False
 
     def record(self, value: Any, into: Any) -> None:
-        """Record how compiled code checks and packs values like this one, which it looks at. ``into``: a `runtime.native.recording.
-        Recording`. Raises NotPrepared if that is for Python only."""
+        """Record how compiled code checks and packs values like this one, which it looks at. ``into``: a
+        `runtime.native.launch_preparation.Recording`. Raises NotPrepared if that is for Python only."""
         raise NotPrepared
 
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
@@ -500,7 +500,7 @@ def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel:
         return DataclassParameter(name, kernel, annotation, options)
     shown = annotation.__qualname__ if type(annotation) is type else repr(annotation)
     try:
-        return ScalarParameter(name, kernel, ops.as_dtype(annotation))
+        return ScalarParameter(name, kernel, arithmetic.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
             f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",

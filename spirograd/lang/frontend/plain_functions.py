@@ -7,8 +7,8 @@ import sys
 import types
 from typing import Any
 
-from spirograd.lang.frontend.callees import Callee
-from spirograd.lang.frontend.function import Func
+from spirograd.lang.frontend.call_targets import Callee
+from spirograd.lang.frontend.func import Func
 
 # Functions of these packages do what kernels cannot do, however plain they look.
 _FOREIGN = frozenset(("numpy", "scipy", "torch", "jax", "cupy")) | (sys.stdlib_module_names - {"__main__"})

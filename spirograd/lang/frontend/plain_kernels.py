@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError, SpirogradUnsupportedError
-from spirograd.lang import context, ops, plain_python
+from spirograd.lang import arithmetic, context, plain_python
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
-from spirograd.lang.frontend.function import Func, is_scalar_type, is_template
+from spirograd.lang.frontend.func import Func, is_scalar_type, is_template
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
     ArrayParameter,
@@ -112,7 +112,7 @@ def _put_back(array: Any, copy: Ndarray) -> None:
 def _value(value: Any, annotation: Any) -> Any:
     """A value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
     if is_scalar_type(annotation) and is_scalar(value):
-        return ops.cast(value, ops.as_dtype(annotation))
+        return arithmetic.cast(value, arithmetic.as_dtype(annotation))
     if isinstance(annotation, MatrixType) and annotation.entry_dtype is None:
         return value * 1
     if isinstance(annotation, AggregateType) and value is not None:

@@ -17,10 +17,10 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxErro
 from spirograd.base.loc import Loc
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Function, MemoryCall, Op, Ref, Region, callee_of, ref_of
-from spirograd.lang import ops
+from spirograd.lang import arithmetic
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
-from spirograd.lang.frontend.function import Func, is_scalar_type
+from spirograd.lang.frontend.func import Func, is_scalar_type
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
@@ -76,7 +76,7 @@ def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc:
     """A call of a function that is being traced: of its result only what the annotation says is known."""
     known, name, returns = t.real_functions, func.function.__name__, func.returns
     if is_scalar_type(returns):
-        returns = ops.as_dtype(returns)
+        returns = arithmetic.as_dtype(returns)
     if not isinstance(returns, (DType, AggregateType)):
         message = f"`{name}` calls itself, and does not say of what type its result is"
         raise _refused(t, message, loc, f"annotate it: `def {name}(...) -> sg.f32:`")

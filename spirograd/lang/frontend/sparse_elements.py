@@ -13,12 +13,12 @@ from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
 from spirograd.base.dtypes import VOID, i32, u1, u32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import FieldRef, Op
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import template
 from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, List, Path
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub
-from spirograd.lang.frontend.function import func, real_func
+from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_real_function
 from spirograd.lang.frontend.tracer import Tracer
@@ -202,7 +202,7 @@ def list_element(t: Tracer, entries: List, cell: Value | None, index: Sequence[V
 def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[Value]) -> Value:
     """The length of a list. ``outer``: the levels above."""
     found = list_element(t, entries, cell_of(t, outer, index, False), index).load()
-    return scalar.as_value(ops.min(found, entries.limit))
+    return scalar.as_value(arithmetic.min(found, entries.limit))
 
 
 def _check_cells(level: Level, enough: Value) -> None:
@@ -216,7 +216,7 @@ def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value
     entry = hidden_element(t, level.table, at)
     found = entry.load()
     if not activate:
-        return scalar.as_value(ops.max(found, NULL))  # BUSY: it is being activated
+        return scalar.as_value(arithmetic.max(found, NULL))  # BUSY: it is being activated
     b = scalar.builder()
     inactive = scalar.cast(found <= NULL, u1)
     b.begin()

@@ -11,9 +11,9 @@ from typing import Any
 from spirograd.base.dtypes import u32
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError
 from spirograd.base.wording import counted
-from spirograd.lang import forms, ops, randoms, scalar
+from spirograd.lang import arithmetic, forms, randoms, scalar
 from spirograd.lang.data.ndarray import BufferView
-from spirograd.lang.frontend import activity, element_addresses, lists
+from spirograd.lang.frontend import cell_activation, element_addresses, lists
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.call_effects import check_foreseen
@@ -119,7 +119,7 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
     t.at(node)
     if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
         raise type_error("a random number takes nothing but its type", "scale it yourself: `low + (high - low) * sg.random()`")
-    dtype = ops.as_dtype(kwargs.get("dtype", args[0] if args else float))
+    dtype = arithmetic.as_dtype(kwargs.get("dtype", args[0] if args else float))
     if draw is randoms.normal and not dtype.is_float:
         raise type_error(f"`randn` gives floats, not {dtype}", "`sg.random(sg.i32)` draws integers")
     counter = t.frame.variables[RNG]
@@ -170,9 +170,9 @@ FORMS: dict[Any, Handler] = {
     forms.static: _static,
     forms.static_assert: _static_assert,
     forms.atomic_cas: _atomic_cas,
-    forms.activate: activity.activate,
-    forms.deactivate: activity.deactivate,
-    forms.is_active: activity.is_active,
+    forms.activate: cell_activation.activate,
+    forms.deactivate: cell_activation.deactivate,
+    forms.is_active: cell_activation.is_active,
     forms.append: lists.append,
     forms.length: lists.length,
     forms.volatile_load: _volatile_load,

@@ -6,7 +6,7 @@ from typing import Any
 
 from spirograd.base.dtypes import i32
 from spirograd.ir.nodes import Op
-from spirograd.lang import ops, scalar
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.array_proxy import TripletsProxy
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element, Lvalue
@@ -17,8 +17,8 @@ _HINT = "write `A[i, j] += value` or `A[i, j] -= value`; outside of kernels, `A.
 
 def _as_i32(index: Value) -> Value:
     """An index; -1, which is outside of every matrix, for one that no i32 holds."""
-    narrow: Value = ops.cast(index, i32)
-    return narrow if index.dtype is i32 else ops.select(ops.cmp_eq(narrow, index), narrow, -1)
+    narrow: Value = arithmetic.cast(index, i32)
+    return narrow if index.dtype is i32 else arithmetic.select(arithmetic.cmp_eq(narrow, index), narrow, -1)
 
 
 class TripletElement(Lvalue):
@@ -51,7 +51,7 @@ class TripletElement(Lvalue):
         for array, index in zip(("rows", "columns"), self._position):
             self._put(array, place, _as_i32(Value(index)))
         # Converted before it is negated: a narrower unsigned value would wrap around.
-        number = ops.cast(value, arrays["values"].dtype)
+        number = arithmetic.cast(value, arrays["values"].dtype)
         self._put("values", place, -number if kind == "sub" else number)
         then = b.end()
         b.begin()

@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.base.wording import did_you_mean
-from spirograd.lang import ops
+from spirograd.lang import arithmetic
 from spirograd.lang.frontend.lvalues import has_elements
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -41,7 +41,7 @@ def python_call(callee: Any) -> SpirogradTypeError:
     if callee is str or isinstance(getattr(callee, "__self__", None), str):
         hint = "print values as they are, or an f-string"
     elif getattr(callee, "__module__", "") in ("math", "numpy") or type(callee).__module__.startswith("numpy"):
-        known = getattr(ops, name, None) is not None
+        known = getattr(arithmetic, name, None) is not None
         hint = f"use `sg.{name}`" if known else "use what `sg` and `sg.math` have"
     elif isinstance(callee, type):
         hint = "kernels have structs: `sg.types.struct`, `@sg.dataclass`"

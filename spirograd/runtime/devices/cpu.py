@@ -25,9 +25,9 @@ from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.runtime.devices import cpu_pool
 from spirograd.runtime.devices.artifacts import check_target
+from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 from spirograd.runtime.devices.cpu_timer import CpuTimer
-from spirograd.runtime.devices.readback import CompletedReadback, check_range
-from spirograd.runtime.native import function
+from spirograd.runtime.native import launch_function
 
 _ALIGNMENT = 256
 # From this size on memory comes in pages of its own, zeroed as it is touched and given back when freed.
@@ -212,8 +212,8 @@ class CpuDevice:
             self._pool = cpu_pool.shared(self.threads)
         return CpuTimer(self._pool)
 
-    def native_code(self) -> function.Code | None:
-        return function.code(self._cache)
+    def native_code(self) -> launch_function.Code | None:
+        return launch_function.code(self._cache)
 
     def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry:
         return NativeEntry(executable.library.addresses[abi.DRIVER], self._pool.enter())

@@ -20,7 +20,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.wording import over_limit
 from spirograd.runtime.device import Buffer, Device, DeviceInfo, TaskTime
-from spirograd.runtime.devices.readback import CompletedReadback, check_range
+from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 
 _ALIGNMENT = 256
 _FIRST_ADDRESS = 1 << 32

@@ -14,9 +14,9 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime.device import Buffer, DeviceInfo, Readback
 from spirograd.runtime.devices import interrupts
+from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 from spirograd.runtime.devices.deletion import DeletionQueue
 from spirograd.runtime.devices.open_devices import OpenDevices
-from spirograd.runtime.devices.readback import CompletedReadback, check_range
 
 
 class DeviceLost(SpirogradRuntimeError):

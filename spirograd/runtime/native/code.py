@@ -6,8 +6,8 @@ record whose steps all succeed launches its kernel, and the call returns the res
 has happened: Python is then to do the launch, or to say what is wrong with it. So a step may fail for any reason, with an exception or
 without.
 
-A step is four words: the address of a function `i1 (ptr state, i64 a, i64 b, i64 c)`, and its operands; address 0 ends a list. `steps.py`
-has all of them.
+A step is four words: the address of a function `i1 (ptr state, i64 a, i64 b, i64 c)`, and its operands; address 0 ends a list.
+`step_code.py` has all of them.
 
 Only functions of Python's C API are called, none of which assumes the layout of an object. References that are needed after the launch
 are held meanwhile: without the GIL, other threads may change anything.
@@ -16,7 +16,7 @@ are held meanwhile: without the GIL, other threads may change anything.
 from __future__ import annotations
 
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, STATE, resolved
-from spirograd.runtime.native.steps import HELPERS, STEPS
+from spirograd.runtime.native.step_code import HELPERS, STEPS
 
 FUNCTION = "sg_native"
 # The words of a record; ``after`` and ``template`` are offsets in it. Then the steps before the launch, those after it, and an argument

@@ -9,7 +9,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # Threads in all whose conditions are looked at.
 _MOST = 2048

@@ -9,7 +9,7 @@ from spirograd.base.dtypes import VOID, DType, Vec, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, SharedRef, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 
 def check_bounds(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -8,7 +8,7 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, callee_of
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # The capability behind each type, and what to call it.
 _TYPE_NEEDS = {

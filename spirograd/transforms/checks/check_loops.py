@@ -10,8 +10,8 @@ from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.native_atomics import ways
+from spirograd.transforms.pass_context import PassContext
 
 
 def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:

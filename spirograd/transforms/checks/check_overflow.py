@@ -13,7 +13,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # Gets the operands and the wrapped result; whether that is the true one.
 Test = Callable[[Builder, tuple[Op, ...], Op], Op]

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from spirograd.analysis.sizes import size_of
 from spirograd.base.artifact import SpaceLimit
 from spirograd.base.dtypes import VOID, DType, u32
-from spirograd.base.sizes.nodes import IfLess, Size
-from spirograd.base.sizes.simplify import simplify
+from spirograd.base.sizes.simplify_sizes import simplify
+from spirograd.base.sizes.size_nodes import IfLess, Size
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 
 _LEAVES = frozenset((ops.const, ops.arg, ops.shape))

@@ -8,7 +8,7 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.inline_calls import inline_calls
 
 _ROUNDED = frozenset((ops.add, ops.sub, ops.mul, ops.div))

@@ -17,8 +17,8 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.group_bodies import GroupBody, check_divergence, check_memory, lane_of_group
+from spirograd.transforms.pass_context import PassContext
 
 # Bytes of the stack of a thread that the shared arrays of a group may take.
 _STACK = 1 << 20

@@ -36,9 +36,9 @@ from spirograd.ir.nodes import (
     ref_of,
 )
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.digits import digit_of, joined, offset_of
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.place_tapes import is_placed, word
 
 _STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}

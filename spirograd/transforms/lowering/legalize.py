@@ -10,8 +10,8 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering import exact_zero
+from spirograd.transforms.pass_context import PassContext
 
 
 def legalize(kernel: Kernel, ctx: PassContext) -> Kernel:

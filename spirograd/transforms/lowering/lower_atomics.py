@@ -17,10 +17,10 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, SharedRef
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.native_atomics import Way, is_native, place, unfinished, ways
 from spirograd.transforms.lowering.packed_subwords import subword_of
+from spirograd.transforms.pass_context import PassContext
 
 
 def lower_atomics(kernel: Kernel, ctx: PassContext) -> Kernel:

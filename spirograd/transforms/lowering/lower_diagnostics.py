@@ -23,7 +23,7 @@ from spirograd.base.dtypes import DType, i32, u1, u16, u32, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 _FAULT_COUNT = 3
 # Beyond this the cursor is left alone, so that no amount of printing wraps it round.

@@ -7,7 +7,7 @@ from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 
 def lower_remainder(kernel: Kernel, ctx: PassContext) -> Kernel:

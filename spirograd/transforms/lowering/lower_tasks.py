@@ -16,8 +16,8 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence, check_memory
+from spirograd.transforms.pass_context import PassContext
 
 
 def lower_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:

@@ -13,8 +13,8 @@ from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.packed_subwords import f32_from_half_bits, half_bits_from_f32, subword_of
+from spirograd.transforms.pass_context import PassContext
 
 _WIDE = {i8: i32, i16: i32, u8: u32, u16: u32}
 

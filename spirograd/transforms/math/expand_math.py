@@ -24,10 +24,10 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Function, Kernel, Op, Region, ref_of
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.math import f32 as math_f32
 from spirograd.transforms.math import f64 as math_f64
 from spirograd.transforms.math.values import Value
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.fold_rules import constant
 
 Expansion = Callable[..., Value]

@@ -9,7 +9,7 @@ from spirograd.analysis.effects import may_alias
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, accesses_of, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 _WRITING = frozenset(("write", "atomic"))
 _OF_A_LAUNCH = (TempRef, TapeRef)  # which only equal references may alias

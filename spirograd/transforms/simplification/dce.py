@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, called, callee_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 _ROOTS = frozenset(("write", "atomic", "call", "barrier", "check", "print"))
 # What needs more, or less, than its operands.

@@ -8,7 +8,7 @@ from spirograd.base.dtypes import DType, u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.fold_rules import RULES, constant
 
 # An `if` whose branches hold no more than this many cheap operations becomes a choice between values.

@@ -12,7 +12,7 @@ from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, callee_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # Of functions that access memory: the most calls that are inlined whatever the size, and the most operations that they may add in all.
 _FEW = 8

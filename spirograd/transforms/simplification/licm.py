@@ -6,7 +6,7 @@ from spirograd.analysis.effects import may_alias, orders, writes
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 _LOOPS = frozenset((ops.for_, ops.while_))
 

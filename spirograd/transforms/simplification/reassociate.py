@@ -8,7 +8,7 @@ from spirograd.analysis.running_sums import FAMILIES, is_link
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 
 def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:

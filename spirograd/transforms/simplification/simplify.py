@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spirograd.ir.nodes import Kernel
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.fold import fold

@@ -6,7 +6,7 @@ from spirograd.analysis.effects import may_alias, nested, reads
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 

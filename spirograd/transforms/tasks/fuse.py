@@ -23,7 +23,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, Kernel, LoopAttr, Op, Ref, TapeRef, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
 from spirograd.transforms.tasks.demote_atomics import updated

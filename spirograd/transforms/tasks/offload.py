@@ -10,7 +10,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, Region, TaskAttr, TempRef
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # How many operations each iteration of a loop may spend on rematerialising a value rather than load it.
 _MAX_COST = 12

@@ -17,7 +17,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayRef, Kernel, Op, Region, TapeRef, TaskAttr, TempKind, TempRef
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 # The name of the task, as far as no loop has it.
 PLACING = "place.tapes"

@@ -20,7 +20,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, accesses_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.carriers import Carrier, carrier
 
 # The most elements of the copies of a task: 32 KiB, with which a multiprocessor of an H100 holds seven workgroups.

@@ -12,7 +12,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, accesses_of, rank
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 _KINDS = ("add", "min", "max", "and", "or", "xor")
 # Each accumulator takes a register, and shared memory on GPUs.

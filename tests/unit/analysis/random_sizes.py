@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spirograd.base.dtypes import i32, i64, storage, u8, u64
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.nodes import Add, Arg, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Sub, Variable
+from spirograd.base.sizes.size_nodes import Add, Arg, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Sub, Variable
 
 DTYPES = (i32, i64, u8, u64)
 KINDS = (Add, Sub, Mul, Min, Max, FloorDiv, Mod)

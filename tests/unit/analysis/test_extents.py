@@ -12,8 +12,8 @@ from spirograd.analysis.extents import element_of, extent_of
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.trial import run
 from spirograd.base.dtypes import f32, i8, i32, i64, u32
-from spirograd.base.sizes.nodes import Element, needs_memory
-from spirograd.base.sizes.text import count_text
+from spirograd.base.sizes.size_nodes import Element, needs_memory
+from spirograd.base.sizes.size_text import count_text
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, Kernel, Layout, LoopAttr, ScalarArg, TempRef, Term

@@ -11,7 +11,8 @@ from unit.analysis.random_sizes import World, expressions, worlds
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.dtypes import i32, i64
 from spirograd.base.sizes.evaluate import TEXT_NAMES, evaluate, python_text
-from spirograd.base.sizes.nodes import (
+from spirograd.base.sizes.simplify_sizes import simplify
+from spirograd.base.sizes.size_nodes import (
     Add,
     Arg,
     Element,
@@ -30,9 +31,8 @@ from spirograd.base.sizes.nodes import (
     variables,
     walk,
 )
-from spirograd.base.sizes.simplify import simplify
-from spirograd.base.sizes.text import count_text
-from spirograd.runtime.cache import decode, encode
+from spirograd.base.sizes.size_text import count_text
+from spirograd.runtime.offline_cache import decode, encode
 
 N, M, I, J = Arg(0), Arg(1), Variable(0), Variable(1)
 ROWS = Extent(0, 0)

@@ -20,7 +20,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, TempRef, ref_of
 from spirograd.ir.spec import verify
 from spirograd.lang import context
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 ARRAY = sg.types.ndarray()

@@ -17,7 +17,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 CTX = PassContext(Capabilities("vulkan"), CompileOptions())

@@ -10,19 +10,19 @@ import pytest
 from ir_random_memory import memory_arguments, memory_kernel
 
 from spirograd.analysis.trial import run
-from spirograd.autodiff.clean import clean
 from spirograd.autodiff.residuals import residuals
 from spirograd.autodiff.reverse import reverse
 from spirograd.autodiff.saved_values import save_loads
+from spirograd.autodiff.unread_tapes import clean
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
-from spirograd.base.sizes.nodes import Add, Arg, Max, Mul, Sub
+from spirograd.base.sizes.size_nodes import Add, Arg, Max, Mul, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, TapeRef, TempRef, ref_of
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 CTX = PassContext(Capabilities("vulkan"), CompileOptions())
 COUNT = 75

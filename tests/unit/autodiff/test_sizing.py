@@ -13,12 +13,12 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.nodes import Arg, Max
+from spirograd.base.sizes.size_nodes import Arg, Max
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.spec import verify
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 
 CTX = PassContext(Capabilities("cpu"), CompileOptions())
 ASYNCHRONOUS = PassContext(Capabilities("vulkan"), CompileOptions())

@@ -24,8 +24,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Region, ScalarArg, TapeRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
-from spirograd.runtime.tapes import HeapPlan, TapeHeap
-from spirograd.transforms.context import PassContext
+from spirograd.runtime.tape_heap import HeapPlan, TapeHeap
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes, word
 

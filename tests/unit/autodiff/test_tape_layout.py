@@ -20,8 +20,8 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, TapeRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.spec import verify
-from spirograd.runtime.tapes import HeapPlan, TapeHeap
-from spirograd.transforms.context import PassContext
+from spirograd.runtime.tape_heap import HeapPlan, TapeHeap
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.place_tapes import place_tapes, word
 
 CTX = PassContext(Capabilities("vulkan"), CompileOptions())

@@ -14,7 +14,7 @@ import spirograd as sg
 from spirograd.base import knobs
 from spirograd.cli import COMMANDS, main
 from spirograd.commands import demo as demo_command
-from spirograd.runtime.cache import Cache
+from spirograd.runtime.offline_cache import Cache
 
 SCRIPT = """
 import sys

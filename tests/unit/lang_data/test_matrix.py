@@ -10,7 +10,7 @@ import pytest
 from spirograd.base.dtypes import f32, f64, i32, u1
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError
 from spirograd.ir import ops as ir
-from spirograd.lang import ops
+from spirograd.lang import arithmetic
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.scalar import Value
 
@@ -133,9 +133,9 @@ def test_copies_and_pickles():
 
 def test_functions_of_the_language_work_entry_by_entry():
     v = Vector([1.0, 4.0])
-    assert ops.sqrt(v).to_list() == [1.0, 2.0]
-    assert ops.max(v, 2.0).to_list() == [2.0, 4.0]
-    assert ops.select(v > 2, v, 0.0).to_list() == [0.0, 4.0]
+    assert arithmetic.sqrt(v).to_list() == [1.0, 2.0]
+    assert arithmetic.max(v, 2.0).to_list() == [2.0, 4.0]
+    assert arithmetic.select(v > 2, v, 0.0).to_list() == [0.0, 4.0]
     assert f32(Vector([1, 2])).dtype is f32
 
 

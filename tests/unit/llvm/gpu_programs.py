@@ -15,9 +15,9 @@ from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen.gpu import emit_kernel
 from spirograd.llvmgen.toolchain import MachineCode
 from spirograd.llvmgen.translate import DIALECTS, translate
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify_lowered
 
 OPTIONS = CompileOptions()

@@ -12,7 +12,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen import emit
 from spirograd.llvmgen.toolchain import compile_module, compile_modules, host_caps
-from spirograd.runtime import cache
+from spirograd.runtime import offline_cache
 from spirograd.runtime.devices import cpu
 
 N = 1000
@@ -86,7 +86,7 @@ def test_several_modules(modules, tmp_path, monkeypatch):
     for got, want in zip((x, y, count, total), expected(values), strict=True):
         np.testing.assert_allclose(got.to_numpy(), want, rtol=1e-5)
     (file,) = [file for file in tmp_path.rglob("*.sgk") if b"large" in file.read_bytes()]
-    stored = cache.decode(file.read_bytes())
+    stored = offline_cache.decode(file.read_bytes())
     assert stored is not None and modules == [len(stored.binaries)] and modules[0] > 1
     cpu.open().load(stored)
     sg.reset()

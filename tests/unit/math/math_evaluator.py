@@ -15,8 +15,8 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.ops import OpCode
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.math.expand_math import expand_math
+from spirograd.transforms.pass_context import PassContext
 
 MATH = (ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_)
 

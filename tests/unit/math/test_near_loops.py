@@ -21,8 +21,8 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.llvmgen import ptx
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.math.expand_math import expand_math
+from spirograd.transforms.pass_context import PassContext
 
 # Near ones are small: lavapipe rounds `fma` twice.
 X = np.array([0.0, -0.0, 0.3, -2.0, 29.5, 2.5e5, -123_456.0, 4e7, np.inf, np.nan], np.float32)

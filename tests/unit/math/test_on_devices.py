@@ -26,10 +26,10 @@ from spirograd.llvmgen.toolchain import compile_module
 from spirograd.runtime.loader import open_device
 from spirograd.spirvgen.emit import emit_task
 from spirograd.spirvgen.validate import validate
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.math.expand_math import expand_math
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 pytestmark = pytest.mark.optimized

@@ -3,7 +3,7 @@ parameters. For HIP the text of PTX stands for a code object: the stand-in for i
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, Slot, TaskInfo
 from spirograd.base.dtypes import u32
-from spirograd.base.sizes.nodes import Arg
+from spirograd.base.sizes.size_nodes import Arg
 from spirograd.runtime.devices.gpu.device import GpuDevice
 
 # arguments {u64 data; u32 n; u32 a}; for (i = thread; i < n; i += threads) body

@@ -5,7 +5,7 @@ import subprocess
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, Slot, TaskInfo
 from spirograd.base.dtypes import u32
-from spirograd.base.sizes.nodes import Arg
+from spirograd.base.sizes.size_nodes import Arg
 
 HEADER = """
 OpCapability Shader

@@ -9,7 +9,7 @@ from unit.runtime.fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.base.dtypes import f32, f64, i32
-from spirograd.base.sizes.nodes import Add, Arg, Element, Extent, IfLess, Max, MaxOver, Mul, Variable
+from spirograd.base.sizes.size_nodes import Add, Arg, Element, Extent, IfLess, Max, MaxOver, Mul, Variable
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.launcher import ArrayBinding, Launcher

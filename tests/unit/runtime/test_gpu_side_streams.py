@@ -10,7 +10,7 @@ import spirograd as sg
 from spirograd.base.artifact import Effects
 from spirograd.base.records import replace
 from spirograd.lang import context
-from spirograd.runtime import streams
+from spirograd.runtime import stream_order
 from spirograd.runtime.launcher import Launcher
 
 CHANGES = Effects(reads=frozenset({("tree", 0)}), writes=frozenset({("tree", 0)}))
@@ -67,7 +67,7 @@ def test_stress(session, seed):
     for array, expected in zip(arrays, model):
         assert (array.to_numpy() == expected).all()
     sg.sync()
-    assert streams.active is None
+    assert stream_order.active is None
 
 
 class streams_off:
@@ -128,11 +128,11 @@ def test_compiled_launches_come_back(session):
     a, one = sg.ndarray(sg.i32, shape=1), sg.create_stream()
     with one:
         count(a, 1)
-    assert streams.active is not None
+    assert stream_order.active is not None
     one.synchronize()
     for _ in range(100):
         count(a, 1)
-    assert streams.active is None and a.to_numpy().tolist() == [101]
+    assert stream_order.active is None and a.to_numpy().tolist() == [101]
     one.destroy()
     again = sg.create_stream()
     assert again.handle == one.handle

@@ -6,7 +6,7 @@ import pytest
 
 from spirograd.base.artifact import TaskInfo
 from spirograd.base.caps import Capabilities
-from spirograd.runtime.devices.grid import grid_limits
+from spirograd.runtime.devices.grid_size import grid_limits
 
 LARGEST = 2**31 - 1
 

@@ -14,9 +14,9 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.cache import decode, encode
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 from spirograd.runtime.loader import open_device
+from spirograd.runtime.offline_cache import decode, encode
 
 
 @pytest.fixture(params=["interpreter", "cpu", "vulkan", "wgpu"], scope="module")

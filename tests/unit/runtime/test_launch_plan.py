@@ -7,7 +7,7 @@ from unit.runtime.fake_device import FakeDevice, kernel, slot
 from spirograd.base.artifact import Effects, TaskInfo
 from spirograd.base.dtypes import f32, f64, i32, u1, u8
 from spirograd.base.errors import SpirogradRuntimeTypeError
-from spirograd.base.sizes.nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
+from spirograd.base.sizes.size_nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import ArrayBinding, Launcher
 

@@ -7,8 +7,8 @@ import pytest
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Effects, FaultSite, PrintSite, Slot, TaskInfo
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.loc import Loc
-from spirograd.base.sizes.nodes import Arg, Extent, Mul
-from spirograd.runtime.cache import Cache, decode, encode
+from spirograd.base.sizes.size_nodes import Arg, Extent, Mul
+from spirograd.runtime.offline_cache import Cache, decode, encode
 
 
 def kernel(key="k", size=100):

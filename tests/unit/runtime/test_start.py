@@ -70,7 +70,7 @@ def test_a_second_process_compiles_nothing(run, tmp_path):
 
 
 def test_clearing_the_cache_removes_the_code(run, tmp_path):
-    from spirograd.runtime.cache import Cache
+    from spirograd.runtime.offline_cache import Cache
 
     run()
     cache = Cache(tmp_path / "cache")
@@ -80,7 +80,7 @@ def test_clearing_the_cache_removes_the_code(run, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
-    from spirograd.runtime.cache import Cache
+    from spirograd.runtime.offline_cache import Cache
 
     (tmp_path / "file").write_text("")
     assert Cache(tmp_path / "file").code("source", lambda: b"code") == b"code"
@@ -119,7 +119,7 @@ def test_a_fork_right_after_init(tmp_path):
 
 def test_the_source_of_the_compiler_is_hashed_once(tmp_path, monkeypatch):
     from spirograd import kernel_key
-    from spirograd.runtime.cache import Cache
+    from spirograd.runtime.offline_cache import Cache
 
     (tmp_path / "llvmgen").mkdir()
     for name in ("base", "ir", "analysis", "transforms"):

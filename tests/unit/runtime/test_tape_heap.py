@@ -10,7 +10,7 @@ from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.runtime.tapes import TapeHeap
+from spirograd.runtime.tape_heap import TapeHeap
 
 TAPES = (TapeInfo("a", f32, 2, 0, "one"), TapeInfo("b", f64, 1, 1, "one"), TapeInfo("s", i32, 3, 1, None), TapeInfo("c", i32, 1, 0, "two"))
 CAPACITIES = (3, 2)

@@ -15,7 +15,7 @@ from unit.runtime.spirv_modules import compiled, module
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.base.sizes.nodes import Arg
+from spirograd.base.sizes.size_nodes import Arg
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.vulkan.allocator import Block
 from spirograd.runtime.launcher import Launcher

@@ -7,7 +7,7 @@ import pytest
 from unit.runtime.spirv_modules import compiled
 
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.graphs import GraphRecording
+from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher
 
 

@@ -11,9 +11,9 @@ import pytest
 from unit.runtime.wgpu_modules import compiled, filled, native, read, run
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.base.sizes.nodes import Arg
+from spirograd.base.sizes.size_nodes import Arg
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.devices import grid
+from spirograd.runtime.devices import grid_size
 from spirograd.runtime.launcher import Launcher
 
 TWO = ((0,), (8,))
@@ -34,7 +34,7 @@ def test_capabilities(open_wgpu):
     assert wgpu.info.arch == "wgpu" and wgpu.info.name and wgpu.info.driver
     assert detail["backend"] and re.fullmatch(r"\d+(\.\d+)+", detail["wgpu-native"])
     if "llvmpipe" in wgpu.info.name:
-        assert caps.loop_limit == grid.LLVMPIPE_LOOP_LIMIT
+        assert caps.loop_limit == grid_size.LLVMPIPE_LOOP_LIMIT
 
 
 # --- memory ---

@@ -8,7 +8,7 @@ from unit.runtime.spirv_modules import LOOP
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
-from spirograd.base.sizes.nodes import Arg
+from spirograd.base.sizes.size_nodes import Arg
 
 HEADER = """
 OpCapability Shader

@@ -18,7 +18,7 @@ from spirograd.ir.ops import OpCode
 from spirograd.ir.spec import verify
 from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_overflow import check_overflow
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 CTX = PassContext(Capabilities("cpu"), CompileOptions())

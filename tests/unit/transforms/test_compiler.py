@@ -17,7 +17,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, f16, f32, f64, i8, i32, i64, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
-from spirograd.base.sizes.nodes import Extent
+from spirograd.base.sizes.size_nodes import Extent
 from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder

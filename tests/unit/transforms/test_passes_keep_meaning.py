@@ -19,13 +19,13 @@ from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
 from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.native_atomics import unfinished_sites
 from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 from spirograd.transforms.simplification.fold import fold

@@ -19,7 +19,6 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.interp import compile_for_run
 from spirograd.ir.nodes import BufferRef, Kernel, LoopAttr, Op, Reduction, Region, TaskAttr, ref_of
 from spirograd.ir.spec import verify
-from spirograd.transforms.context import PassContext
 from spirograd.transforms.lowering.layout import arg_block, layout
 from spirograd.transforms.lowering.legalize import legalize
 from spirograd.transforms.lowering.lower_atomics import lower_atomics
@@ -27,6 +26,7 @@ from spirograd.transforms.lowering.lower_diagnostics import diagnostics
 from spirograd.transforms.lowering.lower_tasks import lower_tasks
 from spirograd.transforms.lowering.packed_subwords import f32_from_half_bits, half_bits_from_f32
 from spirograd.transforms.lowering.widen_integers import widen_integers
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.offload import offload
 
 POOR = Capabilities("vulkan", int64=True, float64=True, atomic_int64=True, float16=True)

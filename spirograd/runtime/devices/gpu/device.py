@@ -19,20 +19,20 @@ from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
 from spirograd.runtime.devices.gpu import call, modules
+from spirograd.runtime.devices.gpu.allocator import Foreign, Memory, Pool
 from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
+from spirograd.runtime.devices.gpu.driver_graphs import CannotBeRecorded, DriverGraph, GraphWork, Loaded, LoopRecorder, condition_kernel
 from spirograd.runtime.devices.gpu.features import Features
-from spirograd.runtime.devices.gpu.graphs import CannotBeRecorded, DriverGraph, GraphWork, Loaded, LoopRecorder, condition_kernel
-from spirograd.runtime.devices.gpu.memory import Foreign, Memory, Pool
 from spirograd.runtime.devices.gpu.readback import pinned_cells
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.gpu.timer import GpuTimer
 from spirograd.runtime.devices.gpu.transfer import Transfers
-from spirograd.runtime.devices.grid import grid_limits
+from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
-from spirograd.runtime.native import function
+from spirograd.runtime.native import launch_function
 
 # Invocations of so many operations or more, without loops, are better few that stride: to begin one takes some operations, too. H200, 128M
 # f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367 ms in 131,072 groups, 0.319 ms in 64 a
@@ -329,9 +329,9 @@ class GpuDevice(StreamedDevice):
         """See `KeepsCode.keep_code`."""
         self._cache = cache
 
-    def native_code(self) -> function.Code | None:
+    def native_code(self) -> launch_function.Code | None:
         """See `CallsNatively.native_code`."""
-        return function.code(self._cache)
+        return launch_function.code(self._cache)
 
     def entry(self, executable: Executable, counts: Sequence[int | None]) -> NativeEntry | None:
         """See `CallsNatively.entry`. Compiled code takes the lock of the device, as `launch` does; Ctrl-C cannot come in between, because

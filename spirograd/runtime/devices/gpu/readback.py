@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from spirograd.base.records import dataclass
-from spirograd.runtime.devices.gpu.memory import pinned
+from spirograd.runtime.devices.gpu.allocator import pinned
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cell, Cells
 

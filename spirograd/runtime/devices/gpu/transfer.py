@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.records import dataclass
-from spirograd.runtime.devices.gpu.memory import Memory, pinned
+from spirograd.runtime.devices.gpu.allocator import Memory, pinned
 from spirograd.runtime.devices.gpu.readback import CellReadback
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cells

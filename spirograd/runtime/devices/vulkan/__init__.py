@@ -8,11 +8,11 @@ from pathlib import Path
 
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.cache import default_folder
 from spirograd.runtime.devices.vulkan.api import text
 from spirograd.runtime.devices.vulkan.device import VulkanDevice
 from spirograd.runtime.devices.vulkan.features import query
 from spirograd.runtime.devices.vulkan.instance import LAYER_HINT, basic_properties, choose, has_validation_layer, take_instance
+from spirograd.runtime.offline_cache import default_folder
 
 logger = logging.getLogger("spirograd")
 

@@ -15,7 +15,7 @@ from spirograd.runtime.device import Buffer, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
-from spirograd.runtime.devices.grid import grid_limits
+from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.staging import Cells
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice

@@ -10,7 +10,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
-from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
+from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
     API_1_3,

@@ -12,7 +12,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
-from spirograd.runtime.devices.grid import grid_limits
+from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.wgpu.address_space import Allocator, GroupCache, Place

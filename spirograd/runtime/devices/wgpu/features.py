@@ -11,7 +11,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.choice import named_device
-from spirograd.runtime.devices.grid import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
+from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.wgpu.api import check_version, start_instance, subgroup_sizes, telling, wgpu
 
 # SG_WGPU_BACKEND -> wgpu's names of the backend: in a request, and in the information of an adapter.

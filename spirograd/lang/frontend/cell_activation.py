@@ -12,11 +12,11 @@ import numpy as np
 from spirograd.base.dtypes import i32, u1
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
-from spirograd.lang import ops, scalar
-from spirograd.lang.data.layout import decode_of
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.regions import NULL, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
 from spirograd.lang.data.tree import SNode
+from spirograd.lang.data.tree_layout import decode_of
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element
@@ -108,7 +108,7 @@ def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
     length = list_element(t, entries, cell, index)
 
     def free() -> None:
-        old = scalar.as_value(ops.min(length.atomic("exchange", 0), entries.limit))
+        old = scalar.as_value(arithmetic.min(length.atomic("exchange", 0), entries.limit))
         chunks = scalar.raw_div(old + (entries.chunk - 1), entries.chunk)
         first = b.const(0)
         (k,) = b.begin(i32)

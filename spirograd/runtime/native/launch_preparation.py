@@ -12,7 +12,7 @@ import numpy as np
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.base.sizes.nodes import Arg, Extent, Size, leaves
+from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native.code import RECORD, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD

@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import Any
 
 from spirograd.base.records import dataclass
-from spirograd.lang.frontend.function import BoundFunc, Func
+from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.kernel_methods import KERNEL_METHODS
 from spirograd.lang.frontend.lvalues import Lvalue
 from spirograd.lang.struct import Struct

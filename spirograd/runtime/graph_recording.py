@@ -18,7 +18,7 @@ from typing import Any
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
-from spirograd.runtime import streams
+from spirograd.runtime import stream_order
 from spirograd.runtime.device import RecordsWork, Step
 from spirograd.runtime.generations import tick
 
@@ -176,10 +176,10 @@ class GraphRecording:
                 raise SpirogradRuntimeError(render(problem, None, hint))
             drawn: dict[int, int] = {}
             try:
-                if streams.active is None:
+                if stream_order.active is None:
                     self._repeat(drawn)
                 else:
-                    streams.active.after_all(lambda: self._repeat(drawn))
+                    stream_order.active.after_all(lambda: self._repeat(drawn))
             finally:  # what fails may have written
                 now = tick()
                 for generations, part in self._written.values():

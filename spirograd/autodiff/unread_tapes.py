@@ -9,7 +9,7 @@ from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.context import PassContext
+from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType, f32, f64
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
-from spirograd.lang import context, ops
+from spirograd.lang import arithmetic, context
 from spirograd.lang.data.triplets import Triplets
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.sparse_matrix import STORAGE, SparseMatrix
@@ -16,7 +16,7 @@ from spirograd.linalg.sparse_matrix import STORAGE, SparseMatrix
 
 def float_type(dtype: Any, what: str) -> DType:
     """``dtype``; SpirogradTypeError unless it is f32 or f64."""
-    t = ops.as_dtype(dtype)
+    t = arithmetic.as_dtype(dtype)
     if t not in (f32, f64):
         raise SpirogradTypeError(f"{what} is of f32 or f64, not of {t}")
     return t

@@ -11,7 +11,7 @@ from spirograd.base.sizes.evaluate import OPERATIONS
 from spirograd.base.sizes.limits import Scope
 from spirograd.base.sizes.linear import built, factored, linear, times_in, total, without
 from spirograd.base.sizes.monotonicity import Trend, trend
-from spirograd.base.sizes.nodes import (
+from spirograd.base.sizes.size_nodes import (
     Add,
     Binary,
     Element,

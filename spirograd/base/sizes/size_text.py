@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spirograd.base.sizes.nodes import (
+from spirograd.base.sizes.size_nodes import (
     Add,
     Arg,
     Binary,

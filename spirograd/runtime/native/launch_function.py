@@ -18,8 +18,8 @@ from spirograd.runtime import builtins
 from spirograd.runtime.device import CodeCache
 from spirograd.runtime.generations import tick
 from spirograd.runtime.native.code import FUNCTION, OBJECTS, PYTHON_API, module
-from spirograd.runtime.native.recording import Prepared
-from spirograd.runtime.native.steps import STEPS
+from spirograd.runtime.native.launch_preparation import Prepared
+from spirograd.runtime.native.step_code import STEPS
 
 # A function of the arguments of a call, as a tuple: launches and returns the result, or does nothing and returns NotImplemented.
 Launch = Callable[[tuple[Any, ...]], Any]

@@ -10,7 +10,6 @@ from spirograd import linalg as linalg
 from spirograd import profiler as profiler
 from spirograd import simt as simt
 from spirograd.api import init as init
-from spirograd.compat import graph as graph  # type: ignore[no-redef]
 from spirograd.compat.facade import DeviceCapability as DeviceCapability
 from spirograd.compat.facade import hex_to_rgb as hex_to_rgb
 from spirograd.compat.facade import rgb_to_hex as rgb_to_hex

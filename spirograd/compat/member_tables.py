@@ -10,7 +10,7 @@ import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
-from spirograd.lang import forms, graph, hints, ops, primitive_types
+from spirograd.lang import arithmetic, forms, graph_statements, hints, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
@@ -19,7 +19,7 @@ from spirograd.lang.data.scalar_field import Field, ScalarField
 from spirograd.lang.data.tree import FieldsBuilder, SNode
 from spirograd.lang.dispatching import PerformanceDispatcher
 from spirograd.lang.frontend.decorators import data_oriented, kernel
-from spirograd.lang.frontend.function import Func, func, pyfunc, real_func
+from spirograd.lang.frontend.func import Func, func, pyfunc, real_func
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.struct import Struct, StructType, dataclass, struct
@@ -124,7 +124,7 @@ MODULES: dict[str, Names] = {
     "lang.exception": EXCEPTIONS,
     "lang.impl": _IMPL,
     "lang.misc": _MISC,
-    "lang.ops": {name: value for name, value in MAIN.items() if name.startswith("atomic_") or getattr(ops, name, None) is value},
+    "lang.ops": {name: value for name, value in MAIN.items() if name.startswith("atomic_") or getattr(arithmetic, name, None) is value},
     "lang.matrix": _MATRIX,
     "lang.struct": {"Struct": Struct, "StructField": StructField, "StructType": StructType, "dataclass": dataclass, "struct": struct},
     "lang.field": {"Field": Field, "ScalarField": ScalarField},
@@ -160,7 +160,7 @@ MODULES: dict[str, Names] = {
     "profiler.memory_profiler": several(profiler, "print_memory_profiler_info"),
     "profiler.kernel_metrics": {},
     "tools": public(tools),
-    "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph),
+    "graph": several(launch_graphs, "Arg ArgKind Graph GraphBuilder") | public(graph_statements),
     "tools.image": several(tools, "imread imresize imshow imwrite"),
     "tools.video": several(tools, "VideoManager"),
     "experimental": {"real_func": real_func},
