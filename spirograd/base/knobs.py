@@ -19,6 +19,7 @@ KNOBS: dict[str, Knob] = {
     "SG_ARCH": Knob("", "Back end of `init`, whatever its `arch` says (cpu, cuda, amdgpu, vulkan, wgpu, metal, interpreter, python, gpu)."),
     "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
     "SG_WGPU_BACKEND": Knob("", "What wgpu runs on: vulkan, metal, d3d12 or gl; by default the platform's own."),
+    "SG_VULKAN_QUEUES": Knob("1", "How many queues of a Vulkan device streams are spread over, where it has so many; by default 1."),
     "SG_LIBCUDA": Knob("", "The CUDA driver's library; by default the one that the system finds."),
     "SG_LIBHIP": Knob("", "HIP's library, libamdhip64; by default the one that is loaded already, else the one that the system finds."),
     "SG_DEBUG": Knob("", "1: as `init(debug=True)`."),

@@ -146,3 +146,17 @@ def test_what_is_refused():
         return stream
 
     assert named(stream=3) == 3 and named(stream=3, qd_stream=None) == 3
+
+
+@pytest.mark.archs("vulkan")
+def test_number_of_queues(arch, monkeypatch):
+    for text in ("none", "0", "-1"):
+        monkeypatch.setenv("SG_VULKAN_QUEUES", text)
+        with pytest.raises(sg.SpirogradRuntimeError, match=f"SG_VULKAN_QUEUES must be a number of queues, 1 or more, not '{text}'"):
+            sg.init(arch=arch)
+    monkeypatch.setenv("SG_VULKAN_QUEUES", "4")
+    sg.init(arch=arch)
+    x = sg.ndarray(sg.i32, 5)
+    with sg.create_stream():
+        x.fill(3)
+    assert x.to_numpy().tolist() == [3] * 5

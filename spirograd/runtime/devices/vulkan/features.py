@@ -6,6 +6,7 @@ from typing import Any
 
 import vulkan as vk
 
+from spirograd.base import knobs
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
@@ -68,7 +69,6 @@ _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is
 _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
 _NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # the better one first
-_MOST_QUEUES = 8
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _SUBGROUP_ARITHMETIC, _SUBGROUP_SHUFFLE = 0x4, 0x10
@@ -157,7 +157,7 @@ def query(physical: Any) -> Features:
 def create_device(features: Features) -> tuple[Any, int, int]:
     """A logical device with compute queues and all wanted features on; gives it, the queue family and the number of its queues."""
     family, count = _compute_family(features.physical)
-    count = min(count, _MOST_QUEUES)
+    count = min(count, _wanted_queues())
     priorities = ffi.new("float[]", [1.0] * count)
     queue = struct("VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=count, pQueuePriorities=priorities)
     chain = _chain({name for name, _ in features.enabled})
@@ -209,6 +209,13 @@ def _available_features(physical: Any, offered: set[str]) -> set[tuple[str, str]
         if group in chain and getattr(chain[group].features if group == _CORE else chain[group], feature):
             found.add((group, feature))
     return found
+
+
+def _wanted_queues() -> int:
+    text = knobs.get("SG_VULKAN_QUEUES").strip()
+    if not text.isdecimal() or int(text) < 1:
+        raise SpirogradRuntimeError(f"SG_VULKAN_QUEUES must be a number of queues, 1 or more, not {text!r}")
+    return int(text)
 
 
 def _compute_family(physical: Any) -> tuple[int, int]:
