@@ -37,10 +37,6 @@ def cross(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     return [component(1, 2), component(2, 0), component(0, 1)]
 
 
-def _minor(a: Sequence[Any], n: int, row: int, column: int) -> list[Any]:
-    return [a[i * n + j] for i in range(n) for j in range(n) if i != row and j != column]
-
-
 def total(a: Sequence[Any]) -> Any:
     """The sum of a list."""
     return functools.reduce(scalar.add, a)

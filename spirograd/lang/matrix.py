@@ -170,11 +170,6 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     # --- what it is ---
 
-    @staticmethod
-    def from_entries(entries: Sequence[Any], shape: Shape) -> Matrix:
-        """The vector (``shape`` (n,)) or matrix (n, m) with these row-major entries."""
-        return make(entries, tuple(shape))
-
     @property
     def entries(self) -> tuple[Any, ...]:
         """All entries, row by row."""
