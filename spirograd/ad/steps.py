@@ -1,7 +1,7 @@
-"""The steps of a program that a tape sees: launches, writes of the host, gradients of Python's own. All but the first run repeats them.
+"""The steps of a program that a tape sees: launches, writes of the host, gradients of Python's own.
 
-Each has ``used`` (key, name, and field or ndarray of the memory that it uses), ``written`` (the same and the first index, None for all, of
-what it writes), ``run`` (do it again), ``record`` (do it, and record it).
+Each has ``used`` (key, name, and field or ndarray of the memory that it uses), ``written`` (the same for what it writes, and at which first
+index, None for all), ``run`` (do it, any number of times), ``record`` (do it, and record it), ``fresh`` (the same for another recording).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LaunchStep:
         return self.launch.run()
 
     def record(self, recording: Recording) -> Any:
-        """``recording`` keeps this launch; of one that is recorded more than once, give each recording a `fresh` one."""
+        """``recording`` keeps this launch, so each recording needs a `fresh` one."""
         if self.made is None:
             return recording.launch_aside(self.launch)
         return recording.launch(self.made, self.launch, self._returned)

@@ -73,8 +73,8 @@ def parts_of(step: Step, stored: dict[Any, Stored]) -> list[Part]:
 
 
 def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored]) -> int:
-    """Run steps again and record them, then their reverses. Memory ends up anyhow, until ``log`` is restored, which what they write is
-    added to. Returns the bytes that were recorded."""
+    """Run steps again and record them, then run their reverses; returns the bytes of the recording. ``log`` is extended by what the steps
+    write, and must be restored afterwards: until then memory is in no state that the program had."""
     recording = Recording()
     for step in steps:
         log.before(parts_of(step, stored))
