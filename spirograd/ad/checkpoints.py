@@ -107,7 +107,8 @@ class Checkpoints:
         if len(kept) == 1:
             assert self._nbytes is not None
             problem = f"a tape with `memory_GB={self._nbytes / 1e9:g}` has too little memory"
-            hint = f"what the program writes is kept as it was at its begin, at its end, and around a step: {self._needed() / 1e9:.3g} GB"
+            needed = f"{self._needed() / 1e9:.3g} GB"
+            hint = f"what the program writes, before and after it, and one step take {needed}: raise `memory_GB` to more"
             raise SpirogradRuntimeError(render(problem, None, hint))
         highest, number = kept[-1].level, len(kept) - 1
         for k in range(len(kept) - 2, 0, -1):

@@ -1,6 +1,6 @@
-"""Spans of time of the host: what it did from when to when, nested by thread, recorded while a profiler listens.
+"""Spans of time of the host: what it did from when to when, nested by thread, recorded while a profile runs.
 
-Times are those of `time.perf_counter_ns`. Without a listener, a span costs the look at a list.
+Times are those of `time.perf_counter_ns`. Without a listener, a span costs one test of a list.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _open = threading.local()
 
 
 def span(name: str, category: str, **details: Any) -> AbstractContextManager[None]:
-    """Record the time that the block takes, if anybody listens when it begins."""
+    """Record the time that the block takes, if there is a listener when it begins."""
     return _recorded(name, category, details) if listeners else _NOTHING
 
 

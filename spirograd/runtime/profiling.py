@@ -102,8 +102,8 @@ class Sink:
 
 
 class Profile:
-    """Measures the launches of ``launcher`` from `start` to `stop`. ``arch``: the name of its back end. ``tells``: whether those who record
-    what all sessions do are told of them. Raises SpirogradUnsupportedError if the device cannot tell when tasks ran."""
+    """Measures the launches of ``launcher`` from `start` to `stop`. ``arch``: the name of its back end. ``tells``: whether recordings
+    of all sessions contain them. Raises SpirogradUnsupportedError if the device cannot tell when tasks ran."""
 
     def __init__(self, launcher: Launcher, arch: str, tells: bool = True) -> None:
         device: Any = launcher.device
@@ -251,7 +251,7 @@ class Profile:
                 self.collect()
 
     def _transfer(self, name: str, place: int) -> Callable[..., Any]:
-        """The method ``name`` of the device, told of. The number of bytes, or the data, is its argument number ``place``."""
+        """The method ``name`` of the device, which also records the transfer. Its argument number ``place`` is the data, or its size."""
         method = getattr(self._device, name)
 
         def transfer(*args: Any) -> Any:

@@ -38,8 +38,8 @@ from spirograd.runtime.native import launch_function
 # f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367 ms in 131,072 groups, 0.319 ms in 64 a
 # multiprocessor. A copy takes longer in so few.
 _LONG, _LONG_GROUPS = 320, 64
-# Bytes of each thread for functions that call themselves: 300 calls or so. The driver allocates it for all threads that run at once, which
-# is 4 GiB on an H200.
+# Bytes of stack of each thread for functions that call themselves: 1,000 calls of a small one. The driver allocates it for all threads that
+# run at once: 4 GiB on an H200.
 _STACK = 16 << 10
 _SOMEWHERE = 256  # the address of an array of other libraries that has no elements, and none of its own
 
