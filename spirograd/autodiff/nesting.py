@@ -21,7 +21,7 @@ class Nesting:
     def entries(self, number: int, iterations: int) -> int:
         """How many iterations of a loop with so many have an entry at a time, in the tapes of all levels."""
         level = dict(self.levels).get(number, 1)
-        return -(-iterations // self.length ** (level - 1)) + (level - 1) * self.length
+        return -(-iterations // int(self.length ** (level - 1))) + (level - 1) * self.length
 
 
 def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:

@@ -54,10 +54,11 @@ def _record(record: Record) -> str:
 
 def _nests(derivative: Derivative) -> Iterator[str]:
     """The loops with nested checkpoints."""
-    nesting = derivative.nesting
-    for number, level in () if nesting is None else nesting.levels:
+    if derivative.nesting is None:
+        return
+    for number, level in derivative.nesting.levels:
         loop = next((record.loop for record in derivative.records if record.number == number), None)
-        spans = [f"{nesting.length ** k:,}" for k in range(level - 1, 0, -1)]
+        spans = [f"{derivative.nesting.length**k:,}" for k in range(level - 1, 0, -1)]
         every = " and ".join([", ".join(spans[:-1]), spans[-1]]) if len(spans) > 1 else spans[0]
         yield f"the loop at {loop}: {level} levels, with checkpoints every {every} iterations"
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _SMALLER = 0.5
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Planned:
     """A derivative and how to launch it."""
 
@@ -31,8 +31,8 @@ class Planned:
 
 
 class NestedCheckpoints:
-    """The ways to launch a derivative: ``plain``, and with nested checkpoints, which ``make`` makes; None if it cannot. ``current``: for the
-    next launch; ``last``: that of the last one."""
+    """The ways to launch a derivative: ``plain``, and with nested checkpoints, which ``make`` makes (None: not of this derivative).
+    ``current``: for the next launch; ``last``: that of the last one."""
 
     def __init__(self, plain: Planned, make: Callable[[Nesting], Planned] | None) -> None:
         self.plain = self.current = self.last = plain
@@ -58,20 +58,31 @@ class NestedCheckpoints:
             self._too_many = self._nbytes(failed)
         else:  # the error is about fewer bytes than those of the plain derivative
             share *= self._held(failed) / max(self._nbytes(failed), 1)
+        ways = [self.plain]
         for nesting in nestings(self._iterations(failed), self._costs, share):
             try:
-                planned = self._planned(self._make, nesting)
-                result = launch(planned.plan)
+                ways.append(self._planned(self._make, nesting))
+                return self._launched_by(ways[-1], launch, True)
             except TapesTooLarge as larger:
                 error = larger
             except SpirogradUnsupportedError as refusal:
                 self._refusal = refusal
-                return self._plain_only(launch, refusal)
-            else:
-                self.current = planned
-                return planned, result
+                break
+        for way in dict.fromkeys((ways[0], ways[-1])):  # few thread slots are better than none
+            try:
+                return self._launched_by(way, launch, False)
+            except TapesTooLarge as larger:
+                error = larger
         self.current = self.plain
+        if self._refusal is not None:
+            raise TapesTooLarge(f"{error.message}\n{self._refusal}", error.tape, error.share) from None
         raise error
+
+    def _launched_by(self, way: Planned, launch: Callable[[DerivativePlan], T], ample: bool) -> tuple[Planned, T]:
+        way.plan.ample = ample
+        result = launch(way.plan)
+        self.current = way
+        return way, result
 
     def launched(self, planned: Planned) -> None:
         """Note that a launch is done. After one whose plain tapes would be small the next one is plain."""
@@ -79,20 +90,10 @@ class NestedCheckpoints:
         if planned is not self.plain and 0 < self._nbytes(planned) < _SMALLER * self._too_many:
             self.current = self.plain
 
-    def _plain_only(self, launch: Callable[[DerivativePlan], T], refusal: SpirogradUnsupportedError) -> tuple[Planned, T]:
-        """Launch without nested checkpoints, which there cannot be: with as few thread slots as fit."""
-        self.current = self.plain
-        self.plain.plan.ample = False
-        try:
-            return self.plain, launch(self.plain.plan)
-        except TapesTooLarge as error:
-            raise TapesTooLarge(f"{error.message}\n{refusal}", error.tape, error.share) from None
-
     def _planned(self, make: Callable[[Nesting], Planned], nesting: Nesting) -> Planned:
         planned = self._made.get(nesting)
         if planned is None:
             planned = self._made[nesting] = make(nesting)
-            planned.plan.ample = True
         return planned
 
     def _iterations(self, planned: Planned) -> dict[int, int]:
