@@ -11,7 +11,7 @@ from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
-from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
+from spirograd.autodiff.nested_loops import nested_loops
 from spirograd.autodiff.nesting import Nesting
 from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
 from spirograd.autodiff.prepare.serial_products import serial_shared_products
@@ -59,8 +59,7 @@ def differentiate(
             tangents = forward(primal, shadow, ctx, False)
             return _verified(replace(tangents, warnings=(*warnings, *tangents.warnings)), options)
         primal = prepared(primal, ctx)
-        loops = nested_loops(primal, None)
-        made, gradient, residuals, lost = _reversed(primal, shadow, ctx, loops)
+        made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
         saving, ends = None, shadow
         if lost:
             refuse_lost(lost)
@@ -71,19 +70,14 @@ def differentiate(
             ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
             shadow = _with_buffers(shadow, buffers, lambda buffer: None)
             saving, primal = saving_of(saved, lost), saved.replaying
-            loops = nested_loops(primal, None)
-            made, gradient, residuals, lost = _reversed(primal, shadow, ctx, loops)
+            made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
             refuse_lost(lost, saved=True)
         if nesting is not None:
-            loops, plain = nested_loops(primal, nesting), residuals
-            made, gradient, residuals, lost = _reversed(primal, shadow, ctx, loops)
-            refuse_nesting(residuals, plain, lost)
-        recorded = records(gradient, made.sweep, loops)
+            made, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
+        recorded = records(gradient, made)
         main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
-        if options.verify:
-            verify(main, "kernel")
-            for stage in counting:
-                verify(stage.kernel, "kernel")
+        for part in (main, *[stage.kernel for stage in counting]) if options.verify else ():
+            verify(part, "kernel")
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         return Derivative(
             main,
@@ -131,10 +125,20 @@ def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref]
     return lambda ref: of_buffer(ref) if isinstance(ref, ArrayRef) and ref.arg in buffers else shadow(ref)
 
 
+def _nested(
+    primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting, plain: tuple[Residual, ...]
+) -> tuple[Reversed, Kernel, tuple[Residual, ...]]:
+    """As `_reversed`, with nested checkpoints; ``plain``: the residuals without them."""
+    made, gradient, residuals, lost = _reversed(primal, shadow, ctx, nesting)
+    refuse_nesting(residuals, plain, lost)
+    return made, gradient, residuals
+
+
 def _reversed(
-    primal: Kernel, shadow: ShadowOf, ctx: PassContext, loops: NestedLoops
+    primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting | None = None
 ) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
-    """The gradient kernel of a primal that is prepared, reversed as ``loops``; what it needs of memory; what it needs and no memory has."""
+    """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
+    loops = nested_loops(primal, nesting)
     if ctx.options.verify:
         verify(loops.kernel, "kernel")
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)

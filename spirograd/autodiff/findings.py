@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from spirograd.analysis.extents import extents
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.derivative import Record, Residual, Saving
-from spirograd.autodiff.nested_loops import NestedLoops
 from spirograd.autodiff.residuals import Conflict
+from spirograd.autodiff.reverse import Reversed
 from spirograd.autodiff.saved_values import SavingKernels
-from spirograd.autodiff.sweep import Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
@@ -20,8 +19,9 @@ from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind
 _PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
 
 
-def records(gradient: Kernel, sweep: Sweep, loops: NestedLoops) -> tuple[Record, ...]:
-    """The tapes that are left in a gradient kernel, in order of appearance. ``loops``: of the primal that it was made from."""
+def records(gradient: Kernel, made: Reversed) -> tuple[Record, ...]:
+    """The tapes that are left in a gradient kernel, in order of appearance; ``made``: the same before it was cleaned up."""
+    sweep, loops = made.sweep, made.loops
     by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
     owners = {p: loop for loop in loops.numbers for p in loop.regions[-1].params}
     segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}

@@ -17,7 +17,7 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Place
-from spirograd.autodiff.nested_loops import NestedLoops
+from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
 from spirograd.autodiff.prepare.element_aliases import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.residuals import states
@@ -37,6 +37,7 @@ class Reversed:
     """A gradient kernel before it is cleaned up, and what there is to say about it."""
 
     kernel: Kernel
+    loops: NestedLoops
     sweep: Sweep
     found: Activity
     active_outputs: list[Place] = field(default_factory=list)
@@ -59,7 +60,7 @@ def reverse(
     ``segments``, ``counter``: see there. ``nested``: ``kernel`` with nests for loops, to be reversed in its place.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(nested or NestedLoops(kernel, {}), shadow, locate_nan, segments, counter, states(kernel)).run()
+    return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
 
 
 class _Reverse:
@@ -73,6 +74,7 @@ class _Reverse:
     def __init__(
         self, nested: NestedLoops, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter, read: Mapping[Op, str]
     ) -> None:
+        self.nested = nested
         kernel = self.old = nested.kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
@@ -112,7 +114,7 @@ class _Reverse:
         self.sweep.fresh = False
         self.walk(body)
         new = Kernel(f"{old.name}_grad", tuple(args), b.end(), (), old.loc)
-        return Reversed(new, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
+        return Reversed(new, self.nested, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
 
     def _fill(self, ref: TempRef) -> None:
         """Set a temporary to zero."""

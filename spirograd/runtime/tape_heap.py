@@ -40,7 +40,7 @@ _CPU_MAX_SLOTS = 1 << 18
 # If memory is short, the thread slots of a task are halved, down to this number (and to whole workgroups); then the launch is refused.
 _MIN_SLOTS = 64
 # A launch has ample memory with more than this part of the thread slots that it prefers.
-_AMPLE = 4
+_AMPLE = 64
 # Words of the heap at most: sums of two numbers of words must be indices of 31 bits.
 _MAX_WORDS = 2**30 - 4096
 # The preferred heap, in thread slots, of launches whose sizes the host learns later: bounds may grow by this factor at once.

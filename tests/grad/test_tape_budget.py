@@ -61,11 +61,11 @@ def start(arch: str, nbytes: int) -> Any:
 @pytest.mark.archs(*DEVICES)
 @pytest.mark.parametrize("kind", ["known", "memory"])
 def test_fewer_slots(arch: str, kind: str) -> None:
-    """Enough for all, for some, for fewer: the same gradients."""
+    """Enough for all, for some, for few: the same gradients."""
     slots: list[int] = []
     needed = 1 << 24
-    for part in (1, 1.5, 3):
-        nbytes = int(needed / part) // 256 * 256
+    for part in (1, 3, 8):
+        nbytes = needed // part // 256 * 256
         heap = start(arch, nbytes)
         if kind == "known":
             run, x, y = known()
