@@ -196,7 +196,7 @@ class _Expander(Rewriter):
     def _runs(self, body: Sequence[Op]) -> list[tuple[int, int]]:
         """Where ``body`` has many functions that branch, with nothing between them that may not be done twice."""
         found: list[tuple[int, int]] = []
-        if self.far is not None or not self.calls or self.tables.get(f32) is not _F32_FUSED:
+        if self.cloning or not self.calls or self.tables.get(f32) is not _F32_FUSED:
             return found
         places: list[int] = []
         for k, op in enumerate(body):
@@ -209,12 +209,14 @@ class _Expander(Rewriter):
 
     def run(self, run: Sequence[Op], used: Sequence[Op]) -> None:
         """``run`` in two versions, for near arguments and for all. ``used``: its values that are used after it."""
-        b, before = self.b, dict(self.env)
+        b = self.b
         self.far, self.calls = b.const(False, u1), False
         self.cloning += 1
         super().visit_all(run)
         near, far = [self.env[op] for op in used], self.far
-        self.far, self.calls, self.env = None, True, before
+        self.far, self.calls = None, True
+        for op in run:
+            del self.env[op]
         b.begin()
         super().visit_all(run)
         again = b.end([self.env[op] for op in used])
