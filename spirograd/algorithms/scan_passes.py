@@ -188,8 +188,8 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
 
 
 def scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:
-    """Set the first ``n`` elements of ``out`` to a scan of those of ``x``: an inclusive one if ``start`` is None, else an exclusive one, which
-    begins with that."""
+    """Set the first ``n`` elements of ``out`` to a scan of those of ``x``: an inclusive one if ``start`` is None, else an exclusive one
+    that begins with it."""
     if n == 0:
         return
     if not has_groups():
