@@ -82,6 +82,7 @@ class Session:
             group_size=config.default_gpu_block_dim,
             max_group_size=self.device.caps.group_limit,
             subgroup_size=self.device.caps.group_lanes,
+            reads_subgroups=self.device.caps.subgroup_read,
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
