@@ -20,6 +20,7 @@ from spirograd.ir.nodes import (
     FieldRef,
     Function,
     Kernel,
+    Label,
     LoopAttr,
     MemoryCall,
     Op,
@@ -548,6 +549,12 @@ def _print(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
 
 
+def _label(v: _Verifier, op: Op) -> None:
+    v.need(isinstance(op.attr, Label), op, "takes a Label")
+    v.need(all(isinstance(a.type, DType) and a.type.is_int for a in op.args), op, "an index is made of integers")
+    v.need(op.type is VOID, op, "is void")
+
+
 # --- the tables ----------------------------------------------------------------------------------------------------------
 
 _SPECIAL: dict[OpCode, Rule] = {
@@ -556,7 +563,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.arg: _arg, ops.shape: _shape, ops.address: _address,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
-    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print, ops.label: _label,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
     ops.subgroup_read: _subgroup,
 }  # fmt: skip

@@ -184,6 +184,7 @@ class ScalarField(Exported, Field):
     """
 
     element_shape: tuple[int, ...] = ()
+    hidden = False  # whether it is one of a sparse tree's own
     sparse_node: SNode | None = None  # of a hidden field that is the table of a sparse node: that node
 
     def __init__(
@@ -223,7 +224,9 @@ class ScalarField(Exported, Field):
     @staticmethod
     def hidden_field(dtype: DType, name: str) -> ScalarField:
         """A field that is no user's: a table of a sparse tree."""
-        return ScalarField(dtype, name)
+        made = ScalarField(dtype, name)
+        made.hidden = True
+        return made
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)

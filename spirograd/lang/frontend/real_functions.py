@@ -191,4 +191,4 @@ def _computes(op: Op) -> bool:
 def _accesses(op: Op) -> bool:
     if op.code.effect in _ACCESSING:
         return isinstance(ref_of(op), (FieldRef, ArrayRef))
-    return _computes(op) or op.code in ir.ARGUMENTS or op.code is ir.call_memory
+    return _computes(op) or op.code in ir.ARGUMENTS or op.code in (ir.call_memory, ir.label)

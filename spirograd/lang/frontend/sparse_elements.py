@@ -106,12 +106,12 @@ class SparseElement(Element):
         visited = self._t.visited
         if visited is not None and self._t.cells_last and visited[:5] == (path.region, *self._index_space(), self.indices):
             at = [visited.cell, *[visited.local[position] for position, _, _ in path.digits.parts]]
-            return Element(self.ref, [v.op for v in at], self.components), None
+            return Element(self.ref, [v.op for v in at], self.components, self.indices), None
         index = from_zero(self._field, self.indices)
         check_index(self._field, self.indices, index)
         cell = cell_of(self._t, path.levels, index, activate)
         indices = ([] if cell is None else [cell.op]) + [v.op for v in local(path.digits, index)]
-        return Element(self.ref, indices, self.components), cell
+        return Element(self.ref, indices, self.components, self.indices), cell
 
     def _index_space(self) -> tuple[tuple[int, ...], ...]:
         """Axes of the tree, extents and origin; in fields with equal ones an index means the same place."""
