@@ -214,7 +214,7 @@ seen = k()
         ("7", "SyntaxError"),
     ),
     Difference(
-        "`block_local`, `cache_read_only`, `assume_in_range`, `no_activate`, `pure`",
+        "`block_local`, `cache_read_only`, `assume_in_range`, `pure`",
         "hints to the compiler",
         "accepted, without effect",
     ),

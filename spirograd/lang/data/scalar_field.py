@@ -224,9 +224,7 @@ class ScalarField(Exported, Field):
     @staticmethod
     def hidden_field(dtype: DType, name: str) -> ScalarField:
         """A field that is no user's: a table of a sparse tree."""
-        made = ScalarField(dtype, name)
-        made.hidden = True
-        return made
+        return ScalarField(dtype, name)
 
     def _shadow(self, role: str) -> ScalarField:
         return type(self)(self.dtype, role=role, primal=self)
