@@ -148,7 +148,7 @@ def _nothing() -> None:
 
 
 class Pending:
-    """A transfer under way, as `Partition.start` gives it. Until `finish` the halos must not be used; all other cells can be."""
+    """A transfer under way, made by `Partition.start`. Until `finish` the halos must not be used; all other cells can be."""
 
     def __init__(self, movement: Movement, moved: list[Moved], back: Movement, moved_back: Callable[[], list[Moved]]) -> None:
         self._transfer = Transfer(movement, moved)
