@@ -21,9 +21,6 @@ MAIN_STACK = "sg_main_stack"
 # Bytes that such a function, and what it calls that does not call itself, may take beyond that; of that on GPUs.
 STACK_RESERVE = 128 << 10
 GPU_STACK_RESERVE = 2 << 10
-# Bytes of stack of each thread of a GPU for functions that call themselves: 1,000 calls of a small one. The driver allocates it for all
-# threads that run at once: 4 GiB on an H200.
-GPU_STACK = 16 << 10
 # `void sg_worker_main(ptr pool)`: the body of a worker thread; returns once the pool is told to stop.
 WORKER_MAIN = "sg_worker_main"
 # `void sg_pool_stop(ptr pool)`: tells the workers to return.

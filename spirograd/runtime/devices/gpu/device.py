@@ -11,10 +11,9 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from spirograd.base import validity
-from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
-from spirograd.llvmgen.abi import GPU_STACK
 from spirograd.runtime.device import Buffer, CodeCache, Loop, NativeEntry, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
