@@ -99,12 +99,14 @@ _HINTS = {
     "through memory that it hands out (`to_numpy(copy=False)`, DLPack), which is looked at before each launch",
     "race": "have each write to elements of its own, update with atomic operations, such as `x[i] += 1`, or make two loops of this one; "
     "threads of a group can wait for each other: `block.sync()`",
+    "stack": "what the launch stored is not to be used. Use a loop where calls go that deep",
 }
 _EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {
     "tape": AdStackOverflow,
     "cells": OutOfDeviceMemory,
     "loop": SpirogradRuntimeError,
     "space": SpirogradRuntimeError,
+    "stack": SpirogradRuntimeError,
 }
 
 

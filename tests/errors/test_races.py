@@ -16,7 +16,7 @@ Place = Callable[[], sg.ScalarField]
 
 @pytest.fixture(autouse=True)
 def session():
-    sg.init(arch=sg.interpreter, detect_races=True)
+    sg.init(arch=sg.interpreter, detect_races=True, debug=True)
 
 
 def dense() -> sg.ScalarField:
@@ -275,6 +275,29 @@ def test_functions() -> None:
     work(1)
     with race("iteration 0 writes", r"iteration 1 writes `x\[0\]`"):
         work(2)
+
+
+@sg.real_func
+def _spread(i: sg.i32, left: sg.i32, x: sg.template()) -> sg.i32:
+    done = 0
+    if left > 0:
+        x[i + left] = i
+        done = 1 + _spread(i, left - 1, x)
+    return done
+
+
+def test_functions_that_call_themselves() -> None:
+    x, y = sg.field(sg.i32, 3 * N), sg.field(sg.i32, N)
+
+    @sg.kernel
+    def work(count: sg.i32):
+        for i in range(N):
+            y[i] = _spread(2 * i, count, x)
+
+    work(2)
+    np.testing.assert_array_equal(x.to_numpy()[1 : 2 * N + 1], np.repeat(2 * np.arange(N), 2))
+    with race("iteration 0 writes", r"iteration 1 writes `x\[3\]`"):
+        work(3)
 
 
 def test_truths_that_are_collected() -> None:
