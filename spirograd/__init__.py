@@ -139,6 +139,7 @@ from spirograd.lang.forms import (
     length,
     loop_config,
     ndrange,
+    no_activate,
     randn,
     random,
     static,
@@ -157,7 +158,6 @@ from spirograd.lang.hints import (
     cache_read_only,
     extension,
     loop_unique,
-    no_activate,
     pure,
     rescale_index,
     stop_grad,
@@ -172,6 +172,7 @@ if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
     from spirograd import aot as aot
+    from spirograd import distributed as distributed
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
@@ -455,7 +456,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "aot", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

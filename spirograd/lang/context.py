@@ -29,6 +29,7 @@ class LanguageOptions:
     max_group_size: int = 1024
     subgroup_size: int = 32
     reads_subgroups: bool = False  # by an instruction, rather than through memory
+    detect_races: bool = False
 
 
 @dataclass(slots=True)
