@@ -79,6 +79,7 @@ THIRD_PARTY = {
     "vulkan": {"runtime"},
     "wgpu": {"runtime"},
     "torch": {"ad", "lang", "compat"},
+    "jax": {"ad"},
     "rich": {"commands", "demo"},
     "matplotlib": {"demo"},
     "PIL": {"tools"},
@@ -172,6 +173,7 @@ def test_interpreter_imports_no_compiler():
         "vulkan",
         "wgpu",
         "torch",
+        "jax",
         "matplotlib",
         *(f"spirograd.{m}" for m in ("compiler", "transforms", "autodiff", "gradients", "ad", "tools")),
     )
