@@ -358,8 +358,8 @@ class Function:
 
     Of one that `call` names, the value depends on the operands alone: it accesses no memory, and uses no arguments of the kernel. One that
     `call_memory` names may have no results, may load, store and update fields and arrays (`accesses`), and use scalar arguments and
-    extents. Neither has diagnostics, barriers or parallel loops. Functions that `call` names may call themselves, directly or by way of
-    others; apart from that, none calls a function that stands after it.
+    extents. Neither has barriers or parallel loops. Functions may call themselves, directly or by way of others, and only those that do
+    have diagnostics; apart from that, none calls a function that stands after it.
     """
 
     name: str

@@ -404,6 +404,13 @@ barrier = _op(
     "All accesses to memory of this invocation that stand before it come before all that stand after it, for the whole device.",
 )
 
+stack_room = _op(
+    "stack_room",
+    0,
+    "pure",
+    "Whether the stack has room (u1) for the function that it stands in, which calls itself; false, too, once a fault is on record, so that "
+    "calls that were made return soon.",
+)
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 
 # --- workgroups ----------------------------------------------------------------------------------------------------------

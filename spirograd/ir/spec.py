@@ -12,6 +12,7 @@ from spirograd.base.artifact import FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
+from spirograd.ir.called_accesses import acting
 from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
@@ -63,8 +64,9 @@ class _Verifier:
         self.rules = SPEC[level]
         self.visible: set[Op] = set()
         self.defined: set[Op] = set()
-        self.functions = {f.name: f for f in kernel.functions if f.name in kernel.recursive()}
-        self.computing = set(self.functions)  # those that `call` may name
+        self.recursive = kernel.recursive()
+        self.functions = {f.name: f for f in kernel.functions if f.name in self.recursive}
+        self.computing = self.functions.keys() - acting(kernel)  # those that `call` may name
         self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
@@ -86,6 +88,7 @@ class _Verifier:
         outside = ops.OUTSIDE & function.body.codes
         outer = all(isinstance(ref, (FieldRef, ArrayRef, BufferRef)) for _, ref in function.accesses)
         known = self.functions.get(function.name, function)
+        effects -= {"check", "print"} if function.name in self.recursive else set()
         if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer and known is function):
             raise IRError(f"{self.kernel.name}, {self.level} IR: {function.name!r} does what only kernels do, or has another's name")
         if not effects and not outside and function.body.results:
@@ -407,7 +410,7 @@ def _tape_word(v: _Verifier, op: Op) -> None:
 
 
 def _launch_word(v: _Verifier, op: Op) -> None:
-    t = {ops.seed: u32, ops.clock: i64}.get(op.code, i32)
+    t = {ops.seed: u32, ops.clock: i64, ops.stack_room: u1}.get(op.code, i32)
     v.need(op.type is t and op.attr is None, op, f"is {t}, without attribute")
 
 
@@ -555,7 +558,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.address: _address,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
-    ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
+    ops.stack_room: _launch_word, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
     ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
     ops.subgroup_read: _subgroup,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.options import CompileOptions
@@ -17,7 +17,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen import emit_control, emit_scalar
+from spirograd.llvmgen import abi, emit_control, emit_scalar
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
@@ -115,6 +115,15 @@ class GpuEmitter(FunctionEmitter):
         self.atomic_metadata = dialect.atomic_metadata
         self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
         self.claims: dict[BufferRef, str] = {}  # counter -> where the invocation keeps what it has claimed
+
+    def stack_limit(self, name: str) -> list[str]:
+        """From where the task begins: the stack has what the device was told to give, see `GPU_STACK`."""
+        here = f"call ptr {self.module.declare('llvm.stacksave.p0', 'ptr', '')}()"
+        return [
+            f"  {name}.begin = {here}",
+            f"  {name}.address = ptrtoint ptr {name}.begin to i64",
+            f"  {name} = sub i64 {name}.address, {GPU_STACK - abi.GPU_STACK_RESERVE}",
+        ]
 
     def address(self, ref: Any, index: Op) -> str:
         if not isinstance(ref, SharedRef):

@@ -18,6 +18,8 @@ from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 _WARP = 32
 # So many invocations leave 128 registers to each. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512, 2.39 with 1,024.
 _RESIDENT = 512
+# Architectures from this number on are known to no version of PTX before 7.3.
+_KNOWN_SINCE_7_3 = 87
 _TRIPLE = "nvptx64-nvidia-cuda"
 _CALL = re.compile(r"// callseq (\d+)")
 
@@ -92,11 +94,14 @@ NVPTX = Dialect(
 
 
 @by_thread
-def _target_machine(architecture: str) -> Any:
+def _target_machine(architecture: str, has_stack: bool) -> Any:
+    """``has_stack``: whether the code looks at the stack, which PTX 7.3 (CUDA 11.3) can."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask.
     features = "+ptx63" if architecture in ("sm_70", "sm_72") else ""
+    if has_stack and int(re.sub(r"\D", "", architecture)) < _KNOWN_SINCE_7_3:
+        features = "+ptx73"
     return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features=features, opt=3)
 
 
@@ -112,7 +117,7 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
-    machine = _target_machine(caps.cpu_name)
+    machine = _target_machine(caps.cpu_name, "@llvm.stacksave" in text)
     with closing(parse(text, machine)) as module:
         if options.optimize:
             optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)

@@ -96,13 +96,15 @@ def fault_error(site: FaultSite, words: Sequence[int], kernel: str) -> Spirograd
 _HINTS = {
     "tape": "launch the gradient again: its sizes will be found anew. What this launch added to gradients is wrong: clear them first. This "
     "comes of bounds that were changed through an address of one's own, or that have grown by far at once. Change them by spirograd, or "
-    "through memory that it hands out (`to_numpy(copy=False)`, DLPack), which is looked at before each launch"
+    "through memory that it hands out (`to_numpy(copy=False)`, DLPack), which is looked at before each launch",
+    "stack": "what the launch stored is not to be used. Use a loop where calls go that deep",
 }
 _EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {
     "tape": AdStackOverflow,
     "cells": OutOfDeviceMemory,
     "loop": SpirogradRuntimeError,
     "space": SpirogradRuntimeError,
+    "stack": SpirogradRuntimeError,
 }
 
 

@@ -105,6 +105,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.claim: emit_memory.emit_claim,
     ops.barrier: emit_memory.emit_barrier,
     ops.clock: emit_memory.emit_clock,
+    ops.stack_room: Unsupported("there are no functions that call themselves, for want of a stack"),
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
     ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,

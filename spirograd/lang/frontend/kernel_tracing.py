@@ -12,6 +12,7 @@ from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
+from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
@@ -98,6 +99,8 @@ def _trace(
     finally:
         context.set_trace(before)
     kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
+    if t.real_functions.recursive:
+        kernel = restate_calls(kernel)
     if trace.stops:
         kernel = apply_stops(kernel)
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)

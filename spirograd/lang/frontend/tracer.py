@@ -53,12 +53,13 @@ class VisitedCell(NamedTuple):
 
 class CalledFunction(NamedTuple):
     """A function that is called. ``model``: a value of the structure that it returns, or None; ``accesses``: what it does to memory;
-    ``loops``: whether it, or what it calls, has `for` loops."""
+    ``loops``: whether it, or what it calls, has `for` loops; ``recursive``: whether it may call itself."""
 
     function: Function
     model: Any
     accesses: tuple[tuple[str, Ref], ...]
     loops: bool
+    recursive: bool
 
 
 @dataclass(slots=True)

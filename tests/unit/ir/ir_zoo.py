@@ -138,6 +138,7 @@ function "stored" { (%i: i32)
     %was = cas[temps](%zero, %u, %u) : u32
     barrier()
     %now = clock() : i64
+    %room = stack_room() : u1
     call_memory[MemoryCall("stored", (("read", x), ("write", x)))](%i) : ()
     yield()
   }

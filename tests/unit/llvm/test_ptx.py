@@ -219,5 +219,8 @@ RECURSIVE = """  %one = const[1.0]() : f32
 
 def test_functions_that_call_themselves() -> None:
     text = FUNCTION.replace("  %m = rsqrt(%p) : f32\n  yield(%m)\n", RECURSIVE)
-    (binary,) = compile_kernel(parse(text), CAPS, CompileOptions(verify=True)).binaries
-    assert re.search(rb"call(.uni)? *\(retval", binary)
+    for architecture in ("sm_70", "sm_80", "sm_90", "sm_100"):
+        caps = replace(CAPS, cpu_name=architecture)
+        (binary,) = compile_kernel(parse(text), caps, CompileOptions(verify=True)).binaries
+        assert re.search(rb"call(.uni)? *\(retval", binary)
+        assert binary.count(b"stacksave.u64") == 2  # where the task begins, and the function
