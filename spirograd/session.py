@@ -18,7 +18,7 @@ import numpy as np
 from spirograd.base import knobs, spans
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeTypeError, render
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
@@ -59,6 +59,8 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
+        if config.detect_races and config.arch != "interpreter":
+            raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
@@ -82,6 +84,7 @@ class Session:
             group_size=config.default_gpu_block_dim,
             max_group_size=self.device.caps.group_limit,
             subgroup_size=self.device.caps.group_lanes,
+            detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,

@@ -70,8 +70,8 @@ LOG_LEVELS: Names = {name.upper(): name for name in ("trace", "debug", "info", "
 AXES: Names = {name: value for name, value in public(spirograd).items() if set(name) <= set("ijkl")}
 HINTS: Names = several(
     hints,
-    "assume_in_range block_local cache_read_only extension loop_unique no_activate pure rescale_index stop_grad",
-) | several(spirograd, "deactivate_all_snodes")
+    "assume_in_range block_local cache_read_only extension loop_unique pure rescale_index stop_grad",
+) | several(spirograd, "deactivate_all_snodes no_activate")
 
 MAIN: Names = {
     **{name: value for name, value in public(spirograd).items() if not name.startswith("Spirograd")},

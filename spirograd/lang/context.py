@@ -27,6 +27,7 @@ class LanguageOptions:
     group_size: int = 0  # of loops without `block_dim`; 0: the default
     max_group_size: int = 1024
     subgroup_size: int = 32
+    detect_races: bool = False
 
 
 @dataclass(slots=True)
