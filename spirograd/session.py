@@ -347,7 +347,9 @@ class Transfers:
 
     def _gradient(self, tensor: Any, label: str) -> Any:
         """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
-        but not where torch records nothing (`torch.no_grad()`)."""
+        but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
+        if not is_torch(tensor):
+            return tensor.grad
         recording = sys.modules["torch"].is_grad_enabled()
         if tensor.is_leaf or tensor.retains_grad:
             if tensor.grad is None and (self.gradients or recording):

@@ -42,6 +42,7 @@ distributed.init distributed.Partition
 graph graph_do_while graph_parallel graph_parallel_context checkpoint GraphStatus
 stream_parallel create_stream create_event Stream Event
 clock_counter clock_freq_hz
+ad.torch_function ad.torch_op ad.jax_function
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
