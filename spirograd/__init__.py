@@ -171,6 +171,7 @@ if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
     from spirograd import aot as aot
+    from spirograd import distributed as distributed
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
@@ -453,7 +454,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "aot", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

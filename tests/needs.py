@@ -31,8 +31,8 @@ RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
-_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb")
-_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg", "scipy")
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb", "mpirun")
+_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg", "scipy", "mpi4py")
 
 
 def _validation_layer() -> str | None:

@@ -37,6 +37,7 @@ types.sparse_matrix_builder linalg.SparseMatrixBuilder linalg.SparseSolver linal
 get_addr frexp python ArgPack types.argpack ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
 profiler.print_kernel_profiler_info
 aot.Module aot.load
+distributed.init distributed.Partition
 graph graph_do_while graph_parallel graph_parallel_context checkpoint GraphStatus
 stream_parallel create_stream create_event Stream Event
 clock_counter clock_freq_hz
