@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.near_names import NearNames
-
-if TYPE_CHECKING:
-    from spirograd.lang.data.tree import SNode
 
 _AXES = 12  # that a node of the family has positions for
 
@@ -53,11 +50,11 @@ class Inspected(NearNames):
         """The node by the names that it has below the surface of the family."""
         return NodePointer(self)
 
-    def _get_children(self: Any) -> list[SNode]:
+    def _get_children(self: Any) -> list[Inspected]:
         """The nodes right below this one."""
         return list(self.children)
 
-    def _path_from_root(self: Any) -> list[SNode]:
+    def _path_from_root(self: Any) -> list[Inspected]:
         """The nodes from the root to this one."""
         return list(self.path)
 
