@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -229,7 +229,7 @@ class CompiledKernel:
     binaries: tuple[bytes, ...] = ()
     temps_size: int = 0
     returns: tuple[tuple[DType, int], ...] = ()
-    faults: tuple[FaultSite, ...] = ()
+    faults: Sequence[FaultSite] = ()
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
     tapes: tuple[TapeInfo, ...] = ()

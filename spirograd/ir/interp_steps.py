@@ -16,6 +16,7 @@ from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_memory import Memory
+from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
 from spirograd.ir.nodes import BuiltIn, Op, TapeRef, TaskAttr, callee_of, ref_of
@@ -110,6 +111,8 @@ def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
     loop = LOOPS[op.code](c, op, c.region)
+    if c.races is not None and op.code is ops.for_ and op.attr.parallel:
+        loop = watched_loop(c.races, loop, c.entry(op.regions[0].params[0]))
 
     def step(env: Env) -> None:
         for steps in loop(env):
@@ -219,7 +222,7 @@ def _load(c: Compiler, op: Op) -> Step:
     assert ref is not None
     if isinstance(ref, TapeRef):
         return _load_tape(c, op)
-    locate, view, out = c.locate(op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
+    locate, view, out = locate_access(c, op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
     zero, truth = ref.dtype.np.type(0), ref.dtype is u1
 
     def step(env: Env) -> None:
@@ -239,7 +242,7 @@ def _store(c: Compiler, op: Op) -> Step:
     if isinstance(ref, TapeRef):
         return _store_tape(c, op)
     *indices, value = c.args(op)
-    locate, view = c.locate(op, ref, indices), c.view(ref)[0]
+    locate, view = locate_access(c, op, ref, indices), c.view(ref)[0]
 
     def step(env: Env) -> None:
         n = locate(env)
@@ -252,7 +255,7 @@ def _store(c: Compiler, op: Op) -> Step:
 def _atomic(c: Compiler, op: Op) -> Step:
     kind, ref = op.attr
     *indices, value = c.args(op)
-    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    locate, view, out = locate_access(c, op, ref, indices), c.view(ref)[0], c.entry(op)
     t, convert = ref.dtype, ref.dtype.np.type
     combine = ops.COMBINE[kind].evaluate if kind != "exchange" else lambda t, old, new: new
     assert combine is not None
@@ -272,7 +275,7 @@ def _atomic(c: Compiler, op: Op) -> Step:
 def _cas(c: Compiler, op: Op) -> Step:
     ref = op.attr
     *indices, expected, desired = c.args(op)
-    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    locate, view, out = locate_access(c, op, ref, indices), c.view(ref)[0], c.entry(op)
     t, convert = ref.dtype, ref.dtype.np.type
 
     def step(env: Env) -> None:
@@ -389,7 +392,7 @@ _MAKERS: dict[OpCode, Maker] = {
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
-    ops.clock: _clock, ops.stack_room: _stack_room,
+    ops.clock: _clock, ops.label: label, ops.stack_room: _stack_room,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip

@@ -328,6 +328,16 @@ class MemoryCall:
     found_in: Ref | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Attribute of ``label``: the memory to which the next ``count`` accesses are that it is about; None: it is about an iteration.
+    ``atomic``: those accesses count as atomic, whatever they are, because all of them store the same value."""
+
+    of: Ref | None = None
+    count: int = 0
+    atomic: bool = False
+
+
 # --- kernels -----------------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from spirograd.base.records import dataclass
 class OpCode:
     """One entry.
 
-    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "control" (decided by its regions) | "call" (stated by
+    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "label" | "control" (decided by its regions) | "call" (stated by
     its attribute) | "structure".
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
@@ -449,6 +449,14 @@ check = _op(
     "check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="lowered"
 )
 print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="lowered")
+label = _op(
+    "label",
+    None,
+    "label",
+    "attr Label; args: the index, as the program has it, of the element that the next accesses to that memory are to; without memory, of "
+    "the iteration of the parallel loop. For the interpreter, which finds races.",
+    level="kernel",
+)
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
 OUTSIDE = frozenset((arg, shape, seed, tape_word, thread_slot, builtin, slot))

@@ -21,6 +21,7 @@ from spirograd.ir.nodes import (
     FieldRef,
     Function,
     Kernel,
+    Label,
     LoopAttr,
     MemoryCall,
     Op,
@@ -48,7 +49,7 @@ _FLAGS: dict[OpCode, tuple[str, ...]] = {
     **dict.fromkeys((ops.and_, ops.or_, ops.xor), ("reassoc",)),
 }
 
-_IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call"))
+_IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call", "label"))
 
 
 class IRError(AssertionError):
@@ -538,17 +539,16 @@ def _subgroup(v: _Verifier, op: Op) -> None:
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 
-def _check(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, FaultSite), op, "takes a FaultSite")
-    v.need(bool(op.args) and op.args[0].type is u1, op, "the condition is u1")
-    v.need(tuple([a.type for a in op.args[1:]]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
-    v.need(op.type is VOID, op, "is void")
+def _report(v: _Verifier, op: Op) -> None:
+    checks, site = op.code is ops.check, FaultSite if op.code is ops.check else PrintSite
+    v.need(isinstance(op.attr, site) and op.type is VOID, op, f"takes a {site.__name__}, and is void")
+    v.need(not checks or (bool(op.args) and op.args[0].type is u1), op, "the condition is u1")
+    v.need(tuple([a.type for a in op.args[checks:]]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
 
 
-def _print(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, PrintSite), op, "takes a PrintSite")
-    v.need(tuple([a.type for a in op.args]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
-    v.need(op.type is VOID, op, "is void")
+def _label(v: _Verifier, op: Op) -> None:
+    integers = all(isinstance(a.type, DType) and a.type.is_int for a in op.args)
+    v.need(isinstance(op.attr, Label) and integers and op.type is VOID, op, "takes a Label and integers, and is void")
 
 
 # --- the tables ----------------------------------------------------------------------------------------------------------
@@ -556,12 +556,11 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.address: _address,
+    ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
-    ops.stack_room: _launch_word, ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
-    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
-    ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
-    ops.subgroup_read: _subgroup,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
+    ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
+    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read), _subgroup),
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -114,4 +114,5 @@ OP_MAP: dict[OpCode, Handler] = {
     # diagnostics
     ops.check: _KERNEL_LEVEL,
     ops.print_: _KERNEL_LEVEL,
+    ops.label: _KERNEL_LEVEL,
 }

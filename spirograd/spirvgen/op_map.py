@@ -114,4 +114,5 @@ OP_MAP: dict[OpCode, Handler] = {
     # diagnostics
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
+    ops.label: Unsupported("for the interpreter only"),
 }

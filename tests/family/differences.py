@@ -201,7 +201,7 @@ seen = k()
         "an error with the line",
     ),
     Difference(
-        "`block_local`, `cache_read_only`, `assume_in_range`, `no_activate`, `pure`",
+        "`block_local`, `cache_read_only`, `assume_in_range`, `pure`",
         "hints to the compiler",
         "accepted, without effect",
     ),

@@ -203,4 +203,4 @@ def _computes(op: Op) -> bool:
 def _has_effects(op: Op, effects: frozenset[str]) -> bool:
     if op.code.effect in _ACCESSING:
         return isinstance(ref_of(op), (FieldRef, ArrayRef))
-    return op.code.effect in effects or op.code in ir.ARGUMENTS or op.code is ir.call_memory
+    return op.code.effect in effects or op.code in ir.ARGUMENTS or op.code in (ir.call_memory, ir.label)

@@ -66,6 +66,8 @@ return i32_2
   check[FaultSite("assert", "n is {0}", (i32,))](%c, %i)
   print[PrintSite(("n = ", (0, ""), "\\n"), (i32,))](%i)
   for[LoopAttr(parallel=True, name="loop", group_size=64)](%zero, %i) : () { (%k: i32)
+    label[Label()](%k)
+    label[Label(of=a_b, count=1)](%k, %k)
     %old2 = atomic[("min", a_b)](%k, %k, %j) : i32
     yield()
   }
