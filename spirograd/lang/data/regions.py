@@ -209,7 +209,13 @@ def is_sparse(node: Any) -> bool:
 def make_regions(tree: Any) -> Regions:
     """The storage of a tree that is complete: see the head of this file."""
     regions = Regions()
-    make: Make = next(tree.root.places).field.hidden_field
+    hidden_field: Make = next(tree.root.places).field.hidden_field
+
+    def make(t: DType, name: str) -> Any:
+        field = hidden_field(t, name)
+        field.hidden = True
+        return field
+
     first = Region(type(tree)())
     first.cells = first.tree.root
     regions.all.append(first)
