@@ -84,6 +84,8 @@ class Session:
             group_size=config.default_gpu_block_dim,
             max_group_size=self.device.caps.group_limit,
             subgroup_size=self.device.caps.group_lanes,
+            reads_subgroups=self.device.caps.subgroup_read,
+            has_ballots=self.device.caps.subgroup_ballot,
             detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(
@@ -346,7 +348,9 @@ class Transfers:
 
     def _gradient(self, tensor: Any, label: str) -> Any:
         """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
-        but not where torch records nothing (`torch.no_grad()`)."""
+        but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
+        if not is_torch(tensor):
+            return tensor.grad
         recording = sys.modules["torch"].is_grad_enabled()
         if tensor.is_leaf or tensor.retains_grad:
             if tensor.grad is None and (self.gradients or recording):

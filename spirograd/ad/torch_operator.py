@@ -11,14 +11,11 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spirograd.ad.torch import COPY_HINT, TorchFunction, traced
+from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
+from spirograd.ad.torch import TorchFunction, traced
 from spirograd.ad.torch_second import contiguous
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
-from spirograd.ir import ops as ir
-from spirograd.ir.nodes import FieldRef, accesses_of
-from spirograd.lang import arithmetic
-from spirograd.lang.frontend.func import resolved_signature
+from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 
@@ -68,16 +65,7 @@ class _Operator:
         self.outputs = {name: (spec, parameters[name]) for name, spec in outputs.items()}
         self.inputs = {name: parameters[name] for name in self.function.inputs if name not in constants}
         self.tensors = [name for name, p in self.inputs.items() if isinstance(p, ArrayParameter)]
-        self.result = None if outputs else self._result_type()
-
-    def _result_type(self) -> DType:
-        annotation = resolved_signature(self.kernel.function).return_annotation
-        try:
-            return arithmetic.as_dtype(annotation)
-        except TypeError:
-            hint = '`outputs={"y": "x"}`: `y` is written, and has the shape of `x`'
-            problem = f"kernel `{self.label}` returns no number: name what it writes to"
-            raise SpirogradTypeError(problem, None, hint) from None
+        self.result = None if outputs else result_type(self.kernel)
 
     # --- registering -----------------------------------------------------------------------------------------------------
 
@@ -149,24 +137,16 @@ class _Operator:
         """The specialization for these arguments. Raise unless it is a function of them."""
         session, specialization, args = self.kernel.specialized(self.function.bound, values)
         if specialization not in self._checked:
-            self.function.check_writes(specialization)
-            self._refuse(specialization)
+            check_writes(self.kernel, specialization, self.outputs)
+            check_pure(
+                self.kernel,
+                specialization,
+                "an operator of torch, which merges and repeats calls",
+                "a tensor",
+                ", or use `sg.ad.torch_function`",
+            )
             self._checked.add(specialization)
         return session, specialization, args
-
-    def _refuse(self, specialization: Any) -> None:
-        problem = f"kernel `{self.label}` cannot be an operator of torch, which merges and repeats calls"
-        hint = "pass it as a tensor, or use `sg.ad.torch_function`"
-        if specialization.captures:
-            array = specialization.kernel.args[-1].name
-            raise SpirogradRuntimeError(render(f"{problem}: it uses the ndarray `{array}`", specialization.kernel.loc, hint))
-        for op in specialization.kernel.walk():
-            field = next((ref for _, ref in accesses_of(op) if isinstance(ref, FieldRef)), None)
-            if field is not None:
-                raise SpirogradRuntimeError(render(f"{problem}: it uses the field `{field.name}`", op.loc, hint))
-            if op.code is ir.seed:
-                text, other = f"{problem}: it draws random numbers", "pass random numbers as a tensor"
-                raise SpirogradRuntimeError(render(text, specialization.kernel.loc, other))
 
     # --- gradients -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +184,7 @@ class _Operator:
             tensor.grad = tensor.detach().new_zeros(tensor.shape)
         session, specialization, bound = self._check(values)
         made = self.kernel.grad.of(session, specialization)
-        made.check_bare(COPY_HINT)
+        made.check_bare(COPY_HINT.format(framework="torch"))
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
         made.launch(packer, adjoints[0].item() if self.result is not None and made.returned else None, None)
         return [tensor.grad for tensor in wanted]

@@ -79,6 +79,7 @@ THIRD_PARTY = {
     "vulkan": {"runtime"},
     "wgpu": {"runtime"},
     "torch": {"ad", "lang", "compat", "distributed"},
+    "jax": {"ad"},
     "mpi4py": {"distributed"},
     "rich": {"commands", "demo"},
     "matplotlib": {"demo"},
@@ -173,6 +174,7 @@ def test_interpreter_imports_no_compiler():
         "vulkan",
         "wgpu",
         "torch",
+        "jax",
         "matplotlib",
         *(f"spirograd.{m}" for m in ("compiler", "transforms", "autodiff", "gradients", "ad", "tools")),
     )

@@ -35,12 +35,14 @@ deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode t
 perf_dispatch eig make_spd svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 types.sparse_matrix_builder linalg.SparseMatrixBuilder linalg.SparseSolver linalg.MatrixFreeCG
 get_addr frexp python ArgPack types.argpack ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
+outer simt.Tile16x16 simt.Tile32x32
 profiler.print_kernel_profiler_info
 aot.Module aot.load
 distributed.init distributed.Partition
 graph graph_do_while graph_parallel graph_parallel_context checkpoint GraphStatus
 stream_parallel create_stream create_event Stream Event
 clock_counter clock_freq_hz
+ad.torch_function ad.torch_op ad.jax_function
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
