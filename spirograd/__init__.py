@@ -166,6 +166,7 @@ from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.recorded_graph import Graph
 from spirograd.lang.streams import Event, Stream, create_event, create_stream
 from spirograd.lang.struct import Struct
+from spirograd.lang.tiles import outer
 
 if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
@@ -392,6 +393,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "outer",
     "perf_dispatch",
     "polar_decompose",
     "popcnt",

@@ -84,6 +84,8 @@ class Session:
             group_size=config.default_gpu_block_dim,
             max_group_size=self.device.caps.group_limit,
             subgroup_size=self.device.caps.group_lanes,
+            reads_subgroups=self.device.caps.subgroup_read,
+            has_ballots=self.device.caps.subgroup_ballot,
             detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(

@@ -35,6 +35,7 @@ deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode t
 perf_dispatch eig make_spd svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 types.sparse_matrix_builder linalg.SparseMatrixBuilder linalg.SparseSolver linalg.MatrixFreeCG
 get_addr frexp python ArgPack types.argpack ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
+outer simt.Tile16x16 simt.Tile32x32
 profiler.print_kernel_profiler_info
 aot.Module aot.load
 distributed.init distributed.Partition
