@@ -72,7 +72,7 @@ def test_short_loop_in_a_long_one(session: Any, trips: int) -> None:
                 count = 0
                 for _ in range(trips):
                     v = v + (0.01 if count % 3 == 0 else -0.005) * v * v
-                    count += 1
+                    count += 1  # noqa: SIM113
                 v = v * 0.9
             z[i] = v
 
