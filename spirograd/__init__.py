@@ -139,6 +139,7 @@ from spirograd.lang.forms import (
     length,
     loop_config,
     ndrange,
+    no_activate,
     randn,
     random,
     static,
@@ -157,7 +158,6 @@ from spirograd.lang.hints import (
     cache_read_only,
     extension,
     loop_unique,
-    no_activate,
     pure,
     rescale_index,
     stop_grad,
@@ -166,11 +166,13 @@ from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.recorded_graph import Graph
 from spirograd.lang.streams import Event, Stream, create_event, create_stream
 from spirograd.lang.struct import Struct
+from spirograd.lang.tiles import outer
 
 if TYPE_CHECKING:
     from spirograd import ad, tools  # imported when they are first used
     from spirograd import algorithms as algorithms
     from spirograd import aot as aot
+    from spirograd import distributed as distributed
     from spirograd import linalg as linalg
     from spirograd import profiler as profiler
     from spirograd import simt as simt
@@ -391,6 +393,7 @@ __all__ = [
     "neg",
     "no_activate",
     "one",
+    "outer",
     "perf_dispatch",
     "polar_decompose",
     "popcnt",
@@ -453,7 +456,7 @@ if not TYPE_CHECKING:
         "spirograd",
         __all__,
         _later.LATER,
-        modules=("ad", "algorithms", "aot", "linalg", "profiler", "simt", "tools"),
+        modules=("ad", "algorithms", "aot", "distributed", "linalg", "profiler", "simt", "tools"),
         elsewhere={"GUI": "spirograd.tools"},
     )
 

@@ -38,6 +38,7 @@ from spirograd.transforms.checks.check_bounds import check_bounds
 from spirograd.transforms.checks.check_capabilities import check_capabilities
 from spirograd.transforms.checks.check_loops import check_loops
 from spirograd.transforms.checks.check_overflow import check_overflow
+from spirograd.transforms.checks.check_recursion import check_recursion
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
@@ -97,7 +98,7 @@ def compile_kernel(
         kernel = run.apply(check_barriers, kernel, "kernel")
         kernel = run.apply(exact_extrema, kernel, "kernel")
         kernel = run.apply(inline_some, kernel, "kernel")
-        for check, wanted in ((check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
+        for check, wanted in ((check_recursion, True), (check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
             kernel = run.apply(check, kernel, "kernel") if wanted else kernel
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
         if caps.target.generator is Generator.INTERPRETER:

@@ -18,7 +18,7 @@ import numpy as np
 from spirograd.base import knobs, spans
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeTypeError, render
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
@@ -59,6 +59,8 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
+        if config.detect_races and config.arch != "interpreter":
+            raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
@@ -82,6 +84,9 @@ class Session:
             group_size=config.default_gpu_block_dim,
             max_group_size=self.device.caps.group_limit,
             subgroup_size=self.device.caps.group_lanes,
+            reads_subgroups=self.device.caps.subgroup_read,
+            has_ballots=self.device.caps.subgroup_ballot,
+            detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(
             fast_math=config.fast_math,
@@ -343,7 +348,9 @@ class Transfers:
 
     def _gradient(self, tensor: Any, label: str) -> Any:
         """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
-        but not where torch records nothing (`torch.no_grad()`)."""
+        but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
+        if not is_torch(tensor):
+            return tensor.grad
         recording = sys.modules["torch"].is_grad_enabled()
         if tensor.is_leaf or tensor.retains_grad:
             if tensor.grad is None and (self.gradients or recording):

@@ -40,7 +40,7 @@ _optimized = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/text and tests/errors")
-    parser.addoption("--missed", metavar="NAME", help="run only the tests that the last run skipped because NAME was missing (needs.py)")
+    parser.addoption("--missed", metavar="NAMES", help="run only tests that the last run skipped for lack of NAMES (needs.py)")
     parser.addoption("--long", action="store_true", help="run the tests that are marked long, and no others")
 
 
@@ -62,9 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     needs.required()  # a misspelt name is an error at once
-    name = config.getoption("--missed")
-    if name is not None and name not in _missed(config):
-        raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
+    for name in filter(None, (config.getoption("--missed") or "").split(",")):
+        if name not in _missed(config):
+            raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
 
 
 def pytest_collection() -> None:
@@ -74,8 +74,8 @@ def pytest_collection() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any("::" in arg for arg in config.args):  # a test that is named runs
         _alternate(items)
-    long, name = config.getoption("--long"), config.getoption("--missed")
-    missed = None if name is None else set(_missed(config)[name])
+    long, names = config.getoption("--long"), config.getoption("--missed")
+    missed = None if names is None else {test for name in names.split(",") for test in _missed(config)[name]}
 
     def is_wanted(item: pytest.Item) -> bool:
         return (item.get_closest_marker("long") is not None) == long and (missed is None or item.nodeid in missed)

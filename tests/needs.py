@@ -1,8 +1,8 @@
 """What a test may need that a machine may lack: back ends, programs, Python packages.
 
 A missing thing is a skip whose reason begins with "missing <name>": the summary at the end of pytest counts and names them. What
-the environment variable SG_TEST_REQUIRE lists ("cpu,vulkan,torch") is a failure instead. `pytest --missed torch` runs the tests that
-the last run skipped because torch was missing.
+the environment variable SG_TEST_REQUIRE lists ("cpu,vulkan,torch") is a failure instead. `pytest --missed torch,jax` runs the tests
+that the last run skipped because one of these was missing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RARE = ("cuda", "amdgpu")
 _FOUND = [name for name in RARE if loader.available(name) is None or name in os.environ.get("SG_TEST_REQUIRE", "")]
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
-_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb")
-_PACKAGES = ("tinygrad", "torch", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg", "scipy")
+_PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb", "mpirun")
+_PACKAGES = ("tinygrad", "torch", "jax", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg", "scipy", "mpi4py")
 
 
 def _validation_layer() -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spirograd.ad.custom import checkpoint, clear_all_gradients, grad_for, grad_replaced, no_grad
 from spirograd.ad.forward_mode import FwdMode
 from spirograd.ad.gradcheck import gradcheck
+from spirograd.ad.jax_functions import jax_function
 from spirograd.ad.second_order import hvp
 from spirograd.ad.sizings import Sizings, sizings
 from spirograd.ad.tape import Tape
@@ -24,6 +25,7 @@ __all__ = [
     "grad_replaced",
     "gradcheck",
     "hvp",
+    "jax_function",
     "no_grad",
     "sizings",
     "torch_function",

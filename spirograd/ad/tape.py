@@ -393,6 +393,11 @@ class Tape(context.Recorder, NearNames):
         """Whether launches are recorded. See `context.Recorder`."""
         return self._paused is None
 
+    @property
+    def checks_gradients(self) -> bool:
+        """Whether launches run again with other values: see ``grad_check``."""
+        return self._check is not None
+
     def with_reverse(self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> Any:
         """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
         as of `run_aside`. See `context.Recorder`."""

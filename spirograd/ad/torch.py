@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.entries import derivative_footprint_of, memory_of
+from spirograd.ad.entries import derivative_footprint_of
 from spirograd.ad.memories import Collector
+from spirograd.ad.pure_kernels import COPY_HINT, check_writes
 from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
-from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
-
-# Tapes save what a kernel overwrites, but torch's own graph takes their place.
-COPY_HINT = "have the kernel write to another array than it reads: torch then keeps the one that it reads"
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -84,14 +81,6 @@ class TorchFunction:
         like = next((t for t in tensors if t.is_floating_point()), None)
         return torch.zeros(tuple(found), dtype=None if like is None else like.dtype, device=None if like is None else like.device)
 
-    def check_writes(self, specialization: Any) -> None:
-        """Raise if the kernel writes to a tensor that torch does not know to change."""
-        allowed = set(self.outputs)
-        for ref in memory_of(specialization.kernel, ("write", "atomic")):
-            if isinstance(ref, ArrayRef) and ref.name not in allowed:
-                label = f"kernel `{self.kernel.function.__name__}` writes to `{ref.name}`, which is not among the outputs"
-                raise SpirogradRuntimeError(render(label, None, f"name it: `outputs=[{ref.name!r}, ...]`"))
-
     def _check_copied(self, values: dict[str, Any]) -> None:
         """Raise if a number requires a gradient: numbers are copied into the launch, and gradients do not flow back to them."""
         for name in self.kernel.copied():
@@ -104,7 +93,7 @@ class TorchFunction:
         """Launch the kernel on detached tensors: its result, its plan's number of the launch, and copies of the fields and ndarrays that
         the gradient reads; arrays of NumPy in ``kept`` are replaced by copies. Torch keeps its tensors only. None: there is no gradient."""
         _, specialization, args = self.kernel.specialized(self.bound, values)
-        self.check_writes(specialization)
+        check_writes(self.kernel, specialization, self.outputs)
         self._check_copied(values)
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
@@ -127,7 +116,7 @@ class TorchFunction:
         """Launch the gradient on the same tensors, whose ``grad`` it uses, and on memory as it was ``saved``."""
         session, specialization, args = self.kernel.specialized(self.bound, values)
         made = self.kernel.grad.of(session, specialization)
-        made.check_bare(COPY_HINT)
+        made.check_bare(COPY_HINT.format(framework="torch"))
         try:
             for memory in saved:
                 memory.swap()

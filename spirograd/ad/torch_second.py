@@ -1,4 +1,4 @@
-"""Second derivatives of `torch_function`: gradients of kernels as functions that torch differentiates.
+"""Second derivatives of `torch_function` and `torch_op`: gradients of kernels as functions that torch differentiates.
 
 For a kernel y = f(x) and an adjoint g of y, the gradient is J(x)^T g. For a cotangent u of that gradient, its derivative by g is J(x) u,
 the tangent of y along u; and by x it is the Hessian of <g, f> times u. Forward mode over reverse mode gives both, as in `hvp`. It runs on
@@ -11,13 +11,12 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spirograd.ad.entries import Arguments, footprint_of
 from spirograd.ad.memories import Collector
-from spirograd.ad.second_order import second_of, tangents_of
-from spirograd.ad.versions import Saved, Stored, memory_identity
+from spirograd.ad.second_run import SecondRun, copies_of
+from spirograd.ad.versions import Saved
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
-from spirograd.ir.nodes import ArrayRef, FieldRef
+from spirograd.ir.nodes import FieldRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 
@@ -74,110 +73,40 @@ class Call:
     def second(self, adjoints: Sequence[Any], tensors: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The derivatives of `gradient` along ``cotangents``: by the adjoints, and by the arguments."""
         given = {name: u for name, u in zip(self.values, cotangents) if u is not None and name in self.wanted}
-        second = _Second(self, tensors, given)
-        second.run({name: a for name, a in zip(self.outputs, adjoints) if name in self.wanted})
+        arguments = self.arguments(tensors)
+        run = self._run(arguments, given)
+        by_adjoints: list[Any] = []
+        with run.block(self.outputs, self.zeros):
+            run.forward()
+            for name, adjoint in zip(self.outputs, adjoints):
+                active = name in self.wanted
+                by_adjoints.append(run.arrays[name].dual.to_torch(adjoint.device) if active else None)
+                if active:
+                    run.arrays[name].grad.from_torch(adjoint)
+            run.reverse()
+        found = [self._hessian(run, name, arguments[name]) for name in self.values]
         if self.outputs:
-            by_adjoints = [second.tangents.get(name) for name in self.outputs]
-            return by_adjoints, [second.hessian(name) for name in self.values]
-        along = sum((second.gradient(name) * u).sum() for name, u in given.items())
-        by_values = [second.hessian(name) for name in self.values]
-        return [along], [None if h is None else h * adjoints[0] for h in by_values]
+            return by_adjoints, found
+        along = sum((run.arrays[name].grad.to_torch(u.device) * u).sum() for name, u in given.items())
+        return [along], [None if h is None else h * adjoints[0] for h in found]
 
+    def _run(self, arguments: dict[str, Any], given: dict[str, Any]) -> SecondRun:
+        """A run on copies of the tensors, with tangents ``given`` by name."""
+        function = self.function
+        tensors = {name: arguments[name] for name, value in self.values.items() if value is None}
+        arrays = copies_of(function.kernel, tensors, self.wanted)
+        for name, array in arrays.items():
+            if name not in self.zeros:
+                array.from_torch(tensors[name])
+        for name, cotangent in given.items():
+            arrays[name].dual.from_torch(cotangent)
+        return SecondRun(function.kernel, function.bound, arguments, arrays, "torch", self.number, self.saved)
 
-class _Second:
-    """One run of a kernel and its gradient in forward mode."""
-
-    def __init__(self, call: Call, tensors: Sequence[Any], cotangents: dict[str, Any]) -> None:
-        function, self.call = call.function, call
-        values = call.arguments(tensors)
-        kernel = self.kernel = function.kernel
-        _, specialization, args = kernel.specialized(function.bound, values)
-        external = Arguments(kernel, specialization, args).external
-        decls = {id(array): specialization.kernel.args[k] for k, (array, _, _) in external.items()}
-        self.arrays: dict[str, Any] = {
-            n: _as_ndarray(values[n], decls[id(values[n])]) for n, v in call.values.items() if v is None and id(values[n]) in decls
-        }
-        for name in call.zeros:
-            self.arrays[name].fill(0.0)
-        for name, cotangent in cotangents.items():
-            self.arrays[name].dual.from_torch(cotangent)
-        self.devices = {name: values[name].device for name in self.arrays}
-        self.session, self.specialization, self.args = kernel.specialized(function.bound, {**values, **self.arrays})
-        self.tangents: dict[str, Any] = {}
-
-    def run(self, adjoints: dict[str, Any]) -> None:
-        """Find ``tangents`` of outputs, `gradient` and `hessian`. Other memory is left as it is."""
-        others = self._others()
-        gradients = [whole for whole in others if whole.has_grad()]
-        for whole in gradients:
-            whole.make_duals()
-        first = tangents_of(self.session, self.kernel, self.specialization)
-        second = second_of(self.session, self.kernel, self.specialization)
-        self._refuse(second)
-        for memory in self.call.saved:
-            memory.swap()
-        kept = [Saved(Stored("", memory), None) for whole in others for memory in (whole, *([whole.grad] if whole.has_grad() else ()))]
-        try:
-            for whole in gradients:
-                for shadow in (whole.grad, whole.dual, whole.grad.dual):
-                    shadow.fill(0.0)
-            packer = self.kernel.pack(self.session, self.specialization, self.args)
-            first.plan.main.launch(packer.scalars, packer.arrays, first.trees, drawn=self.call.number)
-            for name, adjoint in adjoints.items():
-                self.tangents[name] = self._tensor(name, self.arrays[name].dual)
-                self.arrays[name].grad.from_torch(adjoint)
-            packer = self.kernel.pack(self.session, self.specialization, self.args, gradients=True)
-            second.launch(packer, 1.0 if second.returned else None, self.call.number)
-        finally:
-            for memory in (*kept, *self.call.saved):
-                memory.swap()
-
-    def hessian(self, name: str) -> Any:
+    def _hessian(self, run: SecondRun, name: str, value: Any) -> Any:
         """The derivative by an argument; None for an output, whose former values no gradient depends on, and where torch asks for none."""
-        if name not in self.call.needed or name in self.call.function.outputs:
+        if name not in self.needed or name in self.function.outputs:
             return None
-        return self._tensor(name, self.arrays[name].grad.dual)
-
-    def gradient(self, name: str) -> Any:
-        return self._tensor(name, self.arrays[name].grad)
-
-    def _tensor(self, name: str, array: Any) -> Any:
-        return array.to_torch(self.devices[name])
-
-    def _others(self) -> list[Any]:
-        """The fields and ndarrays that the kernel uses beside the tensors: those that it writes, or that have gradients."""
-        own = {id(array) for array in self.arrays.values()}
-        arrays = Collector(self.kernel, self.specialization, self.args).arrays
-        found: dict[Any, Any] = {}
-        footprint = footprint_of(self.specialization)
-        written = {access.arg if access.arg is not None else access.key for access in footprint.written}
-        for access in footprint.used:
-            whole = access.whole if access.arg is None else arrays[access.arg]
-            if id(whole) in own or (access.arg is not None and not isinstance(whole, Ndarray)):
-                continue
-            if (access.key if access.arg is None else access.arg) in written or whole.has_grad():
-                found[memory_identity(whole)[0]] = whole
-        return list(found.values())
-
-    def _refuse(self, second: Any) -> None:
-        """Raise for what would be wrong."""
-        derivative, call = second.derivative, self.call
-        before = [
-            n for n in derivative.residuals if isinstance(n.ref, ArrayRef) and n.ref.name in call.outputs and n.ref.name not in call.zeros
-        ]
-        if before or derivative.saving is not None:
-            name = before[0].ref.name if before else derivative.saving.loads[0].ref.name
-            problem = f"second derivatives of {second.label} need `{name}` as it was before the kernel, which torch does not keep"
-            raise SpirogradRuntimeError(render(problem, before[0].loc if before else None, "let `torch_function` allocate what it writes"))
-
-
-def _as_ndarray(tensor: Any, decl: Any) -> Ndarray:
-    shape = tuple(tensor.shape)[: tensor.ndim - len(decl.element_shape)]
-    array = Ndarray(decl.dtype, shape, decl.element_shape, tensor.requires_grad)
-    array.from_torch(tensor)
-    if tensor.requires_grad:
-        array.make_duals()
-    return array
+        return run.arrays[name].grad.dual.to_torch(value.device)
 
 
 def contiguous(tensor: Any) -> Any:

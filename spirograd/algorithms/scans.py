@@ -1,258 +1,58 @@
-"""Inclusive and exclusive scans of any associative operation, and reductions.
-
-Elements are divided into chunks (tiles of a workgroup on GPUs, long stretches on CPUs): each is reduced, the results are scanned, and each
-chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990).
-"""
+"""Inclusive and exclusive scans of any associative operation, and reductions, for users."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, has_groups, reads_subgroups, scratch
+from spirograd.algorithms.checks_and_scratch import Array, checked
 from spirograd.algorithms.recorded import need_gradient, refuse, tape
+from spirograd.algorithms.scan_gradients import REDUCTIONS, SCANS, clear
+from spirograd.algorithms.scan_passes import NAMED, reduced, scan
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.ir.ops import identity
-from spirograd.lang import arithmetic, forms
 from spirograd.lang.data.ndarray import ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.decorators import kernel
-from spirograd.lang.frontend.func import func
 from spirograd.lang.scalar import describe
-from spirograd.simt import block, subgroup
-from spirograd.types import template
-
-_THREADS, _EACH = 256, 8
-_TILE = _THREADS * _EACH
-BANKS = 32  # of shared memory
-
-
-@func
-def _add(a, b):
-    return a + b
-
-
-@func
-def _mul(a, b):
-    return a * b
-
-
-@func
-def _min(a, b):
-    return arithmetic.min(a, b)
-
-
-@func
-def _max(a, b):
-    return arithmetic.max(a, b)
-
-
-_NAMED = {"add": _add, "mul": _mul, "min": _min, "max": _max}
-
-# mypy: disable-error-code="no-untyped-def, valid-type"
-
-
-@kernel
-def _reduce_chunks(x: template(), totals: template(), n: int, length: int, count: int, op: template()):
-    for c in range(count):
-        total = x[c * length]
-        for k in range(c * length + 1, arithmetic.min((c + 1) * length, n)):
-            total = op(total, x[k])
-        totals[c] = total
-
-
-@kernel
-def _scan_few(x: template(), n: int, op: template()):
-    forms.loop_config(serialize=True)
-    for k in range(1, n):
-        x[k] = op(x[k - 1], x[k])
-
-
-@kernel
-def _scan_chunks(x: template(), out: template(), totals: template(), n: int, length: int, count: int, op: template(), start: template()):
-    for c in range(count):
-        k = c * length
-        total = x[k]
-        if c > 0:
-            total = op(totals[c - 1], total)
-        if forms.static(start is None):
-            out[k] = total
-        else:
-            out[k] = arithmetic.cast(start, out.dtype)
-            if c > 0:
-                out[k] = totals[c - 1]
-        for j in range(k + 1, arithmetic.min(k + length, n)):
-            before = total
-            total = op(total, x[j])
-            if forms.static(start is None):
-                out[j] = total
-            else:
-                out[j] = before
-
-
-@func
-def padded(k):
-    """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
-    return k + k // BANKS
-
-
-@func
-def scan_of_block(value, shared, op: template()):
-    """The inclusive scan over a block of at most `_THREADS` threads, left in ``shared``, too: an array with an element for each."""
-    t = block.thread_idx()
-    if forms.static(reads_subgroups()):
-        value = _scan_by_subgroups(value, shared, t, op)
-    else:
-        shared[t] = value
-        block.sync()
-        for step in forms.static(range(_THREADS.bit_length() - 1)):
-            other = shared[arithmetic.max(t - (1 << step), 0)]
-            if t >= 1 << step:
-                value = op(other, value)
-            block.sync()
-            shared[t] = value
-            block.sync()
-    return value
-
-
-@func
-def _scan_by_subgroups(value, shared, t, op: template()):
-    lanes = forms.static(subgroup.group_size())
-    lane = t % lanes
-    for step in forms.static(range(lanes.bit_length() - 1)):
-        other = subgroup.shuffle(value, arithmetic.max(lane - (1 << step), 0))
-        if lane >= 1 << step:
-            value = op(other, value)
-    shared[t] = value
-    block.sync()
-    if t >= lanes:
-        before = shared[lanes - 1]
-        for number in range(1, t // lanes):
-            before = op(before, shared[number * lanes + lanes - 1])
-        value = op(before, value)
-    block.sync()
-    shared[t] = value
-    block.sync()
-    return value
-
-
-@kernel
-def _reduce_tiles(x: template(), totals: template(), n: int, threads: int, op: template()):
-    forms.loop_config(block_dim=_THREADS)
-    for i in range(threads):
-        shared = block.SharedArray(_THREADS, x.dtype)
-        first = i * _EACH
-        total = x[first]
-        for k in range(first + 1, arithmetic.min(first + _EACH, n)):
-            total = op(total, x[k])
-        total = scan_of_block(total, shared, op)
-        if block.thread_idx() == _THREADS - 1 or i == threads - 1:
-            totals[i // _THREADS] = total
-
-
-@kernel
-def _scan_tiles(x: template(), out: template(), totals: template(), n: int, threads: int, op: template(), start: template()):
-    forms.loop_config(block_dim=_THREADS)
-    for i in range(threads):
-        shared = block.SharedArray(_THREADS, x.dtype)
-        staged = block.SharedArray(_TILE + _TILE // BANKS, x.dtype)
-        t, tile = block.thread_idx(), i // _THREADS
-        live = arithmetic.min(_THREADS, threads - tile * _THREADS)
-        have = arithmetic.min(_TILE, n - tile * _TILE)
-        for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
-            staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
-        block.sync()
-        first, last = t * _EACH, arithmetic.min((t + 1) * _EACH, have)
-        total = staged[padded(first)]
-        for k in range(first + 1, last):
-            total = op(total, staged[padded(k)])
-        scan_of_block(total, shared, op)
-        before = total  # of what comes before the elements of this thread
-        some = tile > 0 or t > 0
-        if t > 0:
-            before = shared[t - 1]
-            if tile > 0:
-                before = op(totals[tile - 1], before)
-        elif tile > 0:
-            before = totals[tile - 1]
-        for k in range(first, last):
-            value = staged[padded(k)]
-            if some:
-                value = op(before, value)
-            if forms.static(start is None):
-                staged[padded(k)] = value
-            else:
-                staged[padded(k)] = before
-                if not some:
-                    staged[padded(k)] = arithmetic.cast(start, x.dtype)
-            before = value
-            some = True
-        block.sync()
-        for k in range(-(-(have - t) // live)):
-            out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
-
-
-def _scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:
-    if n == 0:
-        return
-    if not has_groups():
-        length, count = chunks_of(n)
-        totals = scratch(f"totals{level}", x.dtype, count)
-        _reduce_chunks(x, totals, n, length, count, op)
-        _scan_few(totals, count, op)
-        _scan_chunks(x, out, totals, n, length, count, op, start)
-        return
-    threads, tiles = -(-n // _EACH), -(-n // _TILE)
-    totals = scratch(f"totals{level}", x.dtype, tiles)
-    if tiles > 1:
-        _reduce_tiles(x, totals, n, threads, op)
-        _scan(totals, totals, tiles, op, None, level + 1)
-    _scan_tiles(x, out, totals, n, threads, op, start)
-
-
-@kernel
-def _take_reversed(grad: template(), flow: template(), n: int):
-    for k in range(n):
-        flow[n - 1 - k] = grad[k]
-        grad[k] = 0.0
-
-
-@kernel
-def _add_reversed(flow: template(), grad: template(), n: int):
-    for k in range(n):
-        grad[k] = grad[k] + flow[n - 1 - k]
 
 
 def _scan_of_user(x: Array, out: Array, n: int, op: Any, start: Any, name: str) -> None:
-    """A scan that tapes differentiate: the gradient of sums from the front is sums from the back."""
+    """A scan that tapes differentiate."""
     combine, recording = _operation(op), tape()
     if recording is None:
-        _scan(x, out, n, combine, start)
+        scan(x, out, n, combine, start)
         return
+    adjoint: Any = None
     if x.has_grad():
-        if combine is not _add:
-            refuse(name, _without_derivative(op), "scan with `add`")
+        adjoint = _adjoint(SCANS, op, name)(x, n, start is not None)
         need_gradient(out, "out", name)
 
+    def run() -> None:
+        if adjoint is not None:
+            adjoint.before(x)
+        scan(x, out, n, combine, start)
+        if adjoint is not None:
+            adjoint.after(out)
+
     def reverse() -> None:
-        if out.has_grad():
-            flow = scratch("reverse", x.dtype, n)
-            _take_reversed(out.grad, flow, n)
-            if x.has_grad():
-                _scan(flow, flow, n, _add, None if start is None else 0.0)
-                _add_reversed(flow, x.grad, n)
+        if adjoint is not None:
+            adjoint.send(out.grad, x.grad)
+        elif out.has_grad():
+            clear(out.grad, n)
 
-    recording.with_reverse(lambda: _scan(x, out, n, combine, start), reverse, (x,))
+    recording.with_reverse(run, reverse, (x,))
 
 
-def _without_derivative(op: Any) -> str:
-    return f"with `op={op!r}` has no derivative" if isinstance(op, str) else "by a function has no derivative"
+def _adjoint(table: dict[str, Any], op: Any, name: str) -> Any:
+    if not isinstance(op, str):
+        refuse(name, "by a function has no derivative", f"use one of the operations {', '.join(table)}")
+    return table[op]
 
 
 def _operation(op: Any) -> Any:
     if isinstance(op, str):
-        if op not in _NAMED:
-            raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(_NAMED)}, or an associative `@sg.func`")
-        return _NAMED[op]
+        if op not in NAMED:
+            raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(NAMED)}, or an associative `@sg.func`")
+        return NAMED[op]
     return op
 
 
@@ -260,8 +60,9 @@ def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
     One-dimensional fields or ndarrays of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is None. Tapes
-    differentiate sums, and raise SpirogradUnsupportedError for other operations on memory with gradients. Raises SpirogradTypeError and
-    SpirogradValueError for arrays that do not fit, and for other names of operations.
+    differentiate operations with names; of "min" and "max" the first of equal elements gets the gradient, and products may have zeros. For
+    functions of memory with gradients they raise SpirogradUnsupportedError. Raises SpirogradTypeError and SpirogradValueError for arrays
+    that do not fit, and for other names of operations.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -290,71 +91,38 @@ def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
     """All elements of ``x``, a one-dimensional field or ndarray, combined by ``op``, as for `inclusive_scan`: a number, for which Python
     waits, or None if ``out`` takes it, a field or ndarray of one element.
 
-    Tapes differentiate sums with ``out``; a number that Python has gets no gradient. Of no elements it is the identity. Raises
-    SpirogradValueError for no elements and a function, whose identity is not known, and SpirogradTypeError for another ``out``.
+    Tapes differentiate operations with names, as of `inclusive_scan`, with ``out``; a number that Python has gets no gradient. Of no
+    elements it is the identity. Raises SpirogradValueError for no elements and a function, whose identity is not known, and
+    SpirogradTypeError for another ``out``.
     """
     n, combine = checked(x, "x"), _operation(op)
     if out is not None and (not isinstance(out, (ScalarField, ScalarNdarray)) or out.shape not in ((), (1,)) or out.dtype is not x.dtype):
         raise SpirogradTypeError(f"`out`: expected a field or ndarray of one {x.dtype}, got {describe(out)}")
     recording = tape()
     if recording is None:
-        return _reduce(x, n, op, combine, out)
+        return reduced(x, n, op, combine, out)
+    adjoint: Any = None
     if out is not None and x.has_grad():
-        if combine is not _add:
-            refuse("reduce", _without_derivative(op))
+        adjoint = _adjoint(REDUCTIONS, op, "reduce")(x, n, False)
         need_gradient(out, "out", "reduce")
 
+    def run() -> Any:
+        if adjoint is not None:
+            adjoint.before(x)
+        number = reduced(x, n, op, combine, out)
+        if adjoint is not None:
+            adjoint.after(out)
+        return number
+
     def reverse() -> None:
-        if out is not None and out.has_grad():
-            if x.has_grad():
-                _add_to_all(out.grad, x.grad, n)
+        if out is None:
+            return
+        if adjoint is not None:
+            adjoint.send(out.grad, x.grad)
+        if out.has_grad():
             out.grad.fill(0)
 
-    return recording.with_reverse(lambda: _reduce(x, n, op, combine, out), reverse, () if out is None else (x,))
-
-
-@kernel
-def _add_to_all(flow: template(), grad: template(), n: int):
-    for k in range(n):
-        if forms.static(len(flow.shape) == 0):
-            grad[k] = grad[k] + flow[None]
-        else:
-            grad[k] = grad[k] + flow[0]
-
-
-@kernel
-def _store_first(x: template(), out: template()):
-    if forms.static(len(out.shape) == 0):
-        out[None] = x[0]
-    else:
-        out[0] = x[0]
-
-
-def _reduce(x: Array, n: int, op: Any, combine: Any, out: Array | None) -> Any:
-    if n == 0:
-        if not isinstance(op, str):
-            raise SpirogradValueError("`x` has no elements, and the identity of a function is not known: check the length first")
-        if out is None:
-            return identity(op, x.dtype)
-        out.fill(identity(op, x.dtype))
-        return None
-    level = 0
-    while n > 1:
-        if has_groups():
-            count = -(-n // _TILE)
-            totals = scratch(f"totals{level}", x.dtype, count)
-            _reduce_tiles(x, totals, n, -(-n // _EACH), combine)
-        else:
-            length, count = chunks_of(n)
-            if count == 1:
-                length = n
-            totals = scratch(f"totals{level}", x.dtype, count)
-            _reduce_chunks(x, totals, n, length, count, combine)
-        x, n, level = totals, count, level + 1
-    if out is None:
-        return x[0]
-    _store_first(x, out)
-    return None
+    return recording.with_reverse(run, reverse, () if out is None else (x,))
 
 
 class PrefixSumExecutor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from spirograd.algorithms.checks_and_scratch import Array, checked, scratch
 from spirograd.algorithms.recorded import nothing, tape
-from spirograd.algorithms.scans import _add, _scan
+from spirograd.algorithms.scan_passes import add, scan
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang import arithmetic, forms
@@ -71,7 +71,7 @@ def _histogram(x: template(), counts: template(), n: int, bins: int):
 
 
 def _scanned(places: Array, n: int) -> int:
-    _scan(places, places, n, _add, None)
+    scan(places, places, n, add, None)
     return int(places[n - 1])
 
 

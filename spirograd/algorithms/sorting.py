@@ -12,7 +12,7 @@ from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, scratch
 from spirograd.algorithms.recorded import nothing, tape, tape_of
-from spirograd.algorithms.scans import BANKS, _add, _scan, padded, scan_of_block
+from spirograd.algorithms.scan_passes import BANKS, add, padded, scan, scan_of_block
 from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang import arithmetic, forms
@@ -124,7 +124,7 @@ def _place_tiles(
         total = 0
         for d in range(_DIGITS):
             total += mine[padded(t * _DIGITS + d)]
-        before = scan_of_block(total, sums, _add) - total
+        before = scan_of_block(total, sums, add) - total
         for d in range(_DIGITS):
             count = mine[padded(t * _DIGITS + d)]
             mine[padded(t * _DIGITS + d)] = before
@@ -183,7 +183,7 @@ def _sort(keys: Array, values: Array | None, n: int) -> None:
 
 
 def _from_counts(counts: Array, n: int) -> None:
-    _scan(counts, counts, n, _add, 0)
+    scan(counts, counts, n, add, 0)
 
 
 def parallel_sort(keys: Array, values: Array | None = None) -> None:

@@ -204,7 +204,9 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.vec, ops.extract, ops.insert, ops.select), _VECTOR),
     **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),
     ops.clock: NoGradient("a clock depends on nothing"),
-    **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_read), NoGradient("groups of threads have no derivatives")),
+    ops.label: NoGradient("dropped before differentiation"),
+    ops.stack_room: NoGradient("functions that call themselves have no derivatives"),
+    **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_read, ops.subgroup_ballot), NoGradient("groups of threads have no derivatives")),
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle), NoGradient("device IR only")),
     **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.task), _CONTROL),
 }

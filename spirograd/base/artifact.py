@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -229,7 +229,7 @@ class CompiledKernel:
     binaries: tuple[bytes, ...] = ()
     temps_size: int = 0
     returns: tuple[tuple[DType, int], ...] = ()
-    faults: tuple[FaultSite, ...] = ()
+    faults: Sequence[FaultSite] = ()
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
     tapes: tuple[TapeInfo, ...] = ()
@@ -255,6 +255,9 @@ class CompiledKernel:
 FAULT_FLAG, FAULT_SITE, FAULT_LAUNCH, FAULT_OPERANDS, FAULT_LOOPS = 0, 1, 2, 4, 32
 FAULT_LOOP_SITES = 1024
 FAULT_WORDS = FAULT_LOOPS + FAULT_LOOP_SITES
+# Bytes of stack of each thread of a GPU for functions that call themselves: 1,000 calls of a small one. The driver allocates it for all
+# threads that run at once: 4 GiB on an H200.
+GPU_STACK = 16 << 10
 FAULT_MAX_OPERANDS = (FAULT_LOOPS - FAULT_OPERANDS) // 2
 # The print ring, in 32-bit words: 0 words claimed so far (may run past the capacity: the excess was lost), 1 capacity in words,
 # from 2 on records: site index, launch number, then each value as two words (low, high).

@@ -9,7 +9,7 @@ from spirograd.base.records import dataclass
 class CompileOptions:
     """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass.
     ``warn_of_overflow``: the checks of overflow print and go on. ``locate_nan``: check gradients step by step for NaN. ``detect_races``:
-    find those of the threads of a group, in shared memory; the interpreter can. ``unfused_by``: the setting by which all parallel loops
+    find those of iterations of a parallel loop; the interpreter can. ``unfused_by``: the setting by which all parallel loops
     stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops
     are fused where that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of tapes even where
     the host could evaluate them, for programs that launch kernels without this runtime."""

@@ -21,7 +21,7 @@ from spirograd.runtime.offline_cache import Cache, default_folder
 
 HELP = "report back ends, devices, features, missing tools"
 
-_PACKAGES = ("numpy", "llvmlite", "vulkan", "wgpu", "torch", "rich", "matplotlib", "pytest")
+_PACKAGES = ("numpy", "llvmlite", "vulkan", "wgpu", "torch", "jax", "rich", "matplotlib", "pytest")
 _VECTOR_FEATURES = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512fp16", "neon", "fullfp16", "sve", "sve2", "v")
 _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _SDK = "the Vulkan SDK, https://vulkan.lunarg.com"

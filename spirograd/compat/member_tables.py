@@ -70,8 +70,8 @@ LOG_LEVELS: Names = {name.upper(): name for name in ("trace", "debug", "info", "
 AXES: Names = {name: value for name, value in public(spirograd).items() if set(name) <= set("ijkl")}
 HINTS: Names = several(
     hints,
-    "assume_in_range block_local cache_read_only extension loop_unique no_activate pure rescale_index stop_grad",
-) | several(spirograd, "deactivate_all_snodes")
+    "assume_in_range block_local cache_read_only extension loop_unique pure rescale_index stop_grad",
+) | several(spirograd, "deactivate_all_snodes no_activate")
 
 MAIN: Names = {
     **{name: value for name, value in public(spirograd).items() if not name.startswith("Spirograd")},
@@ -152,8 +152,8 @@ MODULES: dict[str, Names] = {
     "algorithms": public(algorithms),
     "linalg": public(linalg),
     "aot": {},
-    **{f"{path}simt": {} for path in ("", "lang.")},
-    **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in simt.__all__},
+    **{f"{path}simt": several(simt, "Tile16x16 Tile32x32") for path in ("", "lang.")},
+    **{f"{path}simt.{name}": public(getattr(simt, name)) for path in ("", "lang.") for name in ("block", "grid", "subgroup", "warp")},
     "profiler": public(profiler),
     "profiler.kernel_profiler": {name: value for name, value in public(profiler).items() if "kernel_profiler" in name},
     "profiler.scoped_profiler": several(profiler, "print_scoped_profiler_info clear_scoped_profiler_info"),

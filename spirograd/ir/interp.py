@@ -20,6 +20,7 @@ from spirograd.base.dtypes import u32
 from spirograd.base.python_limits import deep_recursion
 from spirograd.base.records import dataclass
 from spirograd.ir.interp_memory import Memory, resolve
+from spirograd.ir.interp_races import Races
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, VALUES, Compiler, OnOp, Values
 from spirograd.ir.interp_steps import maker_of
 from spirograd.ir.nodes import Kernel, TempRef
@@ -27,13 +28,14 @@ from spirograd.ir.nodes import Kernel, TempRef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A kernel ready to run. ``faults`` holds the sites handed in, then one ``bounds`` site per memory access.
+    """A kernel ready to run. ``faults`` holds the sites handed in, then one ``bounds`` site per memory access, then races as they are
+    found.
 
     ``run(block, memory)`` runs the whole kernel once with an argument block (``block.size`` bytes).
     """
 
     run: Callable[[bytes | bytearray, Memory], None]
-    faults: tuple[FaultSite, ...]
+    faults: Sequence[FaultSite]
 
 
 def compile_for_run(
@@ -51,10 +53,10 @@ def compile_for_run(
     ``temps``: byte offset of each temporary (analysis.temps); ``faults``, ``prints``: the numbered sites (analysis.sites). The block should
     have a ``fault`` entry: without one a fault raises SpirogradAssertionError at once. Raises ValueError if the block lacks another entry
     that the kernel needs. ``on_op(op, values)`` is called after each operation but constants and arguments, and those
-    at which threads of a group wait for each other. ``lanes``: the size of subgroups. ``detects_races``: of shared memory.
+    at which threads of a group wait for each other. ``lanes``: the size of subgroups. ``detects_races``: see `interp_races`.
     """
     c = Compiler(kernel, block, temps, maker_of)
-    c.faults, c.on_op, c.lanes, c.detects_races = list(faults), on_op, lanes, detects_races
+    c.faults, c.on_op, c.lanes, c.races = list(faults), on_op, lanes, Races() if detects_races else None
     c.checks = {site: k for k, site in enumerate(faults)}
     c.prints = {site: k for k, site in enumerate(prints)}
     for function in kernel.functions:
@@ -79,4 +81,4 @@ def compile_for_run(
                 for step in steps:
                     step(env)
 
-    return Program(run, tuple(c.faults))
+    return Program(run, c.faults)

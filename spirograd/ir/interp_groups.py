@@ -14,19 +14,20 @@ import numpy as np
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import DType, i32
-from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.interp_loops import LOOPS
+from spirograd.ir.interp_races import Iteration
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.interp_state import FAULT, LAUNCH, Compiler, Env, Step
-from spirograd.ir.nodes import Op, Region, SharedRef, ref_of
+from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, Step
+from spirograd.ir.nodes import Op, Region
 
-# What an invocation waits at: the operation, and the value and the number of the lane of a read.
+# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and its own number.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
-WAITING = frozenset((ops.workgroup_barrier, ops.subgroup_read))
+_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot))
+WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
 def waits(op: Op) -> bool:
@@ -37,7 +38,6 @@ def waits(op: Op) -> bool:
 def grouped_loop(c: Compiler, op: Op) -> Step:
     """The step of a grouped loop."""
     begin, end = c.args(op)
-    races = c.races = Races(c, op.regions[0]) if c.detects_races else None
     (index,), body, _ = _region(c, op.regions[0])
     t = op.args[0].type
     assert isinstance(t, DType)
@@ -47,19 +47,16 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
 
     def step(env: Env) -> None:
         low, high = int(env[begin]), int(env[end])
+        if c.races is not None:
+            c.races.elements.clear()
         for first in range(low, high, size):
             group = _Group(sites, c.lanes)
             for number, i in enumerate(range(first, min(first + size, high))):
                 own = list(env)
                 own[index] = convert(i)
+                own[ITERATION] = Iteration(first, (i,), number)
                 group.add(own, _run(body, own))
-                if races is not None:
-                    races.invocation_of[id(own)] = number
-            if races is not None:
-                races.forget()
-            group.run(env, races)
-            if races is not None:
-                races.invocation_of.clear()
+            group.run(env)
 
     return step
 
@@ -133,11 +130,24 @@ def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
     return run
 
 
+def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, (value,) = c.entry(op), c.args(op)
+    assert isinstance(op.type, DType)
+    convert = op.type.np.type
+
+    def run(env: Env) -> Run:
+        got = yield (op, bool(env[value]), 0)
+        env[out] = convert(got)
+
+    return run
+
+
 _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.if_: _if,
     **dict.fromkeys(LOOPS, _loop),
     ops.workgroup_barrier: _barrier,
     ops.subgroup_read: _read,
+    ops.subgroup_ballot: _ballot,
 }
 
 
@@ -159,7 +169,7 @@ class _Group:
         self.runs.append(run)
         self.waiting.append(None)
 
-    def run(self, outer: Env, races: Races | None) -> None:
+    def run(self, outer: Env) -> None:
         """All invocations to their ends; a barrier that only some reach is a fault, and ends the group."""
         count = len(self.runs)
         for k in range(count):
@@ -175,9 +185,8 @@ class _Group:
             if same < count:
                 record_fault(outer[FAULT], outer[LAUNCH], self.sites[op], _divergence(op), [np.int32(same), np.int32(count)])
                 return
-            if races is not None:
-                races.forget()
             for k in range(count):
+                self.envs[k][ITERATION].barriers += 1
                 self._resume(k, None)
 
     def _resume(self, k: int, value: Any) -> None:
@@ -187,72 +196,18 @@ class _Group:
             self.waiting[k] = None
 
     def _exchange(self, lanes: range) -> None:
-        """Let a subgroup read, until none of it waits at a read."""
+        """Let a subgroup read and vote, until none of it waits for that."""
         while True:
-            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code is ops.subgroup_read]
+            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code in _OF_SUBGROUPS]
             if not reads:
                 return
             op = reads[0][1][0]
             together = {k - lanes.start: wait for k, wait in reads if wait[0] is op}
+            if op.code is ops.subgroup_ballot:
+                votes = sum(1 << lane for lane, wait in together.items() if wait[1])
+                for lane in together:
+                    self._resume(lane + lanes.start, votes)
+                continue
             for lane, wait in together.items():
                 source = together.get(wait[2], wait)
                 self._resume(lane + lanes.start, source[1])
-
-
-# --- races -------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Element:
-    """Who accessed an element of shared memory since the last barrier: invocations, each with the access."""
-
-    writer: tuple[int, Op] | None = None
-    reader: tuple[int, Op] | None = None
-    updater: tuple[int, Op] | None = None
-
-
-class Races:
-    """Finds accesses of two invocations to one element of shared memory without a barrier in between, one of which writes."""
-
-    def __init__(self, c: Compiler, body: Region) -> None:
-        self.invocation_of: dict[int, int] = {}  # by the identity of their values
-        self.elements: dict[tuple[SharedRef, int], _Element] = {}
-        accesses = [op for op in body.walk() if isinstance(ref_of(op), SharedRef)]
-        pairs = [(a, b) for a in accesses for b in accesses if ref_of(a) == ref_of(b) and {a.code.effect, b.code.effect} != {"read"}]
-        self.sites = {(a, b): _race(a, b) for a, b in pairs}
-        self.numbers = {pair: c.fault(site) for pair, site in self.sites.items()}
-
-    def forget(self) -> None:
-        """There was a barrier."""
-        self.elements.clear()
-
-    def see(self, op: Op, element: int, env: Env) -> None:
-        """An invocation accesses an element."""
-        ref = ref_of(op)
-        assert isinstance(ref, SharedRef)
-        me = self.invocation_of[id(env)]
-        held = self.elements.setdefault((ref, element), _Element())
-        rivals = {"write": (held.writer, held.reader, held.updater), "atomic": (held.writer, held.reader)}
-        for other in rivals.get(op.code.effect, (held.writer, held.updater)):
-            if other is not None and other[0] != me:
-                self._report(other, me, op, element, env)
-        if op.code.effect == "write":
-            held.writer = (me, op)
-        elif op.code.effect == "atomic":
-            held.updater = (me, op)
-        elif held.reader is None or held.reader[0] == me:
-            held.reader = (me, op)
-
-    def _report(self, other: tuple[int, Op], me: int, op: Op, element: int, env: Env) -> None:
-        pair = other[1], op
-        operands = [np.int32(me), np.int32(element), np.int32(other[0])]
-        record_fault(env[FAULT], env[LAUNCH], self.numbers[pair], self.sites[pair], operands)
-
-
-def _race(before: Op, op: Op) -> FaultSite:
-    verbs = {"write": "writes", "read": "reads", "atomic": "updates"}
-    message = (
-        f"race: thread {{0}} of a group {verbs[op.code.effect]} element {{1}} of a shared array, which thread {{2}} "
-        f"{verbs[before.code.effect]} ({before.loc}) without a barrier in between"
-    )
-    return FaultSite("race", message, (i32, i32, i32), op.loc)

@@ -38,8 +38,9 @@ class Values(Mapping[Op, Any]):
 
 OnOp = Callable[[Op, Values], None]
 
-# The first entries of env; a null view stands for a buffer that the block lacks.
-FAULT, PRINT, LAUNCH, VALUES, FIRST = 0, 1, 2, 3, 4
+# The first entries of env; a null view stands for a buffer that the block lacks. The iteration of a parallel loop is there where races are
+# looked for.
+FAULT, PRINT, LAUNCH, VALUES, ITERATION, FIRST = 0, 1, 2, 3, 4, 5
 
 
 class Compiler:
@@ -63,8 +64,7 @@ class Compiler:
         self.prints: dict[PrintSite, int] = {}
         self.on_op: OnOp | None = None
         self.lanes = 1  # of a subgroup
-        self.detects_races = False
-        self.races: Any = None  # `interp_groups.Races`, of the grouped loop being compiled
+        self.races: Any = None  # `interp_races.Races`, if they are looked for
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
         self.recursive = kernel.recursive()
 
@@ -175,8 +175,6 @@ class Compiler:
         site = FaultSite("bounds", f"index ({text}) is out of range of {ref.name} of shape ({sizes})", (i64,) * (2 * len(indices)), op.loc)
         fault = self.fault(site)
 
-        races = self.races if isinstance(ref, SharedRef) else None
-
         def out_of_range(env: Env) -> int:
             record_fault(env[FAULT], env[LAUNCH], fault, site, [np.int64(x) for x in (*[env[s] for s in indices], *env[extents])])
             return -1
@@ -188,8 +186,6 @@ class Compiler:
                 i = int(env[only])
                 if not (0 <= i < env[extents][0] and i < len(env[view])):
                     return out_of_range(env)
-                if races is not None:
-                    races.see(op, i, env)
                 return i
 
             return locate_flat

@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.artifact import FAULT_FLAG
 from spirograd.base.dtypes import DType, storage, u1
-from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_memory import Memory
+from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
-from spirograd.ir.nodes import BuiltIn, Op, TapeRef, TaskAttr, ref_of
+from spirograd.ir.nodes import BuiltIn, Op, TapeRef, TaskAttr, callee_of, ref_of
 from spirograd.ir.ops import OpCode
 
+# The frames of Python that a call may take in the interpreter: one for it, and one for each block that another call stands in.
+_FRAMES_OF_A_CALL = 100
 # Operators of Python that do on two NumPy scalars of one type what the evaluator does, faster. A test compares them.
 FAST: dict[OpCode, Callable[..., Any]] = {
     ops.add: operator.add, ops.sub: operator.sub, ops.mul: operator.mul, ops.div: operator.truediv,
@@ -108,6 +111,8 @@ def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
     loop = LOOPS[op.code](c, op, c.region)
+    if c.races is not None and op.code is ops.for_ and op.attr.parallel:
+        loop = watched_loop(c.races, loop, c.entry(op.regions[0].params[0]))
 
     def step(env: Env) -> None:
         for steps in loop(env):
@@ -217,7 +222,7 @@ def _load(c: Compiler, op: Op) -> Step:
     assert ref is not None
     if isinstance(ref, TapeRef):
         return _load_tape(c, op)
-    locate, view, out = c.locate(op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
+    locate, view, out = locate_access(c, op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
     zero, truth = ref.dtype.np.type(0), ref.dtype is u1
 
     def step(env: Env) -> None:
@@ -237,7 +242,7 @@ def _store(c: Compiler, op: Op) -> Step:
     if isinstance(ref, TapeRef):
         return _store_tape(c, op)
     *indices, value = c.args(op)
-    locate, view = c.locate(op, ref, indices), c.view(ref)[0]
+    locate, view = locate_access(c, op, ref, indices), c.view(ref)[0]
 
     def step(env: Env) -> None:
         n = locate(env)
@@ -250,7 +255,7 @@ def _store(c: Compiler, op: Op) -> Step:
 def _atomic(c: Compiler, op: Op) -> Step:
     kind, ref = op.attr
     *indices, value = c.args(op)
-    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    locate, view, out = locate_access(c, op, ref, indices), c.view(ref)[0], c.entry(op)
     t, convert = ref.dtype, ref.dtype.np.type
     combine = ops.COMBINE[kind].evaluate if kind != "exchange" else lambda t, old, new: new
     assert combine is not None
@@ -270,7 +275,7 @@ def _atomic(c: Compiler, op: Op) -> Step:
 def _cas(c: Compiler, op: Op) -> Step:
     ref = op.attr
     *indices, expected, desired = c.args(op)
-    locate, view, out = c.locate(op, ref, indices), c.view(ref)[0], c.entry(op)
+    locate, view, out = locate_access(c, op, ref, indices), c.view(ref)[0], c.entry(op)
     t, convert = ref.dtype, ref.dtype.np.type
 
     def step(env: Env) -> None:
@@ -288,19 +293,16 @@ def _cas(c: Compiler, op: Op) -> Step:
 
 def _recursive_call(c: Compiler, op: Op) -> Step:
     """A call of a function that may be running: its values are put back afterwards."""
-    args, out = c.args(op), c.entry(op)
+    args, out, name = c.args(op), c.entry(op), callee_of(op)
+    assert name is not None
 
     def step(env: Env) -> None:
-        params, steps, results = c.functions[op.attr]
+        params, steps, results = c.functions[name]
         values, kept = [env[arg] for arg in args], list(env)
         for param, value in zip(params, values):
             env[param] = value
-        try:
-            for inner in steps:
-                inner(env)
-        except RecursionError:
-            name = op.attr.partition(".")[0]
-            raise SpirogradRuntimeError(f"`{name}` calls itself too often for the stack of the interpreter") from None
+        for inner in steps:
+            inner(env)
         found = tuple([env[r] for r in results])
         env[:] = kept
         env[out] = found if len(found) != 1 else found[0]
@@ -309,9 +311,11 @@ def _recursive_call(c: Compiler, op: Op) -> Step:
 
 
 def _call(c: Compiler, op: Op) -> Step:
-    if op.attr in c.recursive:
+    name = callee_of(op)
+    assert name is not None
+    if name in c.recursive:
         return _recursive_call(c, op)
-    params, steps, results = c.functions[op.attr if op.code is ops.call else op.attr.name]
+    params, steps, results = c.functions[name]
     args, out, several = c.args(op), c.entry(op), len(results) != 1
 
     def step(env: Env) -> None:
@@ -322,6 +326,24 @@ def _call(c: Compiler, op: Op) -> Step:
         env[out] = tuple([env[r] for r in results]) if several else env[results[0]]
 
     return step
+
+
+def _stack_room(c: Compiler, op: Op) -> Step:
+    """The stack is that of Python, which is tried: how many frames a call takes depends on how deep the function nests."""
+    out = c.entry(op)
+
+    def step(env: Env) -> None:
+        record = env[FAULT]
+        env[out] = np.bool_((record is None or not record[FAULT_FLAG]) and _has_frames(_FRAMES_OF_A_CALL))
+
+    return step
+
+
+def _has_frames(count: int) -> bool:
+    try:
+        return count == 0 or _has_frames(count - 1)
+    except RecursionError:
+        return False
 
 
 def _barrier(c: Compiler, op: Op) -> None:
@@ -370,7 +392,7 @@ _MAKERS: dict[OpCode, Maker] = {
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
-    ops.clock: _clock,
+    ops.clock: _clock, ops.label: label, ops.stack_room: _stack_room,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip

@@ -328,6 +328,16 @@ class MemoryCall:
     found_in: Ref | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Attribute of ``label``: the memory to which the next ``count`` accesses are that it is about; None: it is about an iteration.
+    ``atomic``: those accesses count as atomic, whatever they are, because all of them store the same value."""
+
+    of: Ref | None = None
+    count: int = 0
+    atomic: bool = False
+
+
 # --- kernels -----------------------------------------------------------------------------------------------------------
 
 
@@ -358,8 +368,8 @@ class Function:
 
     Of one that `call` names, the value depends on the operands alone: it accesses no memory, and uses no arguments of the kernel. One that
     `call_memory` names may have no results, may load, store and update fields and arrays (`accesses`), and use scalar arguments and
-    extents. Neither has diagnostics, barriers or parallel loops. Functions that `call` names may call themselves, directly or by way of
-    others; apart from that, none calls a function that stands after it.
+    extents. Neither has barriers or parallel loops. Functions may call themselves, directly or by way of others, and only those that do
+    have diagnostics; apart from that, none calls a function that stands after it.
     """
 
     name: str

@@ -23,7 +23,7 @@ from spirograd.base.records import dataclass
 class OpCode:
     """One entry.
 
-    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "control" (decided by its regions) | "call" (stated by
+    ``effect``: "pure" | "read" | "write" | "atomic" | "barrier" | "check" | "print" | "label" | "control" (decided by its regions) | "call" (stated by
     its attribute) | "structure".
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
@@ -404,6 +404,13 @@ barrier = _op(
     "All accesses to memory of this invocation that stand before it come before all that stand after it, for the whole device.",
 )
 
+stack_room = _op(
+    "stack_room",
+    0,
+    "pure",
+    "Whether the stack has room (u1) for the function that it stands in, which calls itself; false, too, once a fault is on record, so that "
+    "calls that were made return soon.",
+)
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 
 # --- workgroups ----------------------------------------------------------------------------------------------------------
@@ -435,6 +442,12 @@ subgroup_read = _op(
     "barrier",
     "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified.",
 )
+subgroup_ballot = _op(
+    "subgroup_ballot",
+    1,
+    "barrier",
+    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true.",
+)
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
@@ -442,6 +455,14 @@ check = _op(
     "check", None, "check", "attr FaultSite; args (u1, *operands): records a fault if the condition is false, and goes on.", level="lowered"
 )
 print_ = _op("print", None, "print", "attr PrintSite; args scalars.", level="lowered")
+label = _op(
+    "label",
+    None,
+    "label",
+    "attr Label; args: the index, as the program has it, of the element that the next accesses to that memory are to; without memory, of "
+    "the iteration of the parallel loop. For the interpreter, which finds races.",
+    level="kernel",
+)
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
 OUTSIDE = frozenset((arg, shape, seed, tape_word, thread_slot, builtin, slot))

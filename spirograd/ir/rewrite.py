@@ -23,7 +23,6 @@ class Rewriter:
     operations to handle are shared as a whole, unless a subclass overrides one of `_HOOKS`.
     """
 
-    in_recursive_functions = True  # whether the bodies of functions that call themselves are rewritten, too
     _sparse = True
 
     def __init_subclass__(cls) -> None:
@@ -126,6 +125,5 @@ class Rewriter:
         """The kernel rewritten; at once as it is if there is nothing in it that a handler is for."""
         if type(self).visit is Rewriter.visit and self.handlers.keys().isdisjoint(kernel.codes):
             return kernel
-        kept = () if self.in_recursive_functions else kernel.recursive()
-        functions = tuple([f if f.name in kept else f.with_body(self.region(f.body)) for f in kernel.functions])
+        functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
         return kernel.with_body(self.region(kernel.body), functions)

@@ -12,6 +12,7 @@ from spirograd.base.artifact import FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
+from spirograd.ir.called_accesses import acting
 from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
@@ -20,6 +21,7 @@ from spirograd.ir.nodes import (
     FieldRef,
     Function,
     Kernel,
+    Label,
     LoopAttr,
     MemoryCall,
     Op,
@@ -47,7 +49,7 @@ _FLAGS: dict[OpCode, tuple[str, ...]] = {
     **dict.fromkeys((ops.and_, ops.or_, ops.xor), ("reassoc",)),
 }
 
-_IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call"))
+_IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call", "label"))
 
 
 class IRError(AssertionError):
@@ -63,8 +65,9 @@ class _Verifier:
         self.rules = SPEC[level]
         self.visible: set[Op] = set()
         self.defined: set[Op] = set()
-        self.functions = {f.name: f for f in kernel.functions if f.name in kernel.recursive()}
-        self.computing = set(self.functions)  # those that `call` may name
+        self.recursive = kernel.recursive()
+        self.functions = {f.name: f for f in kernel.functions if f.name in self.recursive}
+        self.computing = self.functions.keys() - acting(kernel)  # those that `call` may name
         self.returning = {f.body.ops[-1] for f in kernel.functions if f.body.ops}
         self.path: list[Op] = []
 
@@ -86,6 +89,7 @@ class _Verifier:
         outside = ops.OUTSIDE & function.body.codes
         outer = all(isinstance(ref, (FieldRef, ArrayRef, BufferRef)) for _, ref in function.accesses)
         known = self.functions.get(function.name, function)
+        effects -= {"check", "print"} if function.name in self.recursive else set()
         if not (effects <= _IN_FUNCTIONS and outside <= ops.ARGUMENTS and outer and known is function):
             raise IRError(f"{self.kernel.name}, {self.level} IR: {function.name!r} does what only kernels do, or has another's name")
         if not effects and not outside and function.body.results:
@@ -407,7 +411,7 @@ def _tape_word(v: _Verifier, op: Op) -> None:
 
 
 def _launch_word(v: _Verifier, op: Op) -> None:
-    t = {ops.seed: u32, ops.clock: i64}.get(op.code, i32)
+    t = {ops.seed: u32, ops.clock: i64, ops.stack_room: u1}.get(op.code, i32)
     v.need(op.type is t and op.attr is None, op, f"is {t}, without attribute")
 
 
@@ -532,20 +536,24 @@ def _subgroup(v: _Verifier, op: Op) -> None:
         v.need(op.attr in ops.COMBINE and _letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
 
 
+def _ballot(v: _Verifier, op: Op) -> None:
+    _in_group(v, op)
+    v.need(op.args[0].type is u1 and op.type in (u32, u64), op, "takes a u1 and makes a u32 or u64")
+
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 
-def _check(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, FaultSite), op, "takes a FaultSite")
-    v.need(bool(op.args) and op.args[0].type is u1, op, "the condition is u1")
-    v.need(tuple([a.type for a in op.args[1:]]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
-    v.need(op.type is VOID, op, "is void")
+def _report(v: _Verifier, op: Op) -> None:
+    checks, site = op.code is ops.check, FaultSite if op.code is ops.check else PrintSite
+    v.need(isinstance(op.attr, site) and op.type is VOID, op, f"takes a {site.__name__}, and is void")
+    v.need(not checks or (bool(op.args) and op.args[0].type is u1), op, "the condition is u1")
+    v.need(tuple([a.type for a in op.args[checks:]]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
 
 
-def _print(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, PrintSite), op, "takes a PrintSite")
-    v.need(tuple([a.type for a in op.args]) == op.attr.dtypes, op, f"the site has operands {op.attr.dtypes}")
-    v.need(op.type is VOID, op, "is void")
+def _label(v: _Verifier, op: Op) -> None:
+    integers = all(isinstance(a.type, DType) and a.type.is_int for a in op.args)
+    v.need(isinstance(op.attr, Label) and integers and op.type is VOID, op, "takes a Label and integers, and is void")
 
 
 # --- the tables ----------------------------------------------------------------------------------------------------------
@@ -553,12 +561,12 @@ def _print(v: _Verifier, op: Op) -> None:
 _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.address: _address,
+    ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
-    ops.slot: _slot, ops.load: _load, ops.store: _store, ops.call_memory: _call_memory,
-    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _check, ops.print_: _print,
-    ops.workgroup_barrier: _barrier, ops.subgroup_reduce: _subgroup, ops.subgroup_shuffle: _subgroup,
-    ops.subgroup_read: _subgroup,
+    ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
+    ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
+    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read), _subgroup),
+    ops.subgroup_ballot: _ballot,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import field
 from typing import Any
 
 from spirograd.base import validity
@@ -27,17 +28,21 @@ class LanguageOptions:
     group_size: int = 0  # of loops without `block_dim`; 0: the default
     max_group_size: int = 1024
     subgroup_size: int = 32
+    reads_subgroups: bool = False  # by an instruction, rather than through memory
+    has_ballots: bool = False  # an instruction for votes of subgroups
+    detect_races: bool = False
 
 
 @dataclass(slots=True)
 class GroupScope:
     """The parallel loop being traced: the number of the iteration, counted from 0 (an operation), of how many (another), and the size of
-    its groups of threads. ``used``: whether it has anything that concerns a group."""
+    its groups of threads. ``used``: whether it has anything that concerns a group; ``exchanges``: shared arrays by type, see `tiles`."""
 
     number: Any
     count: Any
     size: int
     used: bool = False
+    exchanges: dict[Any, Any] = field(default_factory=dict)
 
 
 class _Scope(threading.local):
@@ -52,6 +57,7 @@ class Trace:
         self.options = options
         self.group: GroupScope | None = None  # of the parallel loop being traced
         self.shared_arrays = 0
+        self.tiles = False  # whether it has tiles, whose slices may be larger than what there is
         self.stops = False  # whether it has markers of `stop_grad` of memory
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 

@@ -18,7 +18,6 @@ from typing import Any
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, dense_algebra, scalar
-from spirograd.lang.jacobi import power_of_two
 from spirograd.lang.scalar import Value
 
 Matrix = Sequence[Sequence[Any]]  # rows
@@ -159,7 +158,5 @@ def _axis_matrix(s: Matrix, t: DType) -> Rows:
     trace = dense_algebra.total([s[k][k] for k in range(n)])
     if n == 2:
         return [[_inverse_difference(s[0][0], -s[1][1], t)]]
-    scale = 1.0 / constant(power_of_two([x for row in s for x in row], t), t)
-    entries = [((trace if i == j else 0.0) - s[i][j]) * scale for i in range(n) for j in range(n)]
-    inverse = dense_algebra.inverse(entries, n)
-    return [[inverse[i * n + j] * scale for j in range(n)] for i in range(n)]
+    inverse = dense_algebra.inverse([(trace if i == j else 0.0) - s[i][j] for i in range(n) for j in range(n)], n)
+    return [inverse[i * n : (i + 1) * n] for i in range(n)]

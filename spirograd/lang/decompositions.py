@@ -65,7 +65,7 @@ def _square(a: Any, dt: Any, name: str, sizes: Sequence[int]) -> _Square:
 
 def _scaled(rows: Sequence[Sequence[Any]], t: DType) -> tuple[list[list[Any]], Any]:
     """The matrix divided by a power of two, and the latter."""
-    scale = jacobi.power_of_two([x for row in rows for x in row], t)
+    scale = dense_algebra.power_of_two([x for row in rows for x in row], t)
     part = 1.0 / scale
     return [[x * part for x in row] for row in rows], scale
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from spirograd.lang import scalar
-from spirograd.lang.scalar import type_error
+from spirograd.base.dtypes import DType, f32, f64, promote, u32, u64
+from spirograd.ir import ops as ir
+from spirograd.lang import arithmetic, scalar
+from spirograd.lang.scalar import Value, type_error
 
 
 def dot(a: Sequence[Any], b: Sequence[Any]) -> Any:
@@ -76,6 +79,19 @@ def _alternating(terms: Sequence[Any]) -> Any:
     return result
 
 
+def power_of_two(entries: Sequence[Any], t: DType) -> Any:
+    """The largest power of two that is not above the size of the largest entry: dividing by it is exact. Of type ``t``, f32 or f64."""
+    largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
+    # Between these the power and its reciprocal are normal numbers.
+    low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
+    if not isinstance(largest, Value):
+        power = 2.0 ** (math.frexp(largest)[1] - 1) if low < largest < high else high if largest >= high else low
+        return power
+    word, exponent = (u32, 0x7F800000) if t.bits == 32 else (u64, 0x7FF0000000000000)
+    bits = scalar.bit_and(scalar.bit_cast(largest, word), scalar.constant(exponent, word))
+    return arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
+
+
 def inverse(a: Sequence[Any], n: int) -> list[Any]:
     """Up to 4x4 adjugate over determinant, up to 8x8 by elimination. Entries of a singular matrix come out infinite or NaN."""
     _check_size("inverse", n)
@@ -84,9 +100,25 @@ def inverse(a: Sequence[Any], n: int) -> list[Any]:
     if n > 4:
         identity = [[1.0 if i == j else 0.0 for j in range(n)] for i in range(n)]
         return [x for row in solution([list(a[i * n : (i + 1) * n]) for i in range(n)], identity) for x in row]
-    cofactors = [[_cofactor(a, n, i, j) for j in range(n)] for i in range(n)]
-    whole = dot(a[:n], cofactors[0])
-    return [scalar.truediv(cofactors[j][i], whole) for i in range(n) for j in range(n)]
+    return _by_adjugate(a, n)
+
+
+def _by_adjugate(a: Sequence[Any], n: int) -> list[Any]:
+    """Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. f16 is computed in f32."""
+    runs = any(isinstance(x, Value) for x in a)
+    t = wanted = functools.reduce(promote, [scalar.to_float(x).dtype for x in a]) if runs else f64
+    if t.bits < 32:
+        t = f32
+    floats = [scalar.cast(scalar.to_float(x), t) for x in a] if runs else a
+    parts, scaled = [], []
+    for row in (floats[i * n : (i + 1) * n] for i in range(n)):
+        scale = power_of_two(row, t)
+        parts.append(1.0 / (scalar.emit(ir.stop_grad, scale) if runs else scale))
+        scaled += [scalar.mul(x, parts[-1]) for x in row]
+    cofactors = [[_cofactor(scaled, n, i, j) for j in range(n)] for i in range(n)]
+    whole = dot(scaled[:n], cofactors[0])
+    result = [scalar.mul(scalar.truediv(cofactors[j][i], whole), parts[j]) for i in range(n) for j in range(n)]
+    return [scalar.cast(x, wanted) for x in result] if runs else result
 
 
 def _cofactor(a: Sequence[Any], n: int, i: int, j: int) -> Any:

@@ -75,6 +75,12 @@ def activate(node: Any, index: Any) -> None:
     _only_in_kernels("activate")
 
 
+def no_activate(*nodes: Any) -> None:
+    """Have no write of the kernel activate cells of sparse ``nodes``: where they are inactive, nothing is written, and what an atomic
+    operation gives is 0. `activate` and `append` activate all the same. Only in kernels, of which it holds for the whole."""
+    _only_in_kernels("no_activate")
+
+
 def deactivate(node: Any, index: Any) -> None:
     """Deactivate a cell of a `pointer` or `bitmasked` node, or empty a list of a `dynamic` node, whose ``index`` is that of the cell around
     it: what it holds is 0 afterwards. ``index``: as of `activate`. Only in kernels."""

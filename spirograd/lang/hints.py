@@ -48,10 +48,6 @@ def cache_read_only(*fields: Any) -> None:
     """Promise that the loop that follows only reads ``fields``. Accepted, without effect: the compiler sees it by itself."""
 
 
-def no_activate(*nodes: Any) -> None:
-    """Promise that sparse ``nodes`` are not activated. Accepted, without effect."""
-
-
 def stop_grad(x: T) -> T:
     """The value itself; in kernels that are differentiated, derivatives end there. Of vectors, matrices and structs: in every entry.
 

@@ -1,16 +1,15 @@
 """Decompositions of small matrices by Jacobi's rotations, unrolled over the entries, on lists of scalars (numbers or run-time values).
 
 G. H. Golub, C. F. Van Loan, Matrix Computations, 4th edition, sections 8.5 (symmetric matrices) and 8.6.3 (one-sided, for singular values,
-which keeps small ones accurate). Entries are at most a few units in size, see `power_of_two`.
+which keeps small ones accurate). Entries are at most a few units in size, see `dense_algebra.power_of_two`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from spirograd.base.dtypes import DType, i32, u32, u64
+from spirograd.base.dtypes import i32
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.dense_algebra import cross, dot
 from spirograd.lang.scalar import Value
@@ -21,19 +20,6 @@ Columns = list[Column]
 _TINY = 1e-18
 # Above this size the sweeps are a loop of the kernel.
 _LARGEST_UNROLLED = 3
-
-
-def power_of_two(entries: Sequence[Any], t: DType) -> Any:
-    """The largest power of two that is not above the size of the largest entry: dividing by it is exact. Of type ``t``, f32 or f64."""
-    largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
-    # Between these the power and its reciprocal are normal numbers.
-    low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
-    if not isinstance(largest, Value):
-        power = 2.0 ** (math.frexp(largest)[1] - 1) if low < largest < high else high if largest >= high else low
-        return power
-    word, exponent = (u32, 0x7F800000) if t.bits == 32 else (u64, 0x7FF0000000000000)
-    bits = scalar.bit_and(scalar.bit_cast(largest, word), scalar.constant(exponent, word))
-    return arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
 
 
 def repeated(count: int, values: Column, body: Callable[[Column], Column]) -> Column:

@@ -266,7 +266,7 @@ def emit(code: OpCode, *args: Value, t: DType | None = None, attr: Any = None) -
     """One operation; of constants, its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
     operands = [a.op for a in args]
     b = builder()
-    if attr is None and all(op.code is ir.const for op in operands):
+    if attr is None and code.evaluate is not None and all(op.code is ir.const for op in operands):
         result = t or result_type(code, operands)
         if isinstance(result, DType):
             numbers = tuple(op.type.np.type(op.attr) for op in operands)  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.algorithms.checks_and_scratch import has_groups
-from spirograd.algorithms.recorded import need_gradient, refuse, tape_of
+from spirograd.algorithms.recorded import need_gradient, tape_of
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
@@ -292,15 +292,7 @@ def MatrixFreeCG(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: 
     A tape does not record the iterations: in the reverse pass, the gradient of ``x`` is solved for with the same matrix and the same
     relative residual, and goes to ``b`` and to the memory that the operator reads. Raises SpirogradRuntimeError if that fails.
     """
-    _checked(A, b, x, "MatrixFreeCG")
-    tape = tape_of(b, x)
-    if tape is None:
-        return conjugate_gradients(A, b, x, tol, maxiter, quiet)[0]
-    need_gradient(x, "x", "MatrixFreeCG")
-    solved: bool = tape.with_reverse(
-        lambda: conjugate_gradients(A, b, x, tol, maxiter, quiet)[0], lambda: _adjoint(tape, A, b, x, tol, maxiter), (b,), saves=True
-    )
-    return solved
+    return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeCG")
 
 
 @kernel
@@ -327,18 +319,40 @@ def _norm(x: Any) -> float:
     return float(np.linalg.norm(x.to_numpy().astype(np.float64)))
 
 
-def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int) -> None:
-    """The reverse of a solution x of A x = b: with A w = dL/dx, dL/db is w, and what A is made of gets the derivative of -w^T A x."""
-    flow, w = A.vectors(x, 5)[3:]
+class _Transposed(LinearOperator):
+    """The transposed operator: what the derivative of its product does backwards. It is taken at zero, where products have no derivative
+    with respect to what the operator reads."""
+
+    def __init__(self, A: LinearOperator, x: Any, tape: Any) -> None:
+        super().__init__(A._kernel)
+        self._vectors = A._vectors
+        self._at, self._product = A.vectors(x, 2, needs_grad=True)
+        self._at.fill(0)
+        with tape.nested() as self._recorded:
+            A.matvec(self._at, self._product)
+
+    def matvec(self, x: Any, Ax: Any) -> None:
+        self._at.grad.fill(0)
+        _copy_to(x, self._product.grad, 1.0)
+        self._recorded.grad()
+        _copy_to(self._at.grad, Ax, 1.0)
+
+
+def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, name: str) -> None:
+    """The reverse of a solution x of A x = b: with A^T w = dL/dx, dL/db is w, and what A is made of gets the derivative of -w^T A x."""
+    solve, symmetric = _SOLVERS[name]
+    flow, w = A.vectors(x, 8)[6:]
     _begin_adjoint(x.grad, flow, w)
     size = _norm(flow)
     if size == 0:
         return
     whole = _norm(b)
-    converged, count = conjugate_gradients(A, flow, w, tol * size / whole if whole > 0 else tol, maxiter)
+    operator = A if symmetric else _Transposed(A, x, tape)
+    converged, count = solve(operator, flow, w, tol * size / whole if whole > 0 else tol, maxiter)
     if not converged:
-        problem = f"the gradient of `x` of MatrixFreeCG was not solved for: its residual is above the tolerance after {count} iterations"
-        raise SpirogradRuntimeError(render(problem, None, "raise `tol` or `maxiter`; the matrix must be symmetric and positive definite"))
+        problem = f"the gradient of `x` of {name} was not solved for: its residual is above the tolerance after {count} iterations"
+        hint = "raise `tol` or `maxiter`" + ("; the matrix must be symmetric and positive definite" if symmetric else "")
+        raise SpirogradRuntimeError(render(problem, None, hint))
     if b.has_grad():
         _add_to(w, b.grad)
     at, product = A.vectors(x, 2, needs_grad=True)
@@ -351,11 +365,13 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
 
 
 def MatrixFreeBICGSTAB(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
-    """As `MatrixFreeCG`, by BiCGSTAB: for operators that are not symmetric. It has no derivative: a tape raises
-    SpirogradUnsupportedError."""
-    _checked(A, b, x, "MatrixFreeBICGSTAB")
-    if tape_of(b, x) is not None:
-        refuse("MatrixFreeBICGSTAB", "needs products with the transposed matrix for its derivative", "use MatrixFreeCG if it is symmetric")
+    """As `MatrixFreeCG`, by BiCGSTAB: for operators that are not symmetric. A tape multiplies with the transposed matrix by the derivative
+    of the operator's kernel."""
+    return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
+
+
+def _bicgstab(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
+    """`MatrixFreeBICGSTAB`, and the number of iterations."""
     r, p, ap, r0, s, t = A.vectors(x, 6)
     progress = _Progress(x.dtype, tol, quiet, "MatrixFreeBICGSTAB")
     numbers, counters = progress.numbers, progress.counters
@@ -370,4 +386,21 @@ def MatrixFreeBICGSTAB(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, max
         A.matvec(s, t)
         _bicgstab_step(x, r, p, s, t, numbers, counters)
 
-    return progress.iterate(iteration, maxiter)
+    return progress.iterate(iteration, maxiter), int(counters[COUNT])
+
+
+# The iterations of each solver, and whether its matrices are symmetric.
+_SOLVERS = {"MatrixFreeCG": (conjugate_gradients, True), "MatrixFreeBICGSTAB": (_bicgstab, False)}
+
+
+def _solved(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
+    _checked(A, b, x, name)
+    solve = _SOLVERS[name][0]
+    tape = tape_of(b, x)
+    if tape is None:
+        return solve(A, b, x, tol, maxiter, quiet)[0]
+    need_gradient(x, "x", name)
+    solved: bool = tape.with_reverse(
+        lambda: solve(A, b, x, tol, maxiter, quiet)[0], lambda: _adjoint(tape, A, b, x, tol, maxiter, name), (b,), saves=True
+    )
+    return solved

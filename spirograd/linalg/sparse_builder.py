@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.algorithms.recorded import tape_of
 from spirograd.base.dtypes import DType, f32, f64
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
 from spirograd.lang import arithmetic, context
 from spirograd.lang.data.triplets import Triplets
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.sparse_matrix import STORAGE, SparseMatrix
+from spirograd.linalg.stored_entries import StoredEntries
 
 
 def float_type(dtype: Any, what: str) -> DType:
@@ -27,7 +29,8 @@ class SparseMatrixBuilder(Triplets):
 
     Kernels take it as an argument annotated ``types.sparse_matrix_builder`` and add to entries: ``A[i, j] += value``, ``A[i, j] -=
     value``. Each such addition is a triplet; there is room for ``max_num_triplets``. ``dtype``: f32 or f64. ``storage_format``: of the
-    matrix, "col_major" or "row_major". Raises SpirogradValueError for sizes below 1 and SpirogradTypeError for other types.
+    matrix, "col_major" or "row_major". ``needs_grad``: whether matrices have gradients, which tapes send back to what the kernels read.
+    Raises SpirogradValueError for sizes below 1 and SpirogradTypeError for other types.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class SparseMatrixBuilder(Triplets):
         max_num_triplets: int = 0,
         dtype: Any = f32,
         storage_format: str = "col_major",
+        needs_grad: bool = False,
     ) -> None:
         for name, size in (("num_rows", num_rows), ("num_cols", num_cols), ("max_num_triplets", max_num_triplets)):
             if not isinstance(size, (int, np.integer)) or not 1 <= size < 2**31:
@@ -44,7 +48,7 @@ class SparseMatrixBuilder(Triplets):
         if storage_format not in STORAGE:
             raise SpirogradValueError(f"`storage_format` is one of {', '.join(STORAGE)}, not {storage_format!r}")
         assert num_rows is not None and num_cols is not None
-        super().__init__(int(max_num_triplets), float_type(dtype, "a SparseMatrixBuilder"))
+        super().__init__(int(max_num_triplets), float_type(dtype, "a SparseMatrixBuilder"), needs_grad)
         self.num_rows, self.num_cols = int(num_rows), int(num_cols)
         self.max_num_triplets, self.storage_format = int(max_num_triplets), storage_format
 
@@ -77,17 +81,37 @@ class SparseMatrixBuilder(Triplets):
 
         ``dtype``: of the matrix, by default that of the builder. ``_format`` is accepted and has no meaning here. Raises
         SpirogradRuntimeError if there was no room for all triplets, or some are outside of the matrix, and SpirogradCompilationError in a
-        tape if kernels computed values from memory with gradients: entries have none.
+        tape if kernels computed values from memory with gradients, and the builder has none.
         """
+        t = self.dtype if dtype is None else float_type(dtype, "a SparseMatrix")
         recorder = context.recorder()
         if recorder is not None and recorder.reverses:
             recorder.numbers_of(self.values, "`build`")
-        rows, columns, values = self._triplets()
-        t = self.dtype if dtype is None else float_type(dtype, "a SparseMatrix")
-        coordinates = scipy_module("sparse").coo_array((values.astype(np.float64), (rows, columns)), (self.num_rows, self.num_cols))
-        matrix = SparseMatrix(sm=coordinates, dtype=t, storage_format=self.storage_format)
-        self.count[0] = 0
+        tape = tape_of(self.values)
+        if tape is None:
+            return self._built(t)[0]
+        made: list[tuple[StoredEntries, Any, int]] = []
+
+        def run() -> SparseMatrix:
+            matrix, n = self._built(t)
+            entries = matrix.entries()
+            made.append((entries, entries.places(self.rows, self.columns, n), n))
+            return matrix
+
+        def reverse() -> None:
+            entries, places, n = made[0]
+            entries.send_gradient(places, self.values.grad, n)
+
+        matrix: SparseMatrix = tape.with_reverse(run, reverse, (self.values,), saves=True)
         return matrix
+
+    def _built(self, dtype: DType) -> tuple[SparseMatrix, int]:
+        """The matrix, and the number of triplets that it is made of."""
+        rows, columns, values = self._triplets()
+        coordinates = scipy_module("sparse").coo_array((values.astype(np.float64), (rows, columns)), (self.num_rows, self.num_cols))
+        matrix = SparseMatrix(sm=coordinates, dtype=dtype, storage_format=self.storage_format, needs_grad=self.values.has_grad())
+        self.count[0] = 0
+        return matrix, len(rows)
 
     def print_triplets(self) -> None:
         """Print the triplets, in the order in which they were added."""

@@ -15,6 +15,8 @@ from spirograd.lang.scalar import describe
 from spirograd.linalg.matrix_free import LinearOperator, conjugate_gradients
 from spirograd.linalg.sparse_matrix import SparseMatrix
 
+_HINT = "use `MatrixFreeCG(LinearOperator(A.spmv), b, x)`, which a tape differentiates"
+
 
 class SparseCG(NearNames):
     """Solves ``A @ x = b`` by conjugate gradients; ``A`` is a symmetric, positive definite SparseMatrix.
@@ -27,6 +29,8 @@ class SparseCG(NearNames):
     def __init__(self, A: SparseMatrix, b: Any, x0: Any = None, max_iter: int = 50, atol: float = 1e-6) -> None:
         if not isinstance(A, SparseMatrix) or A.shape[0] != A.shape[1]:
             raise SpirogradTypeError(f"SparseCG takes a square SparseMatrix, not {describe(A)}")
+        if tape_of(A) is not None:
+            refuse("SparseCG", "takes the matrix as numbers, which have no gradient", _HINT)
         self._matrix, self._operator = A, LinearOperator(A.spmv)
         self._b = self._numbers(b, "b")
         self._start = np.zeros_like(self._b) if x0 is None else self._numbers(x0, "x0")
@@ -34,8 +38,7 @@ class SparseCG(NearNames):
 
     def _numbers(self, x: Any, name: str) -> Any:
         if isinstance(x, (Ndarray, ScalarField)) and tape_of(x) is not None:
-            hint = "use `MatrixFreeCG(LinearOperator(A.spmv), b, x)`, which a tape differentiates"
-            refuse("SparseCG", f"takes `{name}` as numbers, which have no gradient", hint)
+            refuse("SparseCG", f"takes `{name}` as numbers, which have no gradient", _HINT)
         numbers = x.to_numpy() if isinstance(x, (Ndarray, ScalarField)) else x
         if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iuf":
             raise SpirogradTypeError(f"`{name}` is a NumPy array, an ndarray or a field of numbers, not {describe(x)}")

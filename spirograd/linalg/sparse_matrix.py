@@ -3,12 +3,15 @@
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from spirograd.algorithms.recorded import refuse, tape_of
 from spirograd.base import dtypes
-from spirograd.base.dtypes import DType, f32, i32
+from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
 from spirograd.lang import arithmetic, context
@@ -17,6 +20,7 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
 from spirograd.linalg.scipy_package import scipy_module
+from spirograd.linalg.stored_entries import StoredEntries, sampled
 from spirograd.types import template
 
 # The family's names of arrangements -> SciPy's classes.
@@ -42,16 +46,24 @@ class SparseMatrix(NearNames):
 
     ``sm``: a SparseMatrix, or a sparse array or matrix of SciPy, that it is a copy of; without it all entries are zero. ``storage_format``:
     "col_major" or "row_major". ``A + B``, ``A - B``, ``A * B`` (entry by entry), ``A @ B``, ``-A`` and ``s * A`` give matrices, ``A[i, j]``
-    reads and writes entries. Raises SpirogradValueError for shapes that do not fit.
+    reads and writes entries. ``needs_grad``: whether the stored entries have gradients, which tapes compute; matrices that are made of
+    such matrices have them, too. Raises SpirogradValueError for shapes that do not fit.
     """
 
     def __init__(
-        self, n: int | None = None, m: int | None = None, sm: Any = None, dtype: Any = f32, storage_format: str = "col_major"
+        self,
+        n: int | None = None,
+        m: int | None = None,
+        sm: Any = None,
+        dtype: Any = f32,
+        storage_format: str = "col_major",
+        needs_grad: bool = False,
     ) -> None:
         if storage_format not in STORAGE:
             raise SpirogradValueError(f"`storage_format` is one of {', '.join(STORAGE)}, not {storage_format!r}")
         sparse = scipy_module("sparse")
         if isinstance(sm, SparseMatrix):
+            sm._refuse_on_tape("SparseMatrix(sm=A)", "copies the numbers of a matrix", "write `1.0 * A`")
             sm = sm.to_scipy()
         if sm is None and (n is None or n < 1 or (m is not None and m < 1)):
             raise SpirogradValueError(f"a SparseMatrix has at least one row and one column, got n={n!r}, m={m!r}")
@@ -59,7 +71,10 @@ class SparseMatrix(NearNames):
         self._held = getattr(sparse, STORAGE[storage_format])(source, dtype=arithmetic.as_dtype(dtype).np)
         self._held.sum_duplicates()
         self.storage_format = storage_format
-        self._on_device: tuple[Any, ...] | None = None
+        self._needs_grad = needs_grad
+        self._on_device: tuple[Any, StoredEntries] | None = None
+        if needs_grad:
+            self.entries()  # tapes set all gradients to zero when they begin: these have to be there then
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,6 +91,15 @@ class SparseMatrix(NearNames):
     def nnz(self) -> int:
         """How many entries are stored."""
         return int(self._held.nnz)
+
+    def has_grad(self) -> bool:
+        """Whether the entries have gradients."""
+        return self._needs_grad
+
+    @property
+    def grad(self) -> SparseMatrix | None:
+        """The gradients of the stored entries, as a copy; None of a matrix without."""
+        return self._like(self.entries().gradient().astype(self._held.dtype)) if self._needs_grad else None
 
     def to_scipy(self) -> Any:
         """A copy as a sparse array of SciPy."""
@@ -95,8 +119,30 @@ class SparseMatrix(NearNames):
 
     # --- arithmetic ------------------------------------------------------------------------------------------------------
 
-    def _like(self, held: Any) -> SparseMatrix:
-        return SparseMatrix(sm=held, dtype=dtypes.from_numpy(held.dtype), storage_format=self.storage_format)
+    def _like(self, held: Any, needs_grad: bool = False) -> SparseMatrix:
+        dtype = dtypes.from_numpy(held.dtype)
+        return SparseMatrix(sm=held, dtype=dtype, storage_format=self.storage_format, needs_grad=needs_grad)
+
+    def _computed(self, held: Any, stored: Callable[..., Any], *sources: tuple[SparseMatrix, Callable[[Any], Any]]) -> SparseMatrix:
+        """The matrix ``held``, computed from ``sources``: each with the function that makes its gradient of the gradient of the result.
+        ``stored`` computes from matrices of ones where the result may be nonzero: SciPy drops some entries that are zero by chance."""
+        if not any(source.has_grad() for source, _ in sources):
+            return self._like(held)
+        places = stored(*[_ones(source._held) for source, _ in sources]).tocoo()
+        rows, columns = places.coords
+        numbers = sampled(held, rows, columns).astype(held.dtype)
+        result = self._like(scipy_module("sparse").coo_array((numbers, (rows, columns)), held.shape), needs_grad=True)
+        made, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
+
+        def reverse() -> None:
+            flow = made.take_gradient()
+            for entries, adjoint in parts:
+                entries.add_gradient(sampled(adjoint(flow), *entries.positions()))
+
+        tape = tape_of(*[source for source, _ in sources])
+        if tape is not None:
+            tape.with_reverse(lambda: None, reverse, [entries.values for entries, _ in parts])
+        return result
 
     def _same_shape(self, other: SparseMatrix, symbol: str) -> Any:
         if other.shape != self.shape:
@@ -104,10 +150,16 @@ class SparseMatrix(NearNames):
         return other._held
 
     def __add__(self, other: Any) -> SparseMatrix:
-        return self._like(self._held + self._same_shape(other, "+")) if isinstance(other, SparseMatrix) else NotImplemented
+        if not isinstance(other, SparseMatrix):
+            return NotImplemented
+        total = self._held + self._same_shape(other, "+")
+        return self._computed(total, operator.add, (self, _unchanged), (other, _unchanged))
 
     def __sub__(self, other: Any) -> SparseMatrix:
-        return self._like(self._held - self._same_shape(other, "-")) if isinstance(other, SparseMatrix) else NotImplemented
+        if not isinstance(other, SparseMatrix):
+            return NotImplemented
+        difference = self._held - self._same_shape(other, "-")
+        return self._computed(difference, operator.add, (self, _unchanged), (other, operator.neg))
 
     def __iadd__(self, other: Any) -> SparseMatrix:
         return self._replaced(self + other)
@@ -116,25 +168,31 @@ class SparseMatrix(NearNames):
         return self._replaced(self - other)
 
     def __neg__(self) -> SparseMatrix:
-        return self._like(-self._held)
+        return self._computed(-self._held, _unchanged, (self, operator.neg))
 
     def __mul__(self, other: Any) -> SparseMatrix:
         """Entry by entry with a matrix, or every entry times a number."""
         if isinstance(other, SparseMatrix):
-            return self._like(self._held.multiply(self._same_shape(other, "*")))
-        return self._like(self._held * float(other)) if _is_number(other) else NotImplemented
+            a, b = self._held, self._same_shape(other, "*")
+            sources = (self, lambda flow: flow.multiply(b)), (other, lambda flow: flow.multiply(a))
+            return self._computed(a.multiply(b), operator.add, *sources)
+        return self._scaled(float(other), operator.mul) if _is_number(other) else NotImplemented
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> SparseMatrix:
-        return self._like(self._held / float(other)) if _is_number(other) else NotImplemented
+        return self._scaled(float(other), operator.truediv) if _is_number(other) else NotImplemented
+
+    def _scaled(self, number: float, how: Callable[[Any, float], Any]) -> SparseMatrix:
+        scaled = how(self._held, number).astype(self._held.dtype)
+        return self._computed(scaled, _unchanged, (self, lambda flow: how(flow, number)))
 
     def transpose(self) -> SparseMatrix:
         """The transposed matrix."""
-        return self._like(self._held.T)
+        return self._computed(self._held.T, operator.attrgetter("T"), (self, operator.attrgetter("T")))
 
     def _replaced(self, by: SparseMatrix) -> SparseMatrix:
-        self._held, self._on_device = by._held, None
+        self._held, self._on_device, self._needs_grad = by._held, by._on_device, by._needs_grad
         return self
 
     # --- products --------------------------------------------------------------------------------------------------------
@@ -147,16 +205,20 @@ class SparseMatrix(NearNames):
                 raise SpirogradValueError(
                     f"`@` needs as many columns on the left as rows on the right, got shapes {self.shape} and {other.shape}"
                 )
-            return self._like(self._held @ other._held)
+            a, b = self._held, other._held
+            return self._computed(a @ b, operator.matmul, (self, lambda flow: flow @ b.T), (other, lambda flow: a.T @ flow))
         if isinstance(other, Ndarray):
-            out = ScalarNdarray(other.dtype, self.shape[0], needs_grad=other.grad is not None)
+            out = ScalarNdarray(other.dtype, self.shape[0], needs_grad=other.grad is not None or self.has_grad())
             self.spmv(other, out)
             return out
+        if not isinstance(other, (ScalarField, np.ndarray)):
+            return NotImplemented
+        hint = "`A.spmv(x, out)` writes the product to a field or an ndarray"
+        memory = other if isinstance(other, ScalarField) else None
+        self._refuse_on_tape("A @ x", "is a NumPy array here, which has no gradient", hint, memory)
         if isinstance(other, ScalarField):
             self._check_vector(other, "x", self.shape[1])
             other = other.to_numpy()
-        if not isinstance(other, np.ndarray):
-            return NotImplemented
         if other.ndim not in (1, 2) or other.shape[0] != self.shape[1]:
             rows = self.shape[1]
             raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} needs shape ({rows},) or ({rows}, n), got {other.shape}")
@@ -173,7 +235,8 @@ class SparseMatrix(NearNames):
         self._check_vector(out, "out", rows)
         if x is out:
             raise SpirogradValueError("`spmv` cannot write the product to the vector that it reads: give it another `out`")
-        _multiply(*self._arrays(), x, out, rows)
+        entries = self.entries()
+        _multiply(entries.starts, entries.columns, entries.values, x, out, rows)
 
     def _check_vector(self, x: Any, name: str, length: int) -> None:
         if not is_vector(x) or x.dtype is not self.dtype:
@@ -181,21 +244,17 @@ class SparseMatrix(NearNames):
         if x.shape[0] != length:
             raise SpirogradValueError(f"`{name}` has {x.shape[0]} elements; the matrix of shape {self.shape} needs {length}")
 
-    def _arrays(self) -> tuple[Any, Any, Any]:
-        """The starts of the rows, the columns and the values, in memory of the session."""
+    def entries(self) -> StoredEntries:
+        """The stored entries in memory of the session."""
         session = context.session()
         if self._on_device is None or self._on_device[0] is not session:
-            by_rows = self._held.tocsr()
-            parts = ((i32, by_rows.indptr), (i32, by_rows.indices), (self.dtype, by_rows.data))
-            made = []
-            for dtype, numbers in parts:
-                array = ScalarNdarray(dtype, max(len(numbers), 1))
-                if len(numbers):
-                    array.from_numpy(np.ascontiguousarray(numbers, dtype.np))
-                made.append(array)
-            self._on_device = session, tuple(made)
-        arrays: tuple[Any, Any, Any] = self._on_device[1]
-        return arrays
+            self._on_device = session, StoredEntries(self._held, self.dtype, self._needs_grad)
+        return self._on_device[1]
+
+    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: Any) -> None:
+        """Raise SpirogradUnsupportedError if a tape records, and this matrix or others have gradients, which would end here."""
+        if tape_of(self, *others) is not None:
+            refuse(name, what, hint)
 
     # --- entries ---------------------------------------------------------------------------------------------------------
 
@@ -214,9 +273,12 @@ class SparseMatrix(NearNames):
 
     def __setitem__(self, indices: Any, value: float) -> None:
         position = self._position(indices)
+        self._refuse_on_tape("A[i, j] = value", "replaces an entry that has a gradient", "add a matrix with that entry")
         editable = self._held.tolil()
         editable[position] = value
         self._held, self._on_device = getattr(scipy_module("sparse"), STORAGE[self.storage_format])(editable), None
+        if self._needs_grad:
+            self.entries()
 
     def build_from_ndarray(self, ndarray: Any) -> None:
         """Add to the matrix triplets of row, column and value, which an ndarray of floats holds one after the other.
@@ -226,6 +288,8 @@ class SparseMatrix(NearNames):
         """
         if not isinstance(ndarray, Ndarray) or not ndarray.dtype.is_float:
             raise SpirogradTypeError(f"triplets are an ndarray of floats, not {describe(ndarray)}")
+        hint = "fill a SparseMatrixBuilder by a kernel"
+        self._refuse_on_tape("build_from_ndarray", "takes numbers, which have no gradient", hint, ndarray)
         numbers = ndarray.to_numpy().reshape(-1)
         if len(numbers) % 3:
             raise SpirogradValueError(f"triplets of row, column and value are a multiple of 3 numbers, not {len(numbers)}")
@@ -246,3 +310,14 @@ class SparseMatrix(NearNames):
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
+
+
+def _ones(held: Any) -> Any:
+    """A one for each stored entry."""
+    ones = held.copy().astype(np.float64)
+    ones.data[:] = 1
+    return ones
+
+
+def _unchanged(held: Any) -> Any:
+    return held

@@ -13,12 +13,11 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, Spi
 from spirograd.base.near_names import NearNames
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
 from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.sparse_builder import float_type
 from spirograd.linalg.sparse_matrix import SparseMatrix, is_vector
-from spirograd.types import template
+from spirograd.linalg.stored_entries import StoredEntries, add_to
 
 _TYPES = ("LLT", "LDLT", "LU")
 # Orderings of the family -> those of SuperLU, for symmetric matrices and for others.
@@ -40,6 +39,7 @@ class SparseSolver(NearNames):
                 raise SpirogradValueError(f"`{name}` is one of {', '.join(known)}, not {value!r}")
         self.solver_type, self.ordering = solver_type, ordering
         self._factors: Any = None
+        self._entries: StoredEntries | None = None  # of a matrix with gradients
         self._analyzed: tuple[int, int] | None = None
         self._failure = ""
 
@@ -65,6 +65,7 @@ class SparseSolver(NearNames):
         if self._is_symmetric:
             held = _symmetric(held, self.dtype.np, self.solver_type)
         self._factors, self._failure = None, ""
+        self._entries = sparse_matrix.entries() if sparse_matrix.has_grad() else None
         if not np.isfinite(held.data).all():
             self._failure = "an entry of the matrix is infinite or NaN"
             return
@@ -96,9 +97,9 @@ class SparseSolver(NearNames):
         """The solution x of ``A @ x = b``: an ndarray for an ndarray, a NumPy array for a field and for a NumPy array, of one axis, or of
         two, whose columns are right-hand sides; or ``out``, a field or an ndarray that takes it.
 
-        A tape differentiates it with respect to ``b``, if the result is an ndarray or ``out``, by solving with the transposed matrix;
-        entries of the matrix get no gradient. Raises SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for
-        what does not fit.
+        A tape differentiates it with respect to ``b`` and to a matrix with gradients, if the result is an ndarray or ``out``, by solving
+        with the transposed matrix; "LLT" and "LDLT" read the lower triangle of a matrix, which gets the gradient. Raises
+        SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for what does not fit.
         """
         if self._factors is None:
             problem = f"the factorisation failed: {self._failure}" if self._failure else "there are no factors to solve with"
@@ -107,20 +108,30 @@ class SparseSolver(NearNames):
         if out is not None and (not is_vector(out) or out.dtype is not self.dtype or out.shape != self._factors.shape[:1]):
             n = self._factors.shape[0]
             raise SpirogradTypeError(f"`out` is a field or ndarray of {n} elements of {self.dtype}, not {describe(out)}")
-        tape = tape_of(b) if isinstance(b, (ScalarField, Ndarray)) else None
+        memory = b if isinstance(b, (ScalarField, Ndarray)) else None
+        tape = tape_of(memory, self._entries and self._entries.values)
         if tape is None:
-            return self._solved(b, out)
+            return self._stored(self._solved(b), b, out)
         if out is None and not isinstance(b, Ndarray):
             hint = "pass a field or ndarray that takes the solution, as `out`"
-            raise SpirogradRuntimeError(render("`solve` of a field gives numbers, which have no gradient", None, hint))
+            what = "a NumPy array" if memory is None else "a field"
+            raise SpirogradRuntimeError(render(f"`solve` of {what} gives numbers, which have no gradient", None, hint))
         self._right_side(b)
         out = ScalarNdarray(self.dtype, b.shape[0], needs_grad=True) if out is None else out
         need_gradient(out, "out", "solve")
-        factors = self._factors
-        return tape.with_reverse(lambda: self._solved(b, out), lambda: _add_adjoint(factors, b, out), (b,))
+        solution = _Solution(self._factors, self._entries, self._is_symmetric, memory, out)
 
-    def _solved(self, b: Any, out: Any) -> Any:
-        x = self._factors.solve(self._right_side(b).astype(np.float64)).astype(self.dtype.np)
+        def run() -> Any:
+            solution.x = self._solved(b)
+            return self._stored(solution.x, b, out)
+
+        return tape.with_reverse(run, solution.add_adjoint, () if memory is None else (memory,))
+
+    def _solved(self, b: Any) -> Any:
+        return self._factors.solve(self._right_side(b).astype(np.float64))
+
+    def _stored(self, x: Any, b: Any, out: Any) -> Any:
+        x = x.astype(self.dtype.np)
         if out is None and not isinstance(b, Ndarray):
             return x
         out = ScalarNdarray(self.dtype, len(x)) if out is None else out
@@ -149,19 +160,30 @@ class SparseSolver(NearNames):
             raise SpirogradValueError(f"a SparseSolver takes square matrices, not one of shape {matrix.shape}")
 
 
-@kernel
-def _add_to(source: template(), target: template()):  # type: ignore[no-untyped-def, valid-type]
-    for k in source:
-        target[k] = target[k] + source[k]
+class _Solution:
+    """What the reverse of one solve takes: the factors and the entries of the matrix as they were, the right-hand side if it is memory,
+    the memory of the solution, and its numbers."""
 
+    def __init__(self, factors: Any, entries: StoredEntries | None, symmetric: bool, b: Any, out: Any) -> None:
+        self._factors, self._entries, self._symmetric = factors, entries, symmetric
+        self._b, self._out = b, out
+        self.x: Any = None
 
-def _add_adjoint(factors: Any, b: Any, out: Any) -> None:
-    """Take the gradient of a solution, and add what solves the transposed system with it to that of the right-hand side."""
-    flow = factors.solve(out.grad.to_numpy().astype(np.float64), trans="T").astype(out.dtype.np)
-    out.grad.fill(0)
-    found = ScalarNdarray(out.dtype, len(flow))
-    found.from_numpy(flow)
-    _add_to(found, b.grad)
+    def add_adjoint(self) -> None:
+        """Take the gradient of the solution x of A x = b. With A^T w = dL/dx, dL/db is w, and dL/dA is -w x^T where entries are stored."""
+        w = self._factors.solve(self._out.grad.to_numpy().astype(np.float64), trans="T")
+        self._out.grad.fill(0)
+        if self._b is not None and self._b.has_grad():
+            found = ScalarNdarray(self._out.dtype, len(w))
+            found.from_numpy(w.astype(self._out.dtype.np))
+            add_to(found, self._b.grad, len(w))
+        if self._entries is None:
+            return
+        rows, columns = self._entries.positions()
+        flow = -w[rows] * self.x[columns]
+        if self._symmetric:  # an entry below the diagonal stands for that above it, too
+            flow = np.where(rows > columns, flow - w[columns] * self.x[rows], np.where(rows == columns, flow, 0))
+        self._entries.add_gradient(flow)
 
 
 def _symmetric(held: Any, dtype: Any, solver_type: str) -> Any:

@@ -14,6 +14,13 @@ POOL_RUN = "sg_pool_run"
 # i64 lanes)`: the same for tasks with atomics. ``uncontended`` (or null) is the variant of ``task`` without atomics. One thread runs it,
 # while no other launch is in this function.
 POOL_UPDATE = "sg_pool_update"
+# `i64 sg_stack_limit()`: the lowest address in the stack of the calling thread at which a function that calls itself may begin.
+STACK_LIMIT = "sg_stack_limit"
+# `[2 x i64]`: where the stack of the main thread ends and begins, if that is known; to ask for it takes long on Linux.
+MAIN_STACK = "sg_main_stack"
+# Bytes that such a function, and what it calls that does not call itself, may take beyond that; of that on GPUs.
+STACK_RESERVE = 128 << 10
+GPU_STACK_RESERVE = 2 << 10
 # `void sg_worker_main(ptr pool)`: the body of a worker thread; returns once the pool is told to stop.
 WORKER_MAIN = "sg_worker_main"
 # `void sg_pool_stop(ptr pool)`: tells the workers to return.

@@ -3,15 +3,15 @@ memory take the entries of the argument block that they use as their last parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
-from spirograd.ir.nodes import Function, Kernel, Op, callee_of
+from spirograd.ir.nodes import BufferRef, Function, Kernel, Op, called, callee_of, ref_of
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen.function import BlockEntry, FunctionEmitter, Handler
+from spirograd.llvmgen.function import STACK_LIMIT, BlockEntry, FunctionEmitter, Handler, entry_of
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, returned_type, symbol, type_name
 
 # The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
@@ -76,14 +76,35 @@ class Callees:
         self._many = bool(kernel.functions) and sum([callee_of(op) is not None for op in kernel.walk()]) > _FEW
         self._symbols: dict[tuple[str, int], str] = {}
         self._variants: dict[str, str] = {}
-        self._entries: dict[str, list[BlockEntry]] = {}  # of functions that access memory
+        self._entries: dict[str, list[BlockEntry] | tuple[BlockEntry, ...]] = {}  # of functions that access memory
+        self._kernel = kernel
+        self._recursive = kernel.recursive()
 
-    def memory_callee(self, name: str) -> tuple[str, list[BlockEntry]]:
+    def memory_callee(self, name: str) -> tuple[str, Sequence[BlockEntry]]:
         """What stands before the arguments of a call, and what of the argument block comes after them."""
         if name not in self._entries:
-            self._entries[name] = []
-            self._defined(name, 1)
+            if name in self._recursive:
+                self._entries |= dict.fromkeys(self._recursive, self._recursive_entries())
+            else:
+                self._entries[name] = []
+        self._defined(name, 1)
         return f"@{self._symbols[name, 1]}", self._entries[name]
+
+    def _recursive_entries(self) -> tuple[BlockEntry, ...]:
+        """The entries that any function that calls itself uses, or that those use which it calls: a call of such a function comes before
+        all that it uses is emitted, so all of them take all."""
+        pointer = self._new_emitter().buffer_pointer
+        entries = {STACK_LIMIT: None}
+        reached = called(self._kernel.functions, [f.body for f in self._kernel.functions if f.name in self._recursive])
+        for function in (*[f for f in self._kernel.functions if f.name in self._recursive], *reached):
+            for op in function.body.walk():
+                ref = ref_of(op)
+                if op.code is ops.slot:
+                    assert isinstance(op.type, DType)
+                    entries[entry_of(op.attr, op.type)] = None
+                elif isinstance(ref, BufferRef):
+                    entries[BlockEntry(ref.slot, pointer, 8)] = None
+        return tuple(entries)
 
     def callee(self, name: str, lanes: int) -> tuple[str, str]:
         """What stands before and behind the arguments of a call on ``lanes`` lanes."""
@@ -138,8 +159,11 @@ class Callees:
         return kind, f"ret {kind} {whole}"
 
     def _attributes(self, function: Function) -> str:
-        """Both arms of a branch may call a function without loops: it returns for any operands."""
+        """Both arms of a branch may call a function without loops: it returns for any operands. A function that calls itself does call, so
+        that it comes to the end of the stack if it does not end, instead of running for ever."""
         inlined, returns = "noinline " if self._many else "", "" if function.name in self._looping else " willreturn speculatable"
+        if function.name in self._recursive:
+            return f'{inlined}nounwind "disable-tail-calls"="true"'
         if function.name in self._entries:
             return f"{inlined}nounwind"
         return f"{inlined}nounwind memory(none){returns}"

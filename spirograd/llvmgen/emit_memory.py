@@ -7,7 +7,7 @@ from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen import half
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.llvmgen.function import STACK_LIMIT, FunctionEmitter, entry_of
 from spirograd.llvmgen.instructions import ByKind
 from spirograd.llvmgen.module import type_name
 
@@ -31,11 +31,11 @@ def emit_thread_slot(e: FunctionEmitter, op: Op) -> None:
 
 def emit_slot(e: FunctionEmitter, op: Op) -> None:
     assert isinstance(op.attr, Slot) and isinstance(op.type, DType)
+    value = e.slot_value(*entry_of(op.attr, op.type))
     if op.type is dt.u1:
-        byte = e.slot_value(op.attr, "i8", 1)
-        e.set(op, f"icmp ne i8 {byte}, 0")
+        e.set(op, f"icmp ne i8 {value}, 0")
     else:
-        e.env[op] = e.slot_value(op.attr, type_name(op.type), op.type.size)
+        e.env[op] = value
 
 
 def emit_load(e: FunctionEmitter, op: Op) -> None:
@@ -69,6 +69,14 @@ def emit_cas(e: FunctionEmitter, op: Op) -> None:
 
 def emit_barrier(e: FunctionEmitter, op: Op) -> None:
     e.line(f"fence{e.atomic_scope} seq_cst")
+
+
+def emit_stack_room(e: FunctionEmitter, op: Op) -> None:
+    """Stacks grow downwards."""
+    limit = e.slot_value(*STACK_LIMIT)
+    here = e.value(f"call ptr {e.module.declare('llvm.stacksave.p0', 'ptr', '')}()")
+    address = e.value(f"ptrtoint ptr {here} to i64")
+    e.set(op, f"icmp ugt i64 {address}, {limit}")
 
 
 def emit_clock(e: FunctionEmitter, op: Op) -> None:

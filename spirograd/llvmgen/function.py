@@ -15,7 +15,7 @@ from spirograd.base.loc import Loc
 from spirograd.ir.last_uses import LastUses
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen import half
+from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.module import ModuleText, is_array, literal, symbol, type_name
 
 # Appends the instructions of an operation, and sets what its result is.
@@ -37,9 +37,18 @@ class BlockEntry(NamedTuple):
         return f"%arg{self.slot.offset}.{symbol(self.type)}"
 
 
+def entry_of(slot: Slot, t: DType) -> BlockEntry:
+    """As which entry a value of type ``t`` is read."""
+    return BlockEntry(slot, "i8", 1) if t is dt.u1 else BlockEntry(slot, type_name(t), t.size)
+
+
+# Passed like an entry of the argument block: the lowest address at which the stack has room for a call of a function that calls itself.
+STACK_LIMIT = BlockEntry(Slot("stack_limit", offset=-1), "i64", 8)
+
+
 class FunctionEmitter:
     """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block; or, if ``entries`` is a list, to
-    one whose last parameters are the entries of the block that it uses, which the list collects.
+    one whose last parameters are the entries of the block that it uses, which the list collects; a tuple has them all.
 
     Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted. ``memory_suffix``:
     metadata for every plain load and store.
@@ -62,7 +71,7 @@ class FunctionEmitter:
         self.loc: Loc | None = None
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
-        self.entries: list[BlockEntry] | None = None
+        self.entries: list[BlockEntry] | tuple[BlockEntry, ...] | None = None
         self._stack: dict[SharedRef, str] = {}
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
@@ -190,13 +199,22 @@ class FunctionEmitter:
             entry = BlockEntry(slot, type_text, size)
             name = self._slots[key] = entry.name
             if self.entries is not None:
-                self.entries.append(entry)
+                if entry not in self.entries:
+                    assert isinstance(self.entries, list), f"{entry} is missing among the entries of a function that calls itself"
+                    self.entries.append(entry)
+                return name
+            if slot is STACK_LIMIT.slot:
+                self.entry += self.stack_limit(name)
                 return name
             if [offset for offset, _ in self._slots].count(slot.offset) == 1:
                 self.entry.append(f"  %at{slot.offset} = getelementptr inbounds i8, ptr %block, i64 {slot.offset}")
             known = self.pointer_metadata if slot.is_buffer else ""
             self.entry.append(f"  {name} = load {type_text}, ptr %at{slot.offset}, align {size}, !invariant.load !0, !noundef !0{known}")
         return self._slots[key]
+
+    def stack_limit(self, name: str) -> list[str]:
+        """What sets ``name`` to `STACK_LIMIT`: lines of the entry block of a task."""
+        return [f"  {name} = call i64 {self.module.declare(abi.STACK_LIMIT, 'i64', '', ' nounwind')}()"]
 
     def address(self, ref: Any, index: Op) -> str:
         """A pointer to an element, as an operand with its type."""

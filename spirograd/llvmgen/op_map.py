@@ -105,12 +105,15 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.claim: Unsupported("for devices with very many invocations: here each worker has a thread slot"),
     ops.barrier: emit_memory.emit_barrier,
     ops.clock: emit_memory.emit_clock,
+    ops.stack_room: emit_memory.emit_stack_room,
     # workgroups
     ops.workgroup_barrier: _GPU,
     ops.subgroup_reduce: _GPU,
     ops.subgroup_read: _GPU,
+    ops.subgroup_ballot: _GPU,
     ops.subgroup_shuffle: _GPU,
     # diagnostics
     ops.check: _KERNEL_LEVEL,
     ops.print_: _KERNEL_LEVEL,
+    ops.label: _KERNEL_LEVEL,
 }

@@ -18,6 +18,8 @@ from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 _WARP = 32
 # So many invocations leave 128 registers to each. n-body, 65,536 bodies on an H200: 3.57 ms without it, 2.45 ms with 512, 2.39 with 1,024.
 _RESIDENT = 512
+# Architectures from this number on are known to no version of PTX before 7.3.
+_KNOWN_SINCE_7_3 = 87
 _TRIPLE = "nvptx64-nvidia-cuda"
 _CALL = re.compile(r"// callseq (\d+)")
 
@@ -32,9 +34,18 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
 
 
+def _taking_part(e: GpuEmitter) -> str:
+    """The mask of all lanes, but for those that workgroups of other sizes than multiples of a warp lack."""
+    return "-1" if e.group_size % _WARP == 0 else _active(e)
+
+
+def _ballot(e: GpuEmitter, value: str) -> str:
+    target = e.module.declare("llvm.nvvm.vote.ballot.sync", "i32", "i32, i1")
+    return e.value(f"call i32 {target}(i32 {_taking_part(e)}, i1 {value})")
+
+
 def _read(e: GpuEmitter, value: str, lane: str) -> str:
-    """All lanes take part, but for those that workgroups of other sizes than multiples of a warp lack."""
-    mask = "-1" if e.group_size % _WARP == 0 else _active(e)
+    mask = _taking_part(e)
     target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
     return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
 
@@ -85,6 +96,7 @@ NVPTX = Dialect(
     from_first=_from_first,
     shuffle=_shuffle,
     read=_read,
+    ballot=_ballot,
     barrier=_barrier,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
@@ -92,11 +104,14 @@ NVPTX = Dialect(
 
 
 @by_thread
-def _target_machine(architecture: str) -> Any:
+def _target_machine(architecture: str, has_stack: bool) -> Any:
+    """``has_stack``: whether the code looks at the stack, which PTX 7.3 (CUDA 11.3) can."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask.
     features = "+ptx63" if architecture in ("sm_70", "sm_72") else ""
+    if has_stack and int(re.sub(r"\D", "", architecture)) < _KNOWN_SINCE_7_3:
+        features = "+ptx73"
     return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features=features, opt=3)
 
 
@@ -112,7 +127,7 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
-    machine = _target_machine(caps.cpu_name)
+    machine = _target_machine(caps.cpu_name, "@llvm.stacksave" in text)
     with closing(parse(text, machine)) as module:
         if options.optimize:
             optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)

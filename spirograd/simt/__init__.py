@@ -4,6 +4,7 @@ A parallel loop runs in blocks of `loop_config(block_dim=)` consecutive iteratio
 wait for those that there are.
 """
 
+from spirograd.lang.tiles import Tile16x16, Tile32x32
 from spirograd.simt import block, grid, subgroup, warp
 
-__all__ = ["block", "grid", "subgroup", "warp"]
+__all__ = ["Tile16x16", "Tile32x32", "block", "grid", "subgroup", "warp"]

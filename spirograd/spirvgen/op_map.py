@@ -105,12 +105,15 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.claim: emit_memory.emit_claim,
     ops.barrier: emit_memory.emit_barrier,
     ops.clock: emit_memory.emit_clock,
+    ops.stack_room: Unsupported("there are no functions that call themselves, for want of a stack"),
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
     ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,
     ops.subgroup_read: emit_workgroup.emit_subgroup_read,
+    ops.subgroup_ballot: emit_workgroup.emit_subgroup_ballot,
     ops.subgroup_shuffle: Unsupported("devices with subgroup_arithmetic reduce by one instruction"),
     # diagnostics
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
+    ops.label: Unsupported("for the interpreter only"),
 }

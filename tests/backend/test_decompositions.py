@@ -184,6 +184,38 @@ def test_inverse_and_determinant(arch: str, n: int) -> None:
     assert (np.abs(b.to_numpy() - np.linalg.inv(exact)) / bound).max() < 1e-6
 
 
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_inverses_of_every_scale(arch: str, n: int) -> None:
+    """Products of entries would be lost, or infinite: 1e-15 to the fourth power is. Rows may differ in size, too."""
+    sg.init(arch=arch)
+    scales = np.array([1e-30, 1e-15, 1e-10, 1.0, 1e15, 1e30])
+    rows = 10.0 ** np.linspace(-15, 15, n)
+    plain = np.random.default_rng(n).uniform(-1, 1, (len(scales) + 1, n, n)) + 2 * np.eye(n)
+    data = (plain * np.concatenate([np.repeat(scales[:, None], n, 1), rows[None]])[:, :, None]).astype("f4")
+    a, b = sg.Matrix.field(n, n, sg.f32, len(data)), sg.Matrix.field(n, n, sg.f32, len(data))
+    whole, halves = sg.Matrix.field(n, n, sg.i32, ()), sg.Matrix.field(n, n, sg.f32, 2)
+    a.from_numpy(data)
+    whole.from_numpy(np.arange(n * n).reshape(n, n).astype("i4") ** 2 % 7 + 5 * np.eye(n, dtype="i4"))
+
+    @sg.kernel
+    def run():  # type: ignore[no-untyped-def]
+        for i in a:
+            b[i] = a[i].inverse()
+        halves[0] = whole[None].inverse()
+        halves[1] = sg.cast(sg.cast(a[1] * 1e12, sg.f16).inverse(), sg.f32)
+
+    run()
+    for found, matrix in zip(b.to_numpy(), data.astype("f8")):
+        wanted = np.linalg.inv(matrix)
+        assert (np.abs(found - wanted).max(axis=0) / np.abs(wanted).max(axis=0)).max() < 1e-5
+    np.testing.assert_allclose(halves.to_numpy()[0], np.linalg.inv(whole.to_numpy()), rtol=1e-5, atol=1e-6)
+    half = (data[1] * np.float32(1e12)).astype("f2").astype("f8")  # subnormal numbers, whose determinant no f16 holds
+    wanted = np.linalg.inv(half)
+    np.testing.assert_allclose(halves.to_numpy()[1], wanted, rtol=2e-3, atol=2e-3 * np.abs(wanted).max())
+    np.testing.assert_allclose(sg.Matrix((plain[0] * 1e-200).tolist()).inverse().to_numpy(), np.linalg.inv(plain[0] * 1e-200), rtol=1e-9)
+
+
 def test_half_precision(arch: str) -> None:
     """f16 is computed in f32: squares of its entries would be lost."""
     sg.init(arch=arch)

@@ -80,6 +80,98 @@ def test_scans(arch: str, n: int, make: Any) -> None:
                 close(x.grad, differences(lambda x: weighted(before(np.cumsum(2 * x))), data))
 
 
+ACCUMULATE = {"min": np.minimum.accumulate, "max": np.maximum.accumulate, "mul": np.multiply.accumulate}
+START = {"min": np.inf, "max": -np.inf, "mul": 1.0}
+
+
+def scanned(x: Array, op: str, exclusive: bool) -> Array:
+    return np.concatenate([[START[op]], ACCUMULATE[op](x)[:-1]]) if exclusive else ACCUMULATE[op](x)
+
+
+@sg.kernel
+def weigh_finite(y: sg.Template, loss: sg.Template, n: int):  # type: ignore[no-untyped-def]
+    for i in range(n):
+        if sg.abs(y[i]) < 1e30:
+            loss[None] += (i + 1) * y[i] ** 2
+
+
+def weighted_finite(y: Array) -> float:
+    finite = np.isfinite(y)
+    return float(np.sum(np.arange(1, len(y) + 1) * np.where(finite, y, 0) ** 2))
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("op", ["min", "max", "mul"])
+@pytest.mark.parametrize("n", [1, 2, 67, 300])
+def test_other_scans(arch: str, op: str, n: int) -> None:
+    """Products with a zero, and with two; into other memory, and in place."""
+    x, y, loss = vector(n, sg.ndarray), vector(n + 3, sg.field), sg.field(sg.f32, (), needs_grad=True)
+    rng = np.random.default_rng(n)
+    data = rng.permutation(n) / n if op != "mul" else rng.uniform(0.9, 1.1, n) * rng.choice([-1, 1], n)
+    y.fill(0)
+    for zeros in ([], [n // 2], [n // 3, n // 2])[: 3 if op == "mul" else 1]:
+        data[zeros] = 0
+        x.from_numpy(data.astype("f4"))
+        for exclusive in (False, True):
+            scan = algorithms.exclusive_scan if exclusive else algorithms.inclusive_scan
+            for in_place in (False, True):
+                with sg.ad.Tape(loss):
+                    if in_place:
+                        double(x, y, n)
+                        scan(y, None, op)
+                    else:
+                        scan(x, y, op)
+                    weigh_finite(y, loss, n)
+                factor = 2 if in_place and op != "mul" else 1
+                if in_place and op == "mul":
+                    continue  # 2 ** 300
+                wanted = differences(lambda x, e=exclusive, f=factor: weighted_finite(scanned(f * x, op, e)), data)
+                np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=2e-3, atol=2e-4 * (1 + np.abs(wanted).max()))
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("op", ["min", "max", "mul"])
+@pytest.mark.parametrize("n", [1, 5, 300])
+def test_other_reductions(arch: str, op: str, n: int) -> None:
+    x, total = vector(n, sg.field), vector((), sg.field)
+    rng = np.random.default_rng(n)
+    data = rng.permutation(n) + 1.0 if op != "mul" else rng.uniform(0.9, 1.1, n)
+    for zeros in ([], [n // 2], [n // 3, n // 2])[: 3 if op == "mul" else 1]:
+        data[zeros] = 0
+        x.from_numpy(data.astype("f4"))
+        with sg.ad.Tape(total):
+            algorithms.reduce(x, op, total)
+        wanted = differences(lambda x: float(ACCUMULATE[op](x)[-1]), data)
+        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.vulkan_or_wgpu
+def test_of_equal_elements_the_first_gets_the_gradient(arch: str) -> None:
+    n = 200
+    x, y, loss, total = vector(n, sg.field), vector(n, sg.field), sg.field(sg.f32, (), needs_grad=True), vector((), sg.field)
+    data = np.random.default_rng(5).integers(0, 4, n).astype("f4")
+    x.from_numpy(data)
+
+    @sg.kernel
+    def add_up():  # type: ignore[no-untyped-def]
+        for i in range(n):
+            loss[None] += (i + 1) * y[i]
+
+    for op in ("max", "min"):
+        with sg.ad.Tape(loss):
+            algorithms.inclusive_scan(x, y, op)
+            add_up()
+        wanted = np.zeros(n)
+        for i in range(n):
+            wanted[np.flatnonzero(data == ACCUMULATE[op](data[: i + 1])[-1])[0]] += i + 1
+        np.testing.assert_array_equal(x.grad.to_numpy(), wanted)
+        with sg.ad.Tape(total):
+            algorithms.reduce(x, op, total)
+        first = np.zeros(n)
+        first[(data.argmax if op == "max" else data.argmin)()] = 1
+        np.testing.assert_array_equal(x.grad.to_numpy(), first)
+
+
 def test_long_scan(arch: str) -> None:
     n = 9000 if arch != "interpreter" else 700
     x, y, loss = vector(n, sg.ndarray), vector(n, sg.ndarray), sg.field(sg.f32, (), needs_grad=True)
@@ -188,10 +280,9 @@ def larger(a, b):  # type: ignore[no-untyped-def]
 def test_refusals(arch: str) -> None:
     x, y, loss = vector(5, sg.field), sg.field(sg.f32, 5), sg.field(sg.f32, (), needs_grad=True)
     for message, run in (
-        (r"`inclusive_scan` with `op='mul'` has no derivative", lambda: algorithms.inclusive_scan(x, x, "mul")),
-        (r"`exclusive_scan` with `op='max'` has no derivative", lambda: algorithms.exclusive_scan(x, x, "max")),
+        (r"`exclusive_scan` by a function has no derivative", lambda: algorithms.exclusive_scan(x, x, larger, 0.0)),
         (r"`inclusive_scan` by a function has no derivative", lambda: algorithms.inclusive_scan(x, x, larger)),
-        (r"`reduce` with `op='min'` has no derivative", lambda: algorithms.reduce(x, "min", loss)),
+        (r"`reduce` by a function has no derivative", lambda: algorithms.reduce(x, larger, loss)),
         (r"gradients end at `out` of `inclusive_scan`", lambda: algorithms.inclusive_scan(x, y)),
         (r"gradients end at `out` of `reduce`", lambda: algorithms.reduce(x, out=sg.field(sg.f32, ()))),
         (r"`out`: expected a field or ndarray of one f32", lambda: algorithms.reduce(x, out=y)),

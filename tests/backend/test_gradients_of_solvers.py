@@ -156,12 +156,18 @@ def test_products(arch: str) -> None:
 @pytest.mark.needs("scipy")
 @pytest.mark.archs("cpu")
 def test_refusals(arch: str) -> None:
-    (x, b, u), loss, _ = memory(sg.field)
+    (x, b, _), loss, _ = memory(sg.field)
     plain = sg.field(sg.f32, N)
     A = matrix(chain())
+    active = SparseMatrix(sm=needs.package("scipy").sparse.csr_array(chain()), needs_grad=True)
     operator, solver = LinearOperator(A.spmv), SparseSolver()
     solver.compute(A)
+    other = SparseSolver()
+    other.compute(active)
     builder = SparseMatrixBuilder(N, N, N)
+
+    def replace_entry() -> None:
+        active[0, 0] = 1.0
 
     @sg.kernel
     def fill(A: sg.types.sparse_matrix_builder):  # type: ignore[no-untyped-def, valid-type]
@@ -169,20 +175,60 @@ def test_refusals(arch: str) -> None:
             A[i, i] += x[i]
 
     for message, run in (
-        ("`MatrixFreeBICGSTAB` needs products with the transposed matrix", lambda: MatrixFreeBICGSTAB(operator, b, u)),
         ("gradients end at `x` of `MatrixFreeCG`", lambda: MatrixFreeCG(operator, b, plain)),
         ("`solve` of a field gives numbers", lambda: solver.solve(b)),
         ("gradients end at `out` of `solve`", lambda: solver.solve(b, plain)),
         ("`SparseCG` takes `b` as numbers", lambda: SparseCG(A, b)),
         ("gradients end at .*: `build` reads it, and kernel `fill`", lambda: (fill(builder), builder.build())),
         (r"`out` is a field or ndarray of 11 elements", lambda: solver.solve(b, sg.field(sg.f32, N + 1))),
+        ("`solve` of a NumPy array gives numbers", lambda: other.solve(np.ones(N))),
+        ("`A @ x` is a NumPy array", lambda: active @ np.ones(N)),
+        ("`A @ x` is a NumPy array", lambda: A @ b),
+        (r"`A\[i, j\] = value` replaces an entry", replace_entry),
+        (r"`SparseMatrix\(sm=A\)` copies the numbers", lambda: SparseMatrix(sm=active)),
+        ("`SparseCG` takes the matrix as numbers", lambda: SparseCG(active, np.ones(N))),
+        ("`build_from_ndarray` takes numbers", lambda: A.build_from_ndarray(sg.ndarray(sg.f32, 3, needs_grad=True))),
     ):
         with pytest.raises(sg.SpirogradError, match=message), sg.ad.Tape(loss):
             run()
-    assert MatrixFreeBICGSTAB(operator, b, u)  # outside of tapes
 
 
-def test_an_adjoint_that_does_not_converge(arch: str) -> None:
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
+def test_bicgstab(arch: str, make: Any) -> None:
+    """The transposed matrix is the derivative of the product, whatever the kernel reads at other indices."""
+    (x, b, u), loss, data = memory(make)
+    c = make(sg.f32, N, needs_grad=True)
+
+    def full(c: Array) -> Array:
+        return np.diag(3 + c) - 0.5 * np.eye(N, k=1) + np.diag(c[1:], k=-1)
+
+    @sg.kernel
+    def product(v: sg.Template, out: sg.Template):  # type: ignore[no-untyped-def]
+        for i in range(N):
+            total = (3 + c[i]) * v[i]
+            if i < N - 1:
+                total -= 0.5 * v[i + 1]
+            if i > 0:
+                total += c[i] * v[i - 1]
+            out[i] = total
+
+    operator = LinearOperator(product)
+    for seed in (1, 2):
+        numbers = np.random.default_rng(seed).uniform(0, 1, N)
+        c.from_numpy(numbers.astype("f4"))
+        u.fill(0.5)
+        with sg.ad.Tape(loss):
+            double(x, b)
+            assert MatrixFreeBICGSTAB(operator, b, u, tol=1e-5)
+            c.fill(9.0)
+            weigh(u, loss)
+        close(x.grad.to_numpy(), differences(lambda x, c=numbers: weighted(np.linalg.solve(full(c), 2 * x)), data))
+        close(c.grad.to_numpy(), differences(lambda c: weighted(np.linalg.solve(full(c), 2 * data)), numbers))
+
+
+@pytest.mark.parametrize("solver", [MatrixFreeCG, MatrixFreeBICGSTAB])
+def test_an_adjoint_that_does_not_converge(arch: str, solver: Any) -> None:
     (_, b, u), loss, _ = memory(sg.field)
 
     @sg.kernel
@@ -193,7 +239,7 @@ def test_an_adjoint_that_does_not_converge(arch: str) -> None:
     b.fill(0)
     b[3] = 1.0  # an eigenvector: one iteration for the solution, many for its gradient
     with pytest.raises(sg.SpirogradRuntimeError, match="above the tolerance after 2 iterations"), sg.ad.Tape(loss):
-        MatrixFreeCG(LinearOperator(product), b, u, tol=1e-5, maxiter=2)
+        solver(LinearOperator(product), b, u, tol=1e-5, maxiter=2)
 
         @sg.kernel
         def total():  # type: ignore[no-untyped-def]

@@ -26,8 +26,9 @@ def test_blocks_run(page, tmp_path, capsys, monkeypatch):
     for arch in needs.ARCHS:
         if re.search(rf"\bsg\.{arch}\b", program(text)):
             needs.need(arch)
-    if "import torch" in program(text):
-        needs.need("torch")
+    for package in ("torch", "jax"):
+        if f"import {package}" in program(text):
+            needs.need(package)
     monkeypatch.chdir(tmp_path)
     file = tmp_path / f"{page.stem}.py"
     file.write_text(program(text), encoding="utf-8")

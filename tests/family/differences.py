@@ -193,28 +193,15 @@ seen = k()
     Difference(
         "`real_func`",
         "a function that is called, on the CPU and CUDA",
-        (
-            "called where that pays, otherwise inlined like `func` ([details](../language.md#functions-that-are-called)); "
-            "functions that call themselves only compute"
-        ),
-        """
-x = ti.field(ti.i32, shape=2)
-x.fill(7)
-@ti.real_func
-def f(n: ti.i32) -> ti.i32:
-    r = x[1]
-    if n > 1:
-        r = f(n - 1)
-    return r
-@ti.kernel
-def k() -> ti.i32:
-    return f(5)
-seen = k()
-""",
-        ("7", "SyntaxError"),
+        "called where that pays, otherwise inlined like `func` ([details](../language.md#functions-that-are-called))",
     ),
     Difference(
-        "`block_local`, `cache_read_only`, `assume_in_range`, `no_activate`, `pure`",
+        "a `real_func` that calls itself too often for the stack",
+        "the process ends",
+        "an error with the line",
+    ),
+    Difference(
+        "`block_local`, `cache_read_only`, `assume_in_range`, `pure`",
         "hints to the compiler",
         "accepted, without effect",
     ),

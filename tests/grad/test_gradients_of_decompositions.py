@@ -280,6 +280,33 @@ def test_scales_and_what_has_no_derivative(arch: str, scale: float) -> None:
             np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_inverses_of_every_scale(arch: str, n: int) -> None:
+    """The adjoint of an inverse X is -X^T G X^T."""
+    sg.init(arch=arch)
+    base = np.random.default_rng(n).uniform(-1, 1, (n, n)) + 2 * np.eye(n)
+    scales = np.array([1e-15, 1.0, 1e15])
+    matrices = (scales[:, None, None] * base).astype("f4")
+    a, loss = sg.Matrix.field(n, n, sg.f32, len(scales), needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    unit, w = sg.field(sg.f32, len(scales)), sg.Matrix.field(n, n, sg.f32, ())
+    a.from_numpy(matrices)
+    unit.from_numpy(scales.astype("f4"))
+    w.from_numpy(weights(n).astype("f4"))
+
+    @sg.kernel
+    def run():  # type: ignore[no-untyped-def]
+        for i in a:
+            loss[None] += (a[i].inverse() * w[None]).sum() * unit[i]
+
+    with sg.ad.Tape(loss):
+        run()
+    for found, matrix, scale in zip(a.grad.to_numpy(), matrices.astype("f8"), scales):
+        x = np.linalg.inv(matrix)
+        wanted = -x.T @ weights(n) @ x.T * scale
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_energy_of_elastic_bodies(arch: str) -> None:
     """The squared distance from the nearest rotation, at rest and deformed."""
     sg.init(arch=arch)

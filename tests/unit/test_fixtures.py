@@ -94,7 +94,7 @@ def test_tests_of_torch_run_where_it_is(pytester, monkeypatch):
 
 def test_files_of_tests_load_without_torch():
     """An import at the top fails without torch, and `importorskip` skips tests that do not need it, without a name in the summary."""
-    pattern = re.compile(r"^(import|from) torch\b|importorskip\(", re.MULTILINE)
+    pattern = re.compile(r"^(import|from) (torch|jax)\b|importorskip\(", re.MULTILINE)
     files = [path for path in CONFTEST.parent.rglob("*.py") if path != Path(__file__)]
     assert files and [path for path in files if "programs" not in path.parts and pattern.search(path.read_text(encoding="utf-8"))] == []
 

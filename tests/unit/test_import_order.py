@@ -38,7 +38,7 @@ ALLOWED = {
     "math": {"base", "lang"},
 }
 # Parts above all others: what users see and call.
-TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt", "algorithms", "aot", "linalg", "profiler"}
+TOP = {"", "cli", "commands", "compat", "demo", "__main__", "simt", "algorithms", "aot", "linalg", "profiler", "distributed"}
 
 # Single modules that may import more than their part. The CPU device runs what LLVM makes, and LLVM comes as a library of functions:
 # its pool of workers and its calls are compiled by it too. Text of LLVM IR that a user put in place of the compiler's is compiled again.
@@ -78,7 +78,9 @@ THIRD_PARTY = {
     "llvmlite": {"llvmgen", "runtime"},
     "vulkan": {"runtime"},
     "wgpu": {"runtime"},
-    "torch": {"ad", "lang", "compat"},
+    "torch": {"ad", "lang", "compat", "distributed"},
+    "jax": {"ad"},
+    "mpi4py": {"distributed"},
     "rich": {"commands", "demo"},
     "matplotlib": {"demo"},
     "PIL": {"tools"},
@@ -172,6 +174,7 @@ def test_interpreter_imports_no_compiler():
         "vulkan",
         "wgpu",
         "torch",
+        "jax",
         "matplotlib",
         *(f"spirograd.{m}" for m in ("compiler", "transforms", "autodiff", "gradients", "ad", "tools")),
     )

@@ -35,11 +35,14 @@ deactivate_all_snodes set_logging_level is_logging_effective pyfunc axes SNode t
 perf_dispatch eig make_spd svd sym_eig polar_decompose solve ad.Tape ad.FwdMode ad.grad_replaced ad.grad_for ad.clear_all_gradients
 types.sparse_matrix_builder linalg.SparseMatrixBuilder linalg.SparseSolver linalg.MatrixFreeCG
 get_addr frexp python ArgPack types.argpack ref types.ref global_thread_idx volatile_load BufferView types.BufferViewType append length
+outer simt.Tile16x16 simt.Tile32x32
 profiler.print_kernel_profiler_info
 aot.Module aot.load
+distributed.init distributed.Partition
 graph graph_do_while graph_parallel graph_parallel_context checkpoint GraphStatus
 stream_parallel create_stream create_event Stream Event
 clock_counter clock_freq_hz
+ad.torch_function ad.torch_op ad.jax_function
 """
 # Deliberately later; the reasons are in base/later.py.
 _ABSENT = """
@@ -76,6 +79,11 @@ def test_later(name: str) -> None:
         stand_in.part  # noqa: B018
     with pytest.raises(sg.SpirogradUnsupportedError):
         type("Derived", (stand_in,), {}) if not hasattr(stand_in, "__mro_entries__") else stand_in.__mro_entries__(())
+
+
+def test_what_asks_all_modules_for_names_goes_on() -> None:
+    """`pickle` does, for objects that do not tell their module."""
+    assert not hasattr(find(min(LATER)), "part")
 
 
 def test_unknown_names() -> None:

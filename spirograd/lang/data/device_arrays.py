@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, u8
 from spirograd.base.records import dataclass
 from spirograd.lang.data.views import Block, HostView
 
@@ -106,6 +106,11 @@ def _block_over(allocation: Any, block: Block, dtype: DType) -> Any:
     import torch
 
     return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{allocation.shared_gpu}")
+
+
+def octets_over(allocation: Any, nbytes: int) -> Any:
+    """A torch tensor over the first ``nbytes`` bytes, on the GPU where they lie. What writes to it must tell the allocation."""
+    return _block_over(allocation, Block(0, (nbytes,), (1,), nbytes), u8)
 
 
 def copy_to_torch(allocation: Any, view: HostView, device: Any) -> Any:

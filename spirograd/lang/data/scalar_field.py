@@ -184,6 +184,7 @@ class ScalarField(Exported, Field):
     """
 
     element_shape: tuple[int, ...] = ()
+    hidden = False  # whether it is one of a sparse tree's own
     sparse_node: SNode | None = None  # of a hidden field that is the table of a sparse node: that node
 
     def __init__(

@@ -17,7 +17,6 @@ from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
 from spirograd.lang.frontend.variables import MemoryVariable, Variable, lookup
 from spirograd.lang.frontend.view_proxy import sliced
-from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import swizzle_of
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -57,7 +56,7 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, 
         t.at(node)
         if whole is not None:
             return whole.index(key), None
-        if is_slice(key) and has_elements(base) and not isinstance(base, SharedArray):
+        if is_slice(key) and has_elements(base):
             return None, sliced(base, key)
         if has_elements(base):
             entries = list_at(t, base, key)

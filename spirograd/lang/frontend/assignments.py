@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from spirograd.lang import arithmetic, scalar
+from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.formatted_text import FormattedText
 from spirograd.lang.frontend.func import is_scalar_type
@@ -13,6 +13,7 @@ from spirograd.lang.frontend.lvalues import Element, Selection, StructElement, h
 from spirograd.lang.frontend.operators import BINARY, apply_binary
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, settle
 from spirograd.lang.frontend.syntax_facts import ATOMIC_UPDATES, fixed_names, is_static
+from spirograd.lang.frontend.tile_slices import load_tile, store_tile, update_tile
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.triplet_elements import TripletElement
 from spirograd.lang.frontend.type_errors import no_attribute
@@ -80,9 +81,11 @@ def _assign_part(t: Tracer, target: ast.Subscript | ast.Attribute, value: Any) -
         name = target.value.id
         if isinstance(t.frame.variables.get(name), Value) and has_elements(t.frame.names.get(name)):
             raise type_error(f"`{name}` is a local variable here, which hides the field or array of that name", "rename one of them")
-    if lvalue is None:
+    if lvalue is None and tiles.is_tile(value):
+        store_tile(t, t.expression(target), value)
+    elif lvalue is None:
         _refuse_part(t, target)
-    else:
+    elif not load_tile(t, lvalue, value):
         lvalue.store(value)
 
 
@@ -114,7 +117,9 @@ def _augmented(t: Tracer, node: ast.AugAssign) -> None:
     value = t.expression(node.value)
     t.at(node)
     op = type(node.op)
-    if isinstance(lvalue, (Element, Selection, StructElement, TripletElement)) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
+    if isinstance(value, tiles.Outer):
+        update_tile(t, lvalue, op, value)
+    elif isinstance(lvalue, (Element, Selection, StructElement, TripletElement)) and op in ATOMIC_UPDATES and not isinstance(value, Struct):
         lvalue.update(ATOMIC_UPDATES[op], value)
     else:
         lvalue.store(apply_binary(op, lvalue.load(), value))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import DType, promote
+from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, Region
 from spirograd.lang import scalar
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, same_structure, settle, unpack_tuple
@@ -118,5 +119,5 @@ def _broadcast(a: Any, b: Any) -> Any:
 
 
 def _is_cheap(ops: list[Op]) -> bool:
-    """Whether operations may run though their values are not needed."""
-    return len(ops) <= _MAX_SPECULATED and all(op.code.effect == "pure" for op in ops)
+    """Whether operations may run though their values are not needed; calls might not return."""
+    return len(ops) <= _MAX_SPECULATED and all(op.code.effect == "pure" and op.code is not ir.call for op in ops)

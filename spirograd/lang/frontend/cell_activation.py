@@ -62,6 +62,28 @@ class EndsCells(Exception):
     """The kernel deactivates cells: trace it again, such that accesses do not take the cell for active that a loop visits."""
 
 
+class HoldsCells(Exception):
+    """The kernel names ``nodes`` of which no write of it activates cells: trace it again, such that those before do not either."""
+
+    def __init__(self, nodes: Sequence[SNode]) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+
+def no_activate(t: Tracer, node: ast.Call) -> None:
+    """Have no write of the kernel activate cells of some nodes."""
+    values, kwargs = arguments(t, node)
+    t.at(node)
+    for what in values:
+        if not isinstance(what, SNode):
+            raise type_error(f"`no_activate` takes nodes of field trees, not {describe(what)}", "`x.parent()` is the node that holds `x`")
+    if kwargs or not values:
+        raise type_error("`no_activate` takes nodes of field trees", "as in `sg.no_activate(node)`")
+    new = [what for what in values if what not in t.held_nodes]
+    if new:
+        raise HoldsCells(new)
+
+
 def deactivate(t: Tracer, node: ast.Call) -> None:
     """Deactivate a cell: what it holds is 0 afterwards, and inactive itself."""
     if t.cells_last:

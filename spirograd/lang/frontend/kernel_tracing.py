@@ -12,12 +12,13 @@ from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
 from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
+from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
 from spirograd.lang.frontend.call_effects import UnassumedMutation
 from spirograd.lang.frontend.captures import Captures
-from spirograd.lang.frontend.cell_activation import EndsCells
+from spirograd.lang.frontend.cell_activation import EndsCells, HoldsCells
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.freed_cells import collect
 from spirograd.lang.frontend.function_bodies import function_body
@@ -54,13 +55,16 @@ def trace_kernel(
     What the loops of a kernel carry must be known before their bodies are traced. Where tracing finds out more, it begins again.
     """
     draws_random, cells_last, foreseen = False, True, Foreseen()
+    held: list[Any] = []
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, draws_random, cells_last, foreseen)
+            return _trace(source, parameters, returns, args, options, draws_random, cells_last, held, foreseen)
         except NeedsRandom:
             draws_random = True
         except EndsCells:
             cells_last = False
+        except HoldsCells as found:
+            held += found.nodes
         except UnassumedMutation as found:
             foreseen.setdefault(found.call, []).extend(found.arguments)
 
@@ -73,6 +77,7 @@ def _trace(
     options: LanguageOptions,
     draws_random: bool,
     cells_last: bool,
+    held: Sequence[Any],
     foreseen: Foreseen,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
@@ -82,7 +87,7 @@ def _trace(
         returns = None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
         t = Tracer(trace, frame, HANDLERS, foreseen)
-        t.cells_last = cells_last
+        t.cells_last, t.held_nodes = cells_last, list(held)
         trace.b.begin()
         _declare(t, parameters, args)
         if draws_random:
@@ -98,6 +103,8 @@ def _trace(
     finally:
         context.set_trace(before)
     kernel = Kernel(source.name, tuple(t.captures.declarations.args), body, results, loc, called(t.real_functions.functions, (body,)))
+    if t.real_functions.recursive:
+        kernel = restate_calls(kernel)
     if trace.stops:
         kernel = apply_stops(kernel)
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import i32
+from spirograd.base.dtypes import VOID, i32
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import ArrayRef, FieldRef, Op, SharedRef, TempRef
+from spirograd.ir.nodes import ArrayRef, FieldRef, Label, Op, SharedRef, TempRef
 from spirograd.lang import arithmetic, groups, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend import lossy_conversions
@@ -64,12 +64,14 @@ def element_shape(ref: MemoryRef) -> tuple[int, ...]:
 
 
 class Element(Lvalue):
-    """An element of a field or array: scalar, vector or matrix, as its element shape says."""
+    """An element of a field or array: scalar, vector or matrix, as its element shape says. ``label``: its index as the program has it, for
+    elements whose accesses are compared where races are looked for."""
 
-    def __init__(self, ref: MemoryRef, indices: Sequence[Op], components: tuple[Op, ...] = ()) -> None:
+    def __init__(self, ref: MemoryRef, indices: Sequence[Op], components: tuple[Op, ...] = (), label: Sequence[Op] | None = None) -> None:
         self.ref = ref
         self.indices = tuple(indices)
         self.components = components
+        self.label = label
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,13 +91,20 @@ class Element(Lvalue):
         b = scalar.builder()
         return [(*self.indices, *self.components, *[b.const(k, i32) for k in position]) for position in np.ndindex(*self.shape)]
 
+    def _accessed(self, atomic: bool = False) -> None:
+        """Say which element the next accesses are to, where races are looked for. ``atomic``: they count as such."""
+        if self.label is not None and scalar.trace_of().options.detect_races:
+            scalar.builder().emit(ir.label, *self.label, attr=Label(self.ref, math.prod(self.shape), atomic), type=VOID)
+
     def load(self) -> Any:
         b = scalar.builder()
+        self._accessed()
         values = [Value(b.load(self.ref, *at)) for at in self._each()]
         return values[0] if not self.shape else make(values, self.shape)
 
     def store(self, value: Any) -> None:
         b = scalar.builder()
+        self._accessed()
         for at, v in zip(self._each(), self._entries(value)):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
@@ -124,7 +133,7 @@ class Element(Lvalue):
         return self._with((*self.components, *components))
 
     def _with(self, components: tuple[Op, ...]) -> Element:
-        return Element(self.ref, self.indices, components)
+        return Element(self.ref, self.indices, components, self.label)
 
     def member(self, name: str) -> Lvalue:
         """The component, or the components, that a swizzle names: no other is touched."""
@@ -146,6 +155,7 @@ class Element(Lvalue):
         if kind in ("and", "or", "xor") and dtype.is_float:
             raise type_error(f"bitwise atomics need integers, {self.owner} holds {dtype}", "store the bits in an integer field")
         old = []
+        self._accessed()
         for at, v in zip(self._each(), values):
             old.append(Value(b.atomic(kind, self.ref, *at, scalar.fitting(v, dtype).op)))
         return old[0] if not self.shape else make(old, self.shape)
@@ -156,6 +166,7 @@ class Element(Lvalue):
             return
         # Storing True where the value is true (False where it is false) is `or` (`and`), in whatever order others do the same.
         b = scalar.builder()
+        self._accessed(atomic=True)
         for at, v in zip(self._each(), entries_for(value, self.shape, self.what)):
             changes = scalar.truth(v) if kind == "or" else scalar.logical_not(v)
             b.begin()
@@ -170,6 +181,7 @@ class Element(Lvalue):
         if dtype.kind == "bool":
             raise type_error(f"{self.owner} holds u1, which has no atomic operations", "use a field of i32")
         operands = (scalar.cast(expected, dtype).op, scalar.cast(desired, dtype).op)
+        self._accessed()
         return Value(b.emit(ir.cas, *self.indices, *self.components, *operands, attr=self.ref, type=dtype))
 
 

@@ -20,7 +20,8 @@ def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
     if isinstance(base, ViewProxy):
         return element_of(t, base.base, base.element(index_values(key, len(base.shape), base.name)))
     if isinstance(base, ArrayProxy):
-        return Element(base.ref, index_values(key, base.decl.ndim, base.decl.name))
+        indices = index_values(key, base.decl.ndim, base.decl.name)
+        return Element(base.ref, indices, label=indices)
     if isinstance(base, TripletsProxy):
         return TripletElement(base, key)
     if isinstance(base, StructField):
@@ -33,5 +34,5 @@ def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
         t.fields[ref] = base
         shape = base.shape if base.sparse_path else ref.shape
         indices = index_values(key, len(shape), ref.name, shape, base.origin if base.sparse_path else ref.layout.origin)
-        return SparseElement(t, base, ref, indices) if base.sparse_path else Element(ref, indices)
+        return SparseElement(t, base, ref, indices) if base.sparse_path else Element(ref, indices, label=None if base.hidden else indices)
     return None

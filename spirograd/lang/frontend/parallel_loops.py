@@ -6,14 +6,14 @@ import ast
 import functools
 from typing import Any
 
-from spirograd.base.dtypes import u32
+from spirograd.base.dtypes import VOID, u32
 from spirograd.ir import ops as ir
-from spirograd.ir.nodes import LoopAttr
+from spirograd.ir.nodes import Label, LoopAttr
 from spirograd.lang import groups, randoms, scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, is_atomic, static_callee
 from spirograd.lang.frontend.control import block_where
 from spirograd.lang.frontend.loop_dependences import ORDERED, PRIVATE, SHARED, sharing
-from spirograd.lang.frontend.runtime_values import is_runtime
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves
 from spirograd.lang.frontend.serial_loops import INDEX, LOOP_LOCAL, Bind
 from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, RNG, jumps, names_in
 from spirograd.lang.frontend.tracer import Tracer
@@ -36,6 +36,8 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
         t.frame.variables[RNG] = scalar.constant(0, u32)
     t.trace.group = scope = groups.enter(index, begin, end, int(options.get("block_dim") or 0))
     runs = bind(Value(index))
+    if t.trace.options.detect_races:
+        _label_iteration(t, node)
     t.frame.variables[CONTINUE] = scalar.constant(False)
     block_where(t, runs, node.body)
     region = b.end()
@@ -47,6 +49,13 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
     attr = LoopAttr(True, str(options.get("name") or ""), size, t.trace.options.unfused_by, scope.used)
     b.loc = loc
     b.emit(ir.for_, begin.op, end.op, attr=attr, type=(), regions=(region,))
+
+
+def _label_iteration(t: Tracer, node: ast.For) -> None:
+    """Say which index the iteration has, for reports of races."""
+    names = [target.id for target in ast.walk(node.target) if isinstance(target, ast.Name)]
+    index = [v.op for name in names for v in leaves(t.frame.variables[name])]
+    t.b.emit(ir.label, *index, attr=Label(), type=VOID)
 
 
 def _refuse_jumps(t: Tracer, node: ast.For) -> None:

@@ -217,10 +217,10 @@ class ArrayParameter(Parameter):
     def key(self, value: Any) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        return (*self._external(value), False)
+        return (*self.external(value), False)
 
-    def _external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
-        """dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
+    def external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
+        """Of an array of another library: dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
         if not is_external(value):
             raise self.misfit("an array", value)
         shape, dtype = tuple(value.shape), _element_type(value)
@@ -244,7 +244,7 @@ class ArrayParameter(Parameter):
                 text = f"{self.label} takes arrays with a gradient, got {describe(value)} without one"
                 raise SpirogradValueError(render(text, None, "make it with `needs_grad=True`"))
         else:
-            dtype, ndim, element, grad, wide = self._external(value)
+            dtype, ndim, element, grad, wide = self.external(value)
             decl = ArrayArg(self.name, dtype, ndim, element, grad, wide)
             shape = tuple(value.shape)[:ndim]
         problem = self.t.mismatch(decl.dtype, shape, decl.element_shape)

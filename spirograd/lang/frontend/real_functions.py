@@ -7,6 +7,8 @@ accesses memory in loops where these are parallel, at the top of a kernel.
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -33,6 +35,7 @@ from spirograd.lang.struct import Struct
 
 _COMPUTING = frozenset(("pure", "control", "structure"))
 _ACCESSING = frozenset(("read", "write", "atomic"))
+_REPORTING = _ACCESSING | {"check", "print"}
 # What `call_real_function` gives for a call that must be inlined.
 INLINED = object()
 _MUTABLE = (list, dict, set, MemoryVariable)
@@ -60,7 +63,7 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
     if key not in known.by_signature:
         known.by_signature[key] = _trace(t, func, settled, values, key)
     called = known.by_signature[key]
-    if called is None or (called.accesses and called.loops and at_top_level(t)):
+    if called is None or (called.accesses and called.loops and not called.recursive and at_top_level(t)):
         return INLINED
     t.b.loc = loc
     name, args, result = called.function.name, [v.op for v in values], called.function.result
@@ -77,15 +80,22 @@ def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc:
     known, name, returns = t.real_functions, func.function.__name__, func.returns
     if is_scalar_type(returns):
         returns = arithmetic.as_dtype(returns)
-    if not isinstance(returns, (DType, AggregateType)):
+    is_void = returns in (None, type(None), inspect.Signature.empty) and not _returns_values(func)
+    if not is_void and not isinstance(returns, (DType, AggregateType)):
         message = f"`{name}` calls itself, and does not say of what type its result is"
         raise _refused(t, message, loc, f"annotate it: `def {name}(...) -> sg.f32:`")
-    types = leaf_dtypes(returns)
+    types = () if is_void else leaf_dtypes(returns)
     symbol = known.recursive.setdefault(key, f"{name}.r{len(known.recursive) + 1}")
     t.b.loc = loc
     op = t.b.emit(ir.call, *[v.op for v in values], attr=symbol, type=types[0] if len(types) == 1 else types)
+    if is_void:
+        return None
     found = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
     return unpack_tuple(build(returns, found))
+
+
+def _returns_values(func: Func) -> bool:
+    return any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(func.source.tree))
 
 
 def _refused(t: Tracer, message: str, loc: Loc | None, hint: str) -> SpirogradSyntaxError:
@@ -130,8 +140,8 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
         unchanged = all(frame.variables.get(name) is value for name, value in given.items())
         made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else None
         if made is None and key in t.real_functions.recursive:
-            message = f"`{func.function.__name__}` calls itself, and does more than compute: only functions of their arguments can"
-            raise _refused(t, message, t.b.loc, "use a loop; fields and arrays, `print` and random numbers are for other functions")
+            message = f"`{func.function.__name__}` calls itself, and does what only functions can that are inlined"
+            raise _refused(t, message, t.b.loc, "it may compute, access fields and arrays, print and assert; random numbers are for others")
         return made
     except SpirogradCompilationError as error:
         if error is t.real_functions.recursion or key in t.real_functions.recursive:
@@ -155,13 +165,15 @@ def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> Called
     functions = t.real_functions.functions
     function = Function(symbol or f"{func.function.__name__}.{len(functions) + 1}", body)
     accesses = function.accesses
-    if accesses and (symbol or t.real_functions.recursive):  # one that is called on the way to itself only computes, too
-        return None
-    if not _is_function(body, set(), bool(accesses)) or (model is None and not accesses):
+    symbols = set(t.real_functions.recursive.values())
+    recursive = symbol is not None or any(callee_of(op) in symbols for op in body.walk())  # or may be, of one called on the way to itself
+    allowed = _REPORTING if symbol else _ACCESSING if accesses or recursive else frozenset()
+    if not _is_function(body, set(), allowed) or (model is None and not accesses and not recursive):
         return None
     looping = {other.function.name for other in t.real_functions.by_signature.values() if other is not None and other.loops}
     functions.append(function)
-    return CalledFunction(function, model, accesses, any(op.code is ir.for_ or callee_of(op) in looping for op in body.walk()))
+    loops = any(op.code is ir.for_ or callee_of(op) in looping for op in body.walk())
+    return CalledFunction(function, model, accesses, loops, recursive)
 
 
 def _rebuilt(value: Any, params: list[Value]) -> Any:
@@ -171,14 +183,14 @@ def _rebuilt(value: Any, params: list[Value]) -> Any:
     return tuple([_rebuilt(member, params) for member in value]) if type(value) is tuple else value
 
 
-def _is_function(body: Region, known: set[Op], accesses: bool) -> bool:
-    """Whether ``body`` can be that of a function, of nothing but its parameters and what is ``known``; of one that ``accesses`` memory, or
-    only computes."""
+def _is_function(body: Region, known: set[Op], effects: frozenset[str]) -> bool:
+    """Whether ``body`` can be that of a function, of nothing but its parameters and what is ``known``; of one that only computes, or has
+    these ``effects``, too."""
     known.update(body.params)
     for op in body.ops:
-        if not known.issuperset(op.args) or not (_accesses(op) if accesses else _computes(op)):
+        if not known.issuperset(op.args) or not (_computes(op) or (effects and _has_effects(op, effects))):
             return False
-        if not all(_is_function(region, known, accesses) for region in op.regions):
+        if not all(_is_function(region, known, effects) for region in op.regions):
             return False
         known.add(op)
     return True
@@ -188,7 +200,7 @@ def _computes(op: Op) -> bool:
     return op.code.effect in _COMPUTING and op.code not in ir.OUTSIDE
 
 
-def _accesses(op: Op) -> bool:
+def _has_effects(op: Op, effects: frozenset[str]) -> bool:
     if op.code.effect in _ACCESSING:
         return isinstance(ref_of(op), (FieldRef, ArrayRef))
-    return _computes(op) or op.code in ir.ARGUMENTS or op.code is ir.call_memory
+    return op.code.effect in effects or op.code in ir.ARGUMENTS or op.code in (ir.call_memory, ir.label)

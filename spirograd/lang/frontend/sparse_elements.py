@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, i32, u1, u32
+from spirograd.base.dtypes import VOID, DType, i32, u1, u32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import FieldRef, Op
 from spirograd.lang import arithmetic, scalar
@@ -21,6 +21,7 @@ from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic
 from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_real_function
+from spirograd.lang.frontend.runtime_values import leaves, rebuild
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
@@ -40,7 +41,7 @@ def _number(region: template()) -> i32:  # type: ignore[valid-type]
 
 
 @real_func
-def _activated(at: Any, number: i32, table: template(), region: template()) -> i32:  # type: ignore[valid-type]
+def _activated(at: Any, number: Any, table: template(), region: template()) -> i32:  # type: ignore[valid-type]
     """The number of the cell at an entry of a table, activated if it is not. ``number``: of the cell among all of its node.
 
     Whoever takes an entry leaves BUSY there and puts back what belongs there, within the same iteration: invocations that run in lockstep
@@ -71,7 +72,7 @@ def _moved(at: Matrix, position: int, *chunk: Any) -> Matrix:
 
 
 @real_func
-def _included(at: Any, j: i32, number: i32, region: template(), position: Any, stride: Any) -> i32:  # type: ignore[valid-type]
+def _included(at: Any, j: i32, number: Any, region: template(), position: Any, stride: Any) -> i32:  # type: ignore[valid-type]
     """As `_activated`, of a chunk that has entry ``j`` of a list, which is made to include the entry. ``stride``: of numbers of chunks.
 
     Whoever makes a list longer activates the chunks in between.
@@ -100,18 +101,40 @@ class SparseElement(Element):
         assert isinstance(self.ref, FieldRef)
         return SparseElement(self._t, self._field, self.ref, self.indices, components)
 
-    def _stored(self, activate: bool) -> tuple[Element, Value | None]:
-        """The element in its region; and the number of its cell there, which may be NULL, None if it is active for sure."""
+    def _visited(self) -> Element | None:
+        """The element in its region, if it is the one that the loop visits, whose cell is active for sure."""
         path: Path = self._field.sparse_path
         visited = self._t.visited
-        if visited is not None and self._t.cells_last and visited[:5] == (path.region, *self._index_space(), self.indices):
-            at = [visited.cell, *[visited.local[position] for position, _, _ in path.digits.parts]]
-            return Element(self.ref, [v.op for v in at], self.components), None
+        if visited is None or not self._t.cells_last or visited[:5] != (path.region, *self._index_space(), self.indices):
+            return None
+        at = [visited.cell, *[visited.local[position] for position, _, _ in path.digits.parts]]
+        return Element(self.ref, [v.op for v in at], self.components, self.indices)
+
+    def _index(self) -> list[Value]:
         index = from_zero(self._field, self.indices)
         check_index(self._field, self.indices, index)
-        cell = cell_of(self._t, path.levels, index, activate)
-        indices = ([] if cell is None else [cell.op]) + [v.op for v in local(path.digits, index)]
-        return Element(self.ref, indices, self.components), cell
+        return index
+
+    def _stored(self, cell: Value | None, index: Sequence[Value]) -> Element:
+        """The element in ``cell`` of its region."""
+        at = in_cell(cell, self._field.sparse_path.digits, index)
+        return Element(self.ref, [v.op for v in at], self.components, self.indices)
+
+    def _write(self, write: Callable[[Element], Any]) -> Any:
+        """The result of ``write`` of the element in its region, of which it activates the cell. If the cell is not active, and
+        `no_activate` says that it stays so, nothing is written, and the result is 0."""
+        visited = self._visited()
+        return write(visited) if visited is not None else self._write_from(None, self._field.sparse_path.levels, self._index(), write)
+
+    def _write_from(self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Callable[[Element], Any]) -> Any:
+        """As `_write`, from ``cell`` of a region on, with the ``levels`` below."""
+        t = self._t
+        stop = next((k for k, level in enumerate(levels) if level.node in t.held_nodes), len(levels))
+        cell = cell_of(t, levels[:stop], index, True, cell)
+        if stop == len(levels):
+            return write(self._stored(cell, index))
+        below, active = _held_cell(t, levels[stop], cell, index)
+        return _where_active(active, lambda: self._write_from(below, levels[stop + 1 :], index, write))
 
     def _index_space(self) -> tuple[tuple[int, ...], ...]:
         """Axes of the tree, extents and origin; in fields with equal ones an index means the same place."""
@@ -119,8 +142,12 @@ class SparseElement(Element):
         return field.snode.above.axis_numbers, field.shape, tuple(field.origin) or (0,) * len(field.shape)
 
     def load(self) -> Any:
-        element, cell = self._stored(False)
-        value = element.load()
+        visited = self._visited()
+        if visited is not None:
+            return visited.load()
+        path, index = self._field.sparse_path, self._index()
+        cell = cell_of(self._t, path.levels, index, False)
+        value = self._stored(cell, index).load()
         if cell is None or not self.ref.dtype.is_float:
             return value
         # The null cell is zero. But so that no adjoint is added there, the value does not depend on it.
@@ -130,16 +157,44 @@ class SparseElement(Element):
         return make(chosen, value.shape) if isinstance(value, Matrix) else chosen[0]
 
     def store(self, value: Any) -> None:
-        self._stored(True)[0].store(value)
+        self._write(lambda element: element.store(value))
 
     def atomic(self, kind: str, value: Any) -> Any:
-        return self._stored(True)[0].atomic(kind, value)
+        return self._write(lambda element: element.atomic(kind, value))
 
     def update(self, kind: str, value: Any) -> None:
-        self._stored(True)[0].update(kind, value)
+        self._write(lambda element: element.update(kind, value))
 
     def compare_and_swap(self, expected: Any, desired: Any) -> Value:
-        return self._stored(True)[0].compare_and_swap(expected, desired)
+        swapped: Value = self._write(lambda element: element.compare_and_swap(expected, desired))
+        return swapped
+
+
+def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Value]) -> tuple[Value | None, Value]:
+    """The cell to which a level leads without activation, and whether it is active. ``cell``: the one around it."""
+    at = in_cell(cell, level.digits, index)
+    if level.table is None:
+        return cell, is_set(t, level, at, index)
+    assert level.region is not None
+    below = entry_of(t, level, at, index, False)
+    # `home` tells the same. That it is read tells that activity matters here, see `found_results`.
+    active: Any = (below > NULL) & (hidden_element(t, level.region.home, [below]).load() > 0)
+    if level.list is not None:
+        active = active & (index[level.list.axis] < list_element(t, level.list, cell, index).load())
+    return below, active
+
+
+def _where_active(active: Value, write: Callable[[], Any]) -> Any:
+    """The result of ``write``, if it has one; where ``active`` is false, it is not run, and 0 is the result."""
+    b = scalar.builder()
+    condition = scalar.cast(active, u1).op
+    b.begin()
+    model = write()
+    values = [] if model is None else leaves(model)
+    then = b.end([v.op for v in values])
+    b.begin()
+    found = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
+    return None if model is None else rebuild(model, [Value(v) for v in found])
 
 
 def from_zero(field: Any, indices: Sequence[Op]) -> list[Value]:
@@ -175,10 +230,9 @@ def _digit(part: tuple[int, int, int], index: Sequence[Value]) -> Value:
     return value if mod == 0 else scalar.raw_mod(value, mod)
 
 
-def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate: bool) -> Value | None:
+def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate: bool, cell: Value | None = None) -> Value | None:
     """The number of the cell that these levels lead to, in the region of the last `pointer` node; None if there is none among them.
-    ``activate``: what is not active; else the number is NULL there."""
-    cell: Value | None = None
+    ``activate``: what is not active; else the number is NULL there. ``cell``: around the first level, if that is in none of the root."""
     for level in levels:
         at = in_cell(cell, level.digits, index)
         if level.table is not None:
@@ -233,10 +287,12 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
     assert entries is not None
     order = [position for (position, _, _), _ in level.number]
     positions = [position for position, _, _ in level.digits.parts]
-    arguments = _arguments(level, at, index) | {
+    arguments = _arguments(level, at, index)
+    number = arguments["number"]
+    arguments |= {
         "j": scalar.cast(index[entries.axis], i32),
         "position": len(at) - len(positions) + positions.index(entries.axis),
-        "stride": math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]),
+        "stride": scalar.constant(math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]), number.dtype),
     }
     del arguments["table"]
     made = call_real_function(t, _included, arguments, scalar.builder().loc, hidden_element(t, level.table, at).ref)
@@ -246,21 +302,22 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
 
 def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:
     """What `_activated` takes."""
-    number = scalar.cast(number_of(level, index), i32)
+    assert level.region is not None
+    number = number_of(level, index, level.region.home.dtype)
     return {"at": make([scalar.cast(v, i32) for v in at], (len(at),)), "number": number, "table": level.table, "region": level.region}
 
 
-def number_of(level: Level, index: Sequence[Value]) -> Value:
-    """The number of a cell, row by row; see `Level`."""
-    total: Any = 0
+def number_of(level: Level, index: Sequence[Value], t: DType) -> Value:
+    """The number of a cell, row by row; see `Level`. ``t``: a type that holds it."""
+    total: Any = scalar.constant(0, t)
     for part, extent in level.number:
-        total = total * extent + _digit(part, index)
+        total = total * extent + scalar.cast(_digit(part, index), t)
     return scalar.as_value(total)
 
 
 def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> tuple[Element, Value]:
     """Where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
-    number = number_of(level, index)
+    number = number_of(level, index, i32)
     word = hidden_element(t, level.mask, [*at, scalar.raw_div(number, WORD)])
     one = scalar.constant(1, u32)
     return word, one << scalar.cast(scalar.raw_mod(number, WORD), u32)

@@ -172,6 +172,7 @@ FORMS: dict[Any, Handler] = {
     forms.atomic_cas: _atomic_cas,
     forms.activate: cell_activation.activate,
     forms.deactivate: cell_activation.deactivate,
+    forms.no_activate: cell_activation.no_activate,
     forms.is_active: cell_activation.is_active,
     forms.append: lists.append,
     forms.length: lists.length,

@@ -53,12 +53,13 @@ class VisitedCell(NamedTuple):
 
 class CalledFunction(NamedTuple):
     """A function that is called. ``model``: a value of the structure that it returns, or None; ``accesses``: what it does to memory;
-    ``loops``: whether it, or what it calls, has `for` loops."""
+    ``loops``: whether it, or what it calls, has `for` loops; ``recursive``: whether it may call itself."""
 
     function: Function
     model: Any
     accesses: tuple[tuple[str, Ref], ...]
     loops: bool
+    recursive: bool
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ class Tracer:
         self.parallel_loops = 0  # traced so far
         self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
         self.cells_last = True  # whether no cell is deactivated while the kernel runs
+        self.held_nodes: list[Any] = []  # sparse nodes of which writes activate no cells
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.call_depth = 0  # of functions that are inlined
         self.probing: Frame | None = None  # the function whose first `return` is looked for

@@ -19,6 +19,7 @@ from spirograd.lang.data.slices import padded
 from spirograd.lang.frontend.array_proxy import ArrayProxy, ElementShape, number_of
 from spirograd.lang.frontend.indices import integer_index
 from spirograd.lang.frontend.trip_counts import strided
+from spirograd.lang.groups import SharedArray
 from spirograd.lang.scalar import Value, describe, type_error
 
 
@@ -171,6 +172,8 @@ def _refuse_fields(base: Any) -> None:
 
 
 def _name(base: Any) -> str:
+    if isinstance(base, SharedArray):
+        return f"`{base.ref.name}`"
     return f"`{base.decl.name if isinstance(base, ArrayProxy) else base.name}`"
 
 
@@ -215,8 +218,9 @@ def _extent(first: Value, last: Value, step: int) -> Value:
 
 
 def _check_range(first: Value, last: Value, step: int, extent: Value, whole: Value, name: str) -> None:
-    """In debug mode, a check that a slice with any elements is one of what there is: in kernels, bounds are not cut off."""
-    if not scalar.trace_of().options.check_bounds:
+    """In debug mode, a check that a slice with any elements is one of what there is: in kernels, bounds are not cut off. Tiles do that:
+    in kernels with tiles, only accesses are checked."""
+    if not scalar.trace_of().options.check_bounds or scalar.trace_of().tiles:
         return
     b = scalar.builder()
     zero = scalar.constant(0, i32)

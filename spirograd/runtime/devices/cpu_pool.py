@@ -23,13 +23,19 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.pool import pool_module, sleeping
+from spirograd.llvmgen.stack_limit import stack_limit_module
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.device import CodeCache
 from spirograd.runtime.devices import cpu_call
 
+if sys.platform == "linux":
+    import resource
+
 # Pauses before an idle worker sleeps: about 0.1 ms, since waking it costs several microseconds.
 _WORKER_SPINS = 2000
 _JOIN_SECONDS = 1.0
+# At most so much of a stack is used that may grow for ever; so much Linux leaves free below it.
+_LARGEST_STACK, _STACK_GAP = 1 << 26, 1 << 20
 _code_lock = threading.Lock()
 _code: list[PoolCode] = []
 _preparing: list[threading.Thread] = []
@@ -52,25 +58,43 @@ def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
     """Compile the pool, or take its code from ``cache``. Raises SpirogradRuntimeError if it cannot be linked."""
     # LLVM's simplest code generator takes a third of the time of the others, 10 ms of a first launch, and launches are as fast.
     caps, options = host_caps(), CompileOptions(opt_level=0)
-    text = pool_module(platform.machine(), kind) + cpu_call.TEXT
+    text = pool_module(platform.machine(), kind) + stack_limit_module(platform.system()) + cpu_call.TEXT
 
     def compiled() -> bytes:
         return compile_module(text, caps, options, need=0).binary  # it is written as LLVM's passes would leave it
 
     code = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
     imports = cpu_call.imports() | (_windows_imports() if kind == "windows" else {})
-    called = (abi.POOL_RUN, abi.POOL_UPDATE)
-    library = link(code, (*called, abi.WORKER_MAIN, abi.POOL_STOP, cpu_call.ENTRY), imports)
+    called = (abi.POOL_RUN, abi.POOL_UPDATE, abi.STACK_LIMIT)
+    library = link(code, (*called, abi.WORKER_MAIN, abi.POOL_STOP, abi.MAIN_STACK, cpu_call.ENTRY), imports)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     addresses = library.addresses
     entries = {name: addresses[name] for name in called}
+    if sys.platform == "linux":
+        (ctypes.c_uint64 * 2).from_address(addresses[abi.MAIN_STACK])[:] = [*_main_stack()]
     launch = cpu_call.Entry(addresses[cpu_call.ENTRY])
     return PoolCode(kind, entries, launch, prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
 
 
+def _main_stack() -> tuple[int, int]:
+    """Where the stack of the main thread may come to end, and where it begins; (0, 0) if that cannot be read. On Linux."""
+    below = 0
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/maps") as mappings:
+        for line in mappings:
+            last = int(line.split()[0].split("-")[1], 16)
+            if line.endswith("[stack]\n"):
+                limit, _ = resource.getrlimit(resource.RLIMIT_STACK)
+                size = _LARGEST_STACK if limit == resource.RLIM_INFINITY else min(limit, _LARGEST_STACK)
+                return max(last - size, below + _STACK_GAP), last
+            below = last
+    return 0, 0
+
+
 def _windows_imports() -> dict[str, int]:
     library: Any = ctypes.CDLL("api-ms-win-core-synch-l1-2-0.dll")
-    return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in ("WaitOnAddress", "WakeByAddressAll")}
+    kernel: Any = ctypes.CDLL("kernel32.dll")
+    places = {"WaitOnAddress": library, "WakeByAddressAll": library, "GetCurrentThreadStackLimits": kernel}
+    return {name: ctypes.cast(getattr(place, name), ctypes.c_void_p).value or 0 for name, place in places.items()}
 
 
 def code(cache: CodeCache | None = None) -> PoolCode:

@@ -151,7 +151,7 @@ class CpuTimer:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         addresses = _library().addresses
-        self._imports = {abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
+        self._imports = {**cpu_pool.code().entries, abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
         self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # by the `id` of the kernel, which is kept
         self._times: list[TaskTime] = []
 

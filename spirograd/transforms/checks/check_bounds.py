@@ -21,8 +21,6 @@ def check_bounds(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _CheckBounds(Rewriter):
-    in_recursive_functions = False  # which have no place for checks
-
     def __init__(self) -> None:
         super().__init__()
         for code in (ops.load, ops.store, ops.atomic, ops.cas):

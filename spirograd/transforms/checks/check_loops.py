@@ -24,8 +24,6 @@ def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _CheckLoops(Rewriter):
-    in_recursive_functions = False  # which have no place for checks
-
     def __init__(self, caps: Capabilities) -> None:
         super().__init__()
         self.caps = caps

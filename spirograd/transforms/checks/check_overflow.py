@@ -29,8 +29,6 @@ def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
 
 
 class _CheckOverflow(Rewriter):
-    in_recursive_functions = False  # which have no place for checks
-
     def __init__(self, warns: bool) -> None:
         super().__init__()
         self.warns = warns

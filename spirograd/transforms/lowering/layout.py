@@ -18,6 +18,7 @@ from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
+from spirograd.ir.called_accesses import called_accesses
 from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
@@ -32,7 +33,6 @@ from spirograd.ir.nodes import (
     SharedRef,
     TapeRef,
     TempRef,
-    accesses_of,
     ref_of,
 )
 from spirograd.ir.rewrite import Rewriter
@@ -185,7 +185,7 @@ class _Layout(Rewriter):
         # By the slot without its offset, which is how `_slots_of` names it.
         self.slots = {Slot(s.kind, s.index, s.axis, s.role, s.dtype): s for s in block.slots}
         self.buffers: dict[int, BufferRef] = {}
-        self.accesses = _accesses(kernel)
+        self.accesses = called_accesses(kernel)  # passes may have removed some of what calls say, which has no entry in the block then
         self.handlers = {
             ops.arg: self._arg,
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
@@ -427,16 +427,6 @@ class _Layout(Rewriter):
     def _const(self, value: int, like: Op) -> Op:
         assert isinstance(like.type, DType)
         return self.b.const(value, like.type)
-
-
-def _accesses(kernel: Kernel) -> dict[str, dict[tuple[str, Ref], None]]:
-    """What each function does to memory now: passes may have removed some of what its calls say, which has no entry in the block then."""
-    found: dict[str, dict[tuple[str, Ref], None]] = {}
-    for function in kernel.functions:
-        mine = found[function.name] = {}
-        for op in function.body.walk():
-            mine.update(found[op.attr.name] if op.code is ops.call_memory else dict.fromkeys(accesses_of(op)))
-    return found
 
 
 def _field_extent(ref: FieldRef) -> int:

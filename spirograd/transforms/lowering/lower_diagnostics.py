@@ -21,6 +21,7 @@ from spirograd.base.artifact import (
 )
 from spirograd.base.dtypes import DType, i32, u1, u16, u32, u64
 from spirograd.ir import ops
+from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import BufferRef, Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
@@ -36,7 +37,7 @@ def diagnostics(kernel: Kernel, ctx: PassContext) -> Kernel:
     Sites are numbered by ``ctx.faults`` and ``ctx.prints``, or in order of appearance if those are empty.
     """
     faults, prints = (ctx.faults, ctx.prints) if ctx.faults or ctx.prints else collect_sites(kernel)
-    return kernel if not faults and not prints else _Diagnostics(faults, prints, ctx).kernel(kernel)
+    return kernel if not faults and not prints else restate_calls(_Diagnostics(faults, prints, ctx).kernel(kernel))
 
 
 class _Diagnostics(Rewriter):
@@ -48,7 +49,12 @@ class _Diagnostics(Rewriter):
         self.slots = {s.kind: s for s in ctx.block.slots if s.kind in ("fault", "print", "launch")}
         # With drivers that end loops early, the word in which a loop reports that it ended; the host reads it for such drivers only.
         self.loops = FAULT_LOOP_SITES if ctx.caps.loop_limit else 0
-        self.handlers = {ops.check: self._check, ops.print_: self._print}
+        self.handlers = {ops.check: self._check, ops.print_: self._print, ops.stack_room: self._stack_room}
+
+    def _stack_room(self, op: Op) -> Op:
+        b = self.b
+        flag = b.load(BufferRef("fault", self.slots["fault"], u32), b.const(FAULT_FLAG))
+        return b.emit(ops.and_, self.copy(op), b.emit(ops.eq, flag, b.const(0, u32)))
 
     def _check(self, op: Op) -> None:
         condition, *operands = self.args(op)

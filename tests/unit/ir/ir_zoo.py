@@ -66,6 +66,8 @@ return i32_2
   check[FaultSite("assert", "n is {0}", (i32,))](%c, %i)
   print[PrintSite(("n = ", (0, ""), "\\n"), (i32,))](%i)
   for[LoopAttr(parallel=True, name="loop", group_size=64)](%zero, %i) : () { (%k: i32)
+    label[Label()](%k)
+    label[Label(of=a_b, count=1)](%k, %k)
     %old2 = atomic[("min", a_b)](%k, %k, %j) : i32
     yield()
   }
@@ -138,6 +140,7 @@ function "stored" { (%i: i32)
     %was = cas[temps](%zero, %u, %u) : u32
     barrier()
     %now = clock() : i64
+    %room = stack_room() : u1
     call_memory[MemoryCall("stored", (("read", x), ("write", x)))](%i) : ()
     yield()
   }
@@ -149,6 +152,8 @@ function "stored" { (%i: i32)
     %ours = subgroup_reduce["add"](%mine) : f32
     %other = subgroup_shuffle[1](%ours) : f32
     %read = subgroup_read(%other, %lane) : f32
+    %most = gt(%read, %mine) : u1
+    %votes = subgroup_ballot(%most) : u32
     store[shared](%lane, %read)
     workgroup_barrier()
     %theirs = load[shared](%first) : f32

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from spirograd.base import validity
-from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
 from spirograd.runtime.device import Buffer, CodeCache, Loop, NativeEntry, Step
@@ -38,9 +38,6 @@ from spirograd.runtime.native import launch_function
 # f32, sine, exponential and logarithm (630 operations, with those of the remainder): 0.367 ms in 131,072 groups, 0.319 ms in 64 a
 # multiprocessor. A copy takes longer in so few.
 _LONG, _LONG_GROUPS = 320, 64
-# Bytes of stack of each thread for functions that call themselves: 1,000 calls of a small one. The driver allocates it for all threads that
-# run at once: 4 GiB on an H200.
-_STACK = 16 << 10
 _SOMEWHERE = 256  # the address of an array of other libraries that has no elements, and none of its own
 
 
@@ -235,7 +232,7 @@ class GpuDevice(StreamedDevice):
             loaded: list[Loaded] = []
             try:
                 if kernel.recursive and not self._has_stack:
-                    self._driver.reserve_stack(_STACK)
+                    self._driver.reserve_stack(GPU_STACK)
                     self._has_stack = True
                 for binary in kernel.binaries if kernel.tasks else ():
                     loaded.append(Loaded(self._driver.module_unload, self._driver.load(binary, kernel.name).value or 0))

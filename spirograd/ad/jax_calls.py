@@ -1,0 +1,171 @@
+"""What XLA runs for kernels in programs of JAX: launches, gradients, tangents and Hessian-vector products, on XLA's own buffers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.ad import xla_frames
+from spirograd.ad.pure_kernels import COPY_HINT
+from spirograd.ad.second_run import SecondRun, copies_of
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.records import dataclass
+from spirograd.lang import context
+
+TARGET = "spirograd_kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel with all that is fixed when JAX traces a call of it.
+
+    ``function``: the kernel and its outputs. ``fixed``: names and texts of numbers that are not arrays; ``names``: of the other arguments,
+    in the order in which they are passed. ``shapes``, ``dtypes``: of the outputs, or of the number that the kernel returns.
+    """
+
+    function: Any
+    fixed: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    def values(self, given: Sequence[Any]) -> dict[str, Any]:
+        """The arguments of the kernel but for its outputs, from ``given`` for `names`."""
+        function = self.function
+        numbers = {name: function.number(text) for name, text in self.fixed}
+        passed = {name: value if name in function.arrays else value.number() for name, value in zip(self.names, given)}
+        return {**function.constants, **numbers, **passed}
+
+    def split(self, given: Sequence[Any], *counts: int) -> list[list[Any]]:
+        """``given`` in parts: one value for each of `names`, then ``counts`` values for each part."""
+        left = iter(given)
+        return [list(itertools.islice(left, count)) for count in (len(self.names), *counts)]
+
+
+# What a call does, and with respect to which arguments: (kind, Call, names of the arguments, names of the directions).
+Work = tuple[str, Call, tuple[str, ...], tuple[str, ...]]
+_numbers: dict[Work, int] = {}
+_works: list[Work] = []
+_lock = threading.Lock()
+
+
+def number_of(work: Work) -> int:
+    """The number by which XLA calls ``work``. It is kept for ever: compiled programs of JAX have it."""
+    with _lock:
+        if work not in _numbers:
+            _numbers[work] = len(_works)
+            _works.append(work)
+        return _numbers[work]
+
+
+def run(number: int, given: list[Any], results: list[Any]) -> None:
+    """Do the work with this number. Called by XLA, on any thread."""
+    kind, call, wanted, along = _works[number]
+    if context.recorder() is not None:
+        problem = f"`{call.function.label}` has its gradient from JAX, and ran while a tape or `FwdMode` was open"
+        raise SpirogradRuntimeError(f"{problem}: call it outside, and end with `jax.block_until_ready`")
+    _WORKS[kind](call, wanted, along, given, results)
+
+
+def _same(given: Sequence[Any], results: Sequence[Any]) -> None:
+    """Raise unless XLA gave results the memory of the arguments that they alias."""
+    for one, other in zip(given, results):
+        if one.shape != other.shape or (0 not in one.shape and _address(one) != _address(other)):
+            raise SpirogradRuntimeError("XLA did not give a result the memory that it was asked to: use another version of JAX")
+
+
+def _address(buffer: Any) -> int:
+    interface = getattr(buffer, "__cuda_array_interface__", None) or buffer.__array_interface__
+    address: int = interface["data"][0]
+    return address
+
+
+def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+    """Arguments: `Call.names`, then zeros, which are the results."""
+    function = call.function
+    passed, zeros = call.split(given, len(function.outputs))
+    values = {**call.values(passed), **dict(zip(function.outputs, zeros))}
+    _same(zeros, results)
+    function.check(values)
+    found = function.kernel(*function.bound, **values)
+    if not function.outputs:
+        results[0].set_number(found)
+
+
+def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+    """Arguments: `Call.names`, the outputs, their adjoints (of those with gradients), zeros. Results: the adjoints, which the kernel uses
+    up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
+    function = call.function
+    count = len(function.outputs)
+    active = call.function.active_outputs(call)
+    passed, outputs, adjoints, zeros = call.split(given, count, len(active), len(wanted))
+    _same([*adjoints, *zeros], results)
+    values = {**call.values(passed), **dict(zip(function.outputs, outputs))}
+    for name, gradient in zip((*active, *wanted), (*adjoints, *zeros)):
+        values[name].requires_grad, values[name].grad = True, gradient
+    session, specialization, args = function.check(values)
+    made = function.kernel.grad.of(session, specialization)
+    made.check_bare(COPY_HINT.format(framework="JAX"))
+    packer = function.kernel.pack(session, specialization, args, gradients=True)
+    made.launch(packer, 1.0 if made.returned else None, None)
+
+
+def _copied(call: Call, passed: list[Any], outputs: list[Any], wanted: Sequence[str], along: Sequence[str]) -> SecondRun:
+    """A run on copies of the arguments."""
+    function = call.function
+    values = {**call.values(passed), **dict(zip(function.outputs, outputs))}
+    arrays = copies_of(function.kernel, values, {*wanted, *along, *function.active_outputs(call)})
+    for name, array in arrays.items():
+        if name not in function.outputs:
+            values[name].copy_to(array)
+    function.check({**values, **arrays})
+    return SecondRun(function.kernel, function.bound, values, arrays, "JAX")
+
+
+def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+    """Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
+    outputs = call.function.outputs
+    passed, kept, directions = call.split(given, len(outputs), len(along))
+    second = _copied(call, passed, kept, wanted, along)
+    for name, direction in zip(along, directions):
+        direction.copy_to(second.arrays[name].dual)
+    with second.block(outputs, outputs):
+        second.forward()
+    for name, result in zip(call.function.active_outputs(call), results):
+        result.copy_from(second.arrays[name].dual)
+
+
+def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
+    """Arguments: `Call.names`, the outputs, their adjoints, the directions. Results: the derivatives of the gradients ``wanted``."""
+    function = call.function
+    active = function.active_outputs(call)
+    passed, outputs, adjoints, directions = call.split(given, len(function.outputs), len(active), len(along))
+    second = _copied(call, passed, outputs, wanted, along)
+    for name, direction in zip(along, directions):
+        direction.copy_to(second.arrays[name].dual)
+    with second.block(function.outputs, function.outputs):
+        second.forward()
+        for name, adjoint in zip(active, adjoints):
+            adjoint.copy_to(second.arrays[name].grad)
+        second.reverse()
+    for name, result in zip(wanted, results):
+        result.copy_from(second.arrays[name].grad.dual)
+
+
+_WORKS: dict[str, Callable[..., None]] = {"launch": _launch, "gradient": _gradient, "tangent": _tangent, "hessian": _hessian}
+
+
+@functools.cache
+def register() -> list[Any]:
+    """Tell XLA of the handlers, once; keeps them alive."""
+    import jax
+
+    made = []
+    for platform, on_device in (("cpu", False), ("CUDA", True)):
+        handler = xla_frames.handler(run, on_device)
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(xla_frames.address_of(handler)), platform=platform)
+        made.append(handler)
+    return made

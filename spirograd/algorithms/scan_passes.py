@@ -1,0 +1,243 @@
+"""The kernels of scans and reductions, and the order in which they run.
+
+Elements are divided into chunks (tiles of a workgroup on GPUs, long stretches on CPUs): each is reduced, the results are scanned, and each
+chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.algorithms.checks_and_scratch import Array, chunks_of, has_groups, reads_subgroups, scratch
+from spirograd.base.errors import SpirogradValueError
+from spirograd.ir.ops import identity
+from spirograd.lang import arithmetic, forms
+from spirograd.lang.frontend.decorators import kernel
+from spirograd.lang.frontend.func import func
+from spirograd.simt import block, subgroup
+from spirograd.types import template
+
+_THREADS, _EACH = 256, 8
+_TILE = _THREADS * _EACH
+BANKS = 32  # of shared memory
+
+
+@func
+def add(a, b):
+    return a + b
+
+
+@func
+def mul(a, b):
+    return a * b
+
+
+@func
+def min_of(a, b):
+    return arithmetic.min(a, b)
+
+
+@func
+def max_of(a, b):
+    return arithmetic.max(a, b)
+
+
+NAMED = {"add": add, "mul": mul, "min": min_of, "max": max_of}
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+
+
+@kernel
+def _reduce_chunks(x: template(), totals: template(), n: int, length: int, count: int, op: template()):
+    for c in range(count):
+        total = x[c * length]
+        for k in range(c * length + 1, arithmetic.min((c + 1) * length, n)):
+            total = op(total, x[k])
+        totals[c] = total
+
+
+@kernel
+def _scan_few(x: template(), n: int, op: template()):
+    forms.loop_config(serialize=True)
+    for k in range(1, n):
+        x[k] = op(x[k - 1], x[k])
+
+
+@kernel
+def _scan_chunks(x: template(), out: template(), totals: template(), n: int, length: int, count: int, op: template(), start: template()):
+    for c in range(count):
+        k = c * length
+        total = x[k]
+        if c > 0:
+            total = op(totals[c - 1], total)
+        if forms.static(start is None):
+            out[k] = total
+        else:
+            out[k] = arithmetic.cast(start, out.dtype)
+            if c > 0:
+                out[k] = totals[c - 1]
+        for j in range(k + 1, arithmetic.min(k + length, n)):
+            before = total
+            total = op(total, x[j])
+            if forms.static(start is None):
+                out[j] = total
+            else:
+                out[j] = before
+
+
+@func
+def padded(k):
+    """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
+    return k + k // BANKS
+
+
+@func
+def scan_of_block(value, shared, op: template()):
+    """The inclusive scan over a block of at most `_THREADS` threads, left in ``shared``, too: an array with an element for each."""
+    t = block.thread_idx()
+    if forms.static(reads_subgroups()):
+        value = _scan_by_subgroups(value, shared, t, op)
+    else:
+        shared[t] = value
+        block.sync()
+        for step in forms.static(range(_THREADS.bit_length() - 1)):
+            other = shared[arithmetic.max(t - (1 << step), 0)]
+            if t >= 1 << step:
+                value = op(other, value)
+            block.sync()
+            shared[t] = value
+            block.sync()
+    return value
+
+
+@func
+def _scan_by_subgroups(value, shared, t, op: template()):
+    lanes = forms.static(subgroup.group_size())
+    lane = t % lanes
+    for step in forms.static(range(lanes.bit_length() - 1)):
+        other = subgroup.shuffle(value, arithmetic.max(lane - (1 << step), 0))
+        if lane >= 1 << step:
+            value = op(other, value)
+    shared[t] = value
+    block.sync()
+    if t >= lanes:
+        before = shared[lanes - 1]
+        for number in range(1, t // lanes):
+            before = op(before, shared[number * lanes + lanes - 1])
+        value = op(before, value)
+    block.sync()
+    shared[t] = value
+    block.sync()
+    return value
+
+
+@kernel
+def _reduce_tiles(x: template(), totals: template(), n: int, threads: int, op: template()):
+    forms.loop_config(block_dim=_THREADS)
+    for i in range(threads):
+        shared = block.SharedArray(_THREADS, x.dtype)
+        first = i * _EACH
+        total = x[first]
+        for k in range(first + 1, arithmetic.min(first + _EACH, n)):
+            total = op(total, x[k])
+        total = scan_of_block(total, shared, op)
+        if block.thread_idx() == _THREADS - 1 or i == threads - 1:
+            totals[i // _THREADS] = total
+
+
+@kernel
+def _scan_tiles(x: template(), out: template(), totals: template(), n: int, threads: int, op: template(), start: template()):
+    forms.loop_config(block_dim=_THREADS)
+    for i in range(threads):
+        shared = block.SharedArray(_THREADS, x.dtype)
+        staged = block.SharedArray(_TILE + _TILE // BANKS, x.dtype)
+        t, tile = block.thread_idx(), i // _THREADS
+        live = arithmetic.min(_THREADS, threads - tile * _THREADS)
+        have = arithmetic.min(_TILE, n - tile * _TILE)
+        for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
+            staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
+        block.sync()
+        first, last = t * _EACH, arithmetic.min((t + 1) * _EACH, have)
+        total = staged[padded(first)]
+        for k in range(first + 1, last):
+            total = op(total, staged[padded(k)])
+        scan_of_block(total, shared, op)
+        before = total  # of what comes before the elements of this thread
+        some = tile > 0 or t > 0
+        if t > 0:
+            before = shared[t - 1]
+            if tile > 0:
+                before = op(totals[tile - 1], before)
+        elif tile > 0:
+            before = totals[tile - 1]
+        for k in range(first, last):
+            value = staged[padded(k)]
+            if some:
+                value = op(before, value)
+            if forms.static(start is None):
+                staged[padded(k)] = value
+            else:
+                staged[padded(k)] = before
+                if not some:
+                    staged[padded(k)] = arithmetic.cast(start, x.dtype)
+            before = value
+            some = True
+        block.sync()
+        for k in range(-(-(have - t) // live)):
+            out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
+
+
+def scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:
+    """Set the first ``n`` elements of ``out`` to a scan of those of ``x``: an inclusive one if ``start`` is None, else an exclusive one
+    that begins with it."""
+    if n == 0:
+        return
+    if not has_groups():
+        length, count = chunks_of(n)
+        totals = scratch(f"totals{level}", x.dtype, count)
+        _reduce_chunks(x, totals, n, length, count, op)
+        _scan_few(totals, count, op)
+        _scan_chunks(x, out, totals, n, length, count, op, start)
+        return
+    threads, tiles = -(-n // _EACH), -(-n // _TILE)
+    totals = scratch(f"totals{level}", x.dtype, tiles)
+    if tiles > 1:
+        _reduce_tiles(x, totals, n, threads, op)
+        scan(totals, totals, tiles, op, None, level + 1)
+    _scan_tiles(x, out, totals, n, threads, op, start)
+
+
+@kernel
+def _store_first(x: template(), out: template()):
+    if forms.static(len(out.shape) == 0):
+        out[None] = x[0]
+    else:
+        out[0] = x[0]
+
+
+def reduced(x: Array, n: int, op: Any, combine: Any, out: Array | None) -> Any:
+    """The first ``n`` elements of ``x`` combined: a number, or None if ``out`` takes it. ``op``: the name of ``combine``, or itself."""
+    if n == 0:
+        if not isinstance(op, str):
+            raise SpirogradValueError("`x` has no elements, and the identity of a function is not known: check the length first")
+        if out is None:
+            return identity(op, x.dtype)
+        out.fill(identity(op, x.dtype))
+        return None
+    level = 0
+    while n > 1:
+        if has_groups():
+            count = -(-n // _TILE)
+            totals = scratch(f"totals{level}", x.dtype, count)
+            _reduce_tiles(x, totals, n, -(-n // _EACH), combine)
+        else:
+            length, count = chunks_of(n)
+            if count == 1:
+                length = n
+            totals = scratch(f"totals{level}", x.dtype, count)
+            _reduce_chunks(x, totals, n, length, count, combine)
+        x, n, level = totals, count, level + 1
+    if out is None:
+        return x[0]
+    _store_first(x, out)
+    return None

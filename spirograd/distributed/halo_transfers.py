@@ -1,0 +1,186 @@
+"""Halos between processes, and their derivatives.
+
+There are two movements, and each is the transpose of the other: `SPREAD` copies cells from their owners to the halos of others, `COLLECT`
+takes what is in halos, leaves zero there, and adds it to the owners' cells. So the reverse pass of one is the other, on gradients. Both
+begin and end: in between, kernels run while messages are under way. In the reverse pass the end of one begins the other.
+
+A tape records the kernels here as Python code with a gradient of its own, and messages that arrive as writes of the host. If it runs them
+again (`Tape(checkpoints=)`), it writes what had arrived, and nothing is sent a second time: only the reverse pass of each transfer sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spirograd.base.dtypes import i32
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.distributed import halo_kernels, world
+from spirograd.distributed.halo_cells import HaloCells, Part, by_cell
+from spirograd.distributed.message_memory import MessageMemory
+from spirograd.distributed.recorded_calls import recorded, tape_of
+from spirograd.distributed.transport import Message
+from spirograd.lang.data.ndarray import ScalarNdarray, element_ndarray
+from spirograd.lang.matrix import Vector
+
+
+class Tables:
+    """`HaloCells` in memory of the device, for memory whose first cell has the index ``shift`` less."""
+
+    def __init__(self, cells: HaloCells, shift: Sequence[int]) -> None:
+        self.cells = cells
+        unique, starts, positions = by_cell(cells.owned)
+        self.owned, self.halo, self.unique = (_indices(found - np.asarray(shift, np.int32)) for found in (cells.owned, cells.halo, unique))
+        self.starts, self.positions = _numbers(starts), _numbers(positions)
+
+
+def _indices(cells: Any) -> Any:
+    made = Vector.ndarray(cells.shape[1], i32, len(cells))
+    made.from_numpy(cells)
+    return made
+
+
+def _numbers(numbers: Any) -> Any:
+    made = ScalarNdarray(i32, len(numbers))
+    made.from_numpy(numbers)
+    return made
+
+
+class Lane:
+    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: while they are under way."""
+
+    def __init__(self, memory: Any, tables: Tables, spreads: bool) -> None:
+        self.tables = tables
+        self.busy = False
+        cells = tables.cells
+        out, into = (len(cells.owned), len(cells.halo)) if spreads else (len(cells.halo), len(cells.owned))
+        self.out, self.into = MessageMemory(_like(memory, out)), MessageMemory(_like(memory, into))
+
+
+def _like(memory: Any, length: int) -> Any:
+    """An array of ``length`` elements of the type of ``memory``."""
+    if not memory.element_shape:
+        return ScalarNdarray(memory.dtype, length)
+    return element_ndarray(memory.element_shape, memory.dtype, memory._build, length)
+
+
+def _spread_out(memory: Any, lane: Lane) -> None:
+    halo_kernels.copy_out(memory, lane.tables.owned, lane.out.array, len(lane.tables.cells.owned))
+
+
+def _spread_in(memory: Any, lane: Lane) -> None:
+    cells = lane.tables.cells
+    halo_kernels.copy_in(memory, lane.tables.halo, lane.out.array, lane.into.array, len(cells.halo), cells.kept)
+
+
+def _collect_out(memory: Any, lane: Lane) -> None:
+    halo_kernels.move_out(memory, lane.tables.halo, lane.out.array, len(lane.tables.cells.halo))
+
+
+def _collect_in(memory: Any, lane: Lane) -> None:
+    tables, out, into = lane.tables, lane.out.array, lane.into.array
+    count = tables.unique.shape[0]
+    halo_kernels.add_in(memory, tables.unique, tables.starts, tables.positions, out, into, count, tables.cells.kept)
+
+
+class Movement(NamedTuple):
+    """``take``: cells to messages; ``put``: messages to cells. ``spreads``: from owners to halos."""
+
+    name: str
+    spreads: bool
+    take: Callable[[Any, Lane], None]
+    put: Callable[[Any, Lane], None]
+
+    def parts(self, cells: HaloCells) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+        """The messages to other processes, and from them."""
+        return (cells.to, cells.coming) if self.spreads else (cells.coming, cells.to)
+
+
+SPREAD = Movement("a halo exchange", True, _spread_out, _spread_in)
+COLLECT = Movement("a sum of halos", False, _collect_out, _collect_in)
+
+
+Moved = tuple[Any, Lane]  # a field or ndarray, and its messages
+
+
+class Transfer:
+    """A movement of some memory: `begin`, then `end`."""
+
+    def __init__(self, movement: Movement, moved: list[Moved]) -> None:
+        self.movement = movement
+        self.moved = moved
+        self._wait: Callable[[], None] = _nothing
+
+    def begin(self) -> None:
+        """Take the cells, and send them. Raises SpirogradRuntimeError if the last transfer of the same memory has not ended."""
+        if any(lane.busy for _, lane in self.moved):
+            problem = f"{self.movement.name} of the same memory has not been finished"
+            raise SpirogradRuntimeError(render(problem, None, "call `finish()` before you start the next one"))
+        sent: list[Message] = []
+        received: list[Message] = []
+        for memory, lane in self.moved:
+            lane.busy = True
+            self.movement.take(memory, lane)
+        for _, lane in self.moved:
+            to, coming = self.movement.parts(lane.tables.cells)
+            if to:
+                out, into = lane.out.to_send(), lane.into.to_receive()
+                sent += [(other, out[a:b]) for other, a, b in to]
+                received += [(other, into[a:b]) for other, a, b in coming]
+        with world.waiting(self.movement.name):
+            self._wait = world.transport().post(sent, received)
+
+    def end(self) -> None:
+        """Wait for the messages, and put them where they belong."""
+        with world.waiting(self.movement.name):
+            self._wait()
+        for memory, lane in self.moved:
+            if self.movement.parts(lane.tables.cells)[1]:
+                lane.into.received()
+            self.movement.put(memory, lane)
+            lane.busy = False
+
+
+def _nothing() -> None:
+    return None
+
+
+class Pending:
+    """A transfer under way, made by `Partition.start`. Until `finish` the halos must not be used; all other cells can be."""
+
+    def __init__(self, movement: Movement, moved: list[Moved], back: Movement, moved_back: Callable[[], list[Moved]]) -> None:
+        self._transfer = Transfer(movement, moved)
+        self._back, self._moved_back = back, moved_back
+        self._reversed: Transfer | None = None
+        self._done = False
+        self._tape = tape_of(movement.name)
+        self._record(self._transfer.begin, self._end_reverse)
+
+    def finish(self) -> None:
+        """Wait for the messages of other processes, and write what they brought. Raises SpirogradRuntimeError if it was called before, and
+        if another process ended or does not answer."""
+        name = self._transfer.movement.name
+        if self._done:
+            raise SpirogradRuntimeError(f"{name} is finished already: start another one")
+        tape = tape_of(name)
+        if tape is not self._tape:
+            hint = "start and finish it inside of the same tape, or both outside"
+            raise SpirogradRuntimeError(render(f"{name} was started and finished by different tapes", None, hint))
+        self._done = True
+        self._record(self._transfer.end, self._begin_reverse)
+
+    def _record(self, function: Callable[[], None], reverse: Callable[[], None]) -> None:
+        recorded(self._tape, function, reverse, [memory for memory, _ in self._transfer.moved], self._transfer.movement.name)
+
+    def _begin_reverse(self) -> None:
+        self._reversed = Transfer(self._back, self._moved_back())
+        self._reversed.begin()
+
+    def _end_reverse(self) -> None:
+        if self._reversed is None:
+            problem = f"{self._transfer.movement.name} was started in the tape and not finished there"
+            raise SpirogradRuntimeError(render(problem, None, "call `finish()` before the tape ends"))
+        transfer, self._reversed = self._reversed, None
+        transfer.end()

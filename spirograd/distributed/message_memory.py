@@ -1,0 +1,56 @@
+"""The memory of messages: an ndarray that kernels use, and what a transport takes of it.
+
+The transport gets a copy on the host, or, where it takes CUDA tensors, tensors over the very memory. Then torch's stream continues after
+the kernels that wrote a message, and kernels that read one after torch's stream: the host waits for neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spirograd.distributed import world
+from spirograd.lang.data import device_arrays, shadows
+
+
+class MessageMemory:
+    """``array``: an ndarray of one axis, not empty where messages go to other processes."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self._octets: Any = None
+        self._arriving: Any = None
+
+    def to_send(self) -> Any:
+        """What a transport sends: the elements as they are after the launches so far."""
+        octets = self._on_gpu()
+        if octets is None:
+            return self.array.to_numpy()
+        self.array.allocation.device.precede(device_arrays.current_torch_stream(octets.device.index))
+        return octets
+
+    def to_receive(self) -> Any:
+        """What a transport writes to, after the launches so far; `received` comes after it."""
+        arriving = self.to_send() if world.transport().takes_gpu else np.empty(self.array.view.full_shape, self.array.dtype.np)
+        self._arriving = arriving
+        return arriving
+
+    def received(self) -> None:
+        """The transport has written, or on a GPU torch's stream will: from now on launches find what arrived."""
+        arrived, self._arriving = self._arriving, None
+        if isinstance(arrived, np.ndarray):
+            self.array.from_numpy(arrived)
+            return
+        shadows.host_write(self.array)
+        allocation = self.array.allocation
+        allocation.device.follow(device_arrays.current_torch_stream(arrived.device.index))
+        allocation.bump(self.array.view.part)
+
+    def _on_gpu(self) -> Any:
+        """The bytes of each element as a tensor over the memory, if the transport takes it; else None."""
+        if not world.transport().takes_gpu:
+            return None
+        if self._octets is None:
+            self._octets = device_arrays.octets_over(self.array.allocation, self.array.nbytes).view(self.array.shape[0], -1)
+        return self._octets

@@ -1,0 +1,90 @@
+"""Communication by mpi4py. MPI itself waits without end, so each operation is one that does not block, and is asked until it is done."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.distributed.transport import Message, Transport, TransportFailure
+
+_SPINS = 200  # times that a process asks before it lets others have its processor
+
+
+class MpiTransport(Transport):
+    """All processes that `mpirun` started. From now on an exception that ends one of them ends all: MPI would have the others wait."""
+
+    name = "mpi"
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self._mpi = _mpi()
+        self._world = self._mpi.COMM_WORLD.Dup()
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self._hook = sys.excepthook
+        sys.excepthook = self._abort
+
+    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+        octet = self._mpi.BYTE
+        requests = [self._world.Irecv([_octets(array), octet], source=peer) for peer, array in received]
+        requests += [self._world.Isend([_octets(array), octet], dest=peer) for peer, array in sent]
+        return lambda: self._wait(requests)
+
+    def all_reduce(self, array: Any, op: str) -> None:
+        operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
+        self._wait([self._world.Iallreduce(self._mpi.IN_PLACE, array, operation)])
+
+    def broadcast(self, array: Any) -> None:
+        self._wait([self._world.Ibcast([_octets(array), self._mpi.BYTE], root=0)])
+
+    def all_gather(self, value: Any) -> list[Any]:
+        mine = np.frombuffer(pickle.dumps(value), np.uint8)
+        lengths = np.empty(self.size, np.int64)
+        self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
+        first = np.concatenate(([0], np.cumsum(lengths)))
+        found = np.empty(first[-1], np.uint8)
+        places = [found, lengths.tolist(), first[:-1].tolist(), self._mpi.BYTE]
+        self._wait([self._world.Iallgatherv([mine, self._mpi.BYTE], places)])
+        return [pickle.loads(found[a:b].tobytes()) for a, b in itertools.pairwise(first)]
+
+    def close(self) -> None:
+        """MPI itself ends with Python."""
+        sys.excepthook = self._hook
+
+    def _wait(self, requests: list[Any]) -> None:
+        end = time.monotonic() + self.timeout
+        spins = 0
+        try:
+            while not self._mpi.Request.Testall(requests):
+                spins += 1
+                if spins > _SPINS:
+                    time.sleep(2e-5)
+                if spins % 64 == 0 and time.monotonic() > end:
+                    raise TransportFailure(f"no answer within {self.timeout:g} s")
+        except self._mpi.Exception as error:
+            raise TransportFailure(str(error)) from None
+
+    def _abort(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._hook(kind, error, trace)
+        sys.stderr.flush()
+        self._mpi.COMM_WORLD.Abort(1)
+
+
+def _octets(array: Any) -> Any:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        problem = f"processes started by mpirun communicate through the package mpi4py, which cannot be used: {error}"
+        raise SpirogradRuntimeError(render(problem, None, "`pip install 'spirograd[mpi]'` installs it; it needs an MPI library")) from None
+    return MPI

@@ -1,0 +1,130 @@
+"""Communication by torch.distributed: gloo between arrays of the host, NCCL between the memory of NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.distributed.launchers import Place
+from spirograd.distributed.transport import Message, Transport, TransportFailure
+
+_NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # in messages of gloo: where they are raised, and guesses
+
+
+class TorchTransport(Transport):
+    """``place``: of this process. If the program has set torch.distributed up, its processes are used, else those of the launcher."""
+
+    name = "torch"
+
+    def __init__(self, place: Place, timeout: float) -> None:
+        super().__init__(timeout)
+        torch = _torch()
+        self._torch, self._dist = torch, torch.distributed
+        self._owner = not self._dist.is_initialized()
+        with _failures():
+            if self._owner:
+                _check_address()
+                self._dist.init_process_group("gloo", rank=place.rank, world_size=place.size, timeout=timedelta(seconds=timeout))
+                self._host = None
+            else:
+                self._host = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._gpu: Any = None
+        self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
+
+    def use_gpu(self, ordinal: int) -> bool:
+        torch = self._torch
+        if not (self._dist.is_nccl_available() and torch.cuda.is_available()):
+            return False
+        torch.cuda.set_device(ordinal)
+        with _failures():
+            self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+        self.takes_gpu = True
+        return True
+
+    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+        operations, kept = [], []
+        for start, messages in ((self._dist.irecv, received), (self._dist.isend, sent)):
+            for peer, array in messages:
+                tensor, group = self._octets(array)
+                kept.append(tensor)
+                operations.append(self._dist.P2POp(start, tensor, peer, group))
+        with _failures():
+            work = self._dist.batch_isend_irecv(operations) if operations else []
+
+        def wait() -> None:
+            with _failures():
+                for one in work:
+                    one.wait()
+            kept.clear()
+
+        return wait
+
+    def all_reduce(self, array: Any, op: str) -> None:
+        found = self._dist.ReduceOp
+        tensor, group = self._tensor(array)
+        with _failures():
+            self._dist.all_reduce(tensor, {"add": found.SUM, "min": found.MIN, "max": found.MAX}[op], group)
+
+    def broadcast(self, array: Any) -> None:
+        tensor, group = self._octets(array)
+        with _failures():
+            self._dist.broadcast(tensor, 0, group)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        with _failures():
+            self._dist.all_gather_object(found, value, self._host)
+        return found
+
+    def close(self) -> None:
+        if self._owner and self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+    def _tensor(self, array: Any) -> tuple[Any, Any]:
+        if isinstance(array, np.ndarray):
+            return self._torch.from_numpy(array), self._host
+        return array, self._gpu
+
+    def _octets(self, array: Any) -> tuple[Any, Any]:
+        """The bytes of an array, of whatever type."""
+        if isinstance(array, np.ndarray):
+            return self._torch.from_numpy(array.reshape(-1).view(np.uint8)), self._host
+        return array.reshape(-1).view(self._torch.uint8), self._gpu
+
+
+def _torch() -> Any:
+    try:
+        import torch
+        import torch.distributed
+    except ImportError:
+        problem = "processes started by torchrun communicate through the package torch, which is not installed"
+        raise SpirogradRuntimeError(render(problem, None, "`pip install 'spirograd[distributed]'` installs it")) from None
+    if not torch.distributed.is_available():
+        raise SpirogradRuntimeError("this build of torch has no `torch.distributed`, through which processes communicate")
+    return torch
+
+
+def _check_address() -> None:
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        problem = f"processes find each other by MASTER_ADDR and MASTER_PORT, and {missing[0]} is not set"
+        raise SpirogradRuntimeError(render(problem, None, "start the program by `torchrun`, or set both to an address of process 0"))
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """What torch raises when others end or do not answer."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.distributed.DistError is one, and so are errors of gloo
+        if isinstance(error, SpirogradRuntimeError):
+            raise
+        found = _NOISE.sub("", str(error)).strip()
+        raise TransportFailure(found.splitlines()[0] if found else type(error).__name__) from None

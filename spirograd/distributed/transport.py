@@ -1,0 +1,69 @@
+"""What communication between processes needs of a library: the interface, and that of a process that is alone.
+
+Messages are contiguous NumPy arrays, or, where `takes_gpu` holds, torch tensors in the memory of this process's GPU. All processes call the
+same functions in the same order; between two of them messages arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Message = tuple[int, Any]  # the other process, and what is sent to it or overwritten by what it sends
+
+
+class TransportFailure(Exception):
+    """A process ended, or did not answer in time. ``str``: what the library says."""
+
+
+class Transport:
+    """Communication with the other processes. ``timeout``: seconds that a process waits for others before it raises TransportFailure."""
+
+    name = "single"
+    rank = 0
+    size = 1
+    takes_gpu = False
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+
+    def use_gpu(self, ordinal: int) -> bool:
+        """From now on take messages in the memory of a CUDA device, too; False where the library cannot."""
+        return False
+
+    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+        """Begin to send and to receive. Returns what waits until all has arrived; until then messages must stay as they are. On a GPU it
+        has the current stream of torch wait."""
+        raise NotImplementedError
+
+    def all_reduce(self, array: Any, op: str) -> None:
+        """Replace an array of f32, f64, i32 or i64 by the sum ("add"), "min" or "max" over all processes. The same bits everywhere."""
+        raise NotImplementedError
+
+    def broadcast(self, array: Any) -> None:
+        """Replace an array by that of process 0."""
+        raise NotImplementedError
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """What all processes pass, by rank: values that can be pickled."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what the library holds. Others that wait for this process then fail."""
+
+
+class SingleProcess(Transport):
+    """A process that is alone sends nothing: halos that wrap around the domain are copied on the device."""
+
+    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+        assert not sent and not received
+        return lambda: None
+
+    def all_reduce(self, array: Any, op: str) -> None:
+        """One array is its own sum."""
+
+    def broadcast(self, array: Any) -> None:
+        """The array is that of process 0."""
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]

@@ -1,0 +1,170 @@
+"""The processes that run a program together: `init`, who this process is, and how all of them learn of what is wrong with one."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from spirograd import api
+from spirograd.base import knobs
+from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradValueError, render
+from spirograd.distributed import launchers
+from spirograd.distributed.launchers import Place
+from spirograd.distributed.mpi_transport import MpiTransport
+from spirograd.distributed.torch_transport import TorchTransport
+from spirograd.distributed.transport import SingleProcess, Transport, TransportFailure
+from spirograd.lang import context
+
+logger = logging.getLogger("spirograd")
+
+T = TypeVar("T")
+
+# Transports by the name that `init` takes.
+_TRANSPORTS: dict[str, Callable[[Place, float], Transport]] = {
+    "single": lambda place, timeout: SingleProcess(timeout),
+    "torch": TorchTransport,
+    "mpi": lambda place, timeout: MpiTransport(timeout),
+}
+_transport: Transport | None = None
+
+
+def init(
+    arch: str | Sequence[str] | None = None,
+    *,
+    device: int | str | None = None,
+    transport: str | None = None,
+    timeout: float = 300.0,
+    **options: Any,
+) -> None:
+    """Join the other processes of the program, and start a session: `sg.init(arch, **options)`, on a device of this process's own.
+
+    ``device``: by default the number of this process on its machine, as the launcher says (`LOCAL_RANK` of torchrun, and what mpirun
+    sets); processes on CPUs divide the cores. ``transport``: "torch" (torch.distributed: gloo, and NCCL for CUDA), "mpi" (mpi4py) or
+    "single"; by default that of the launcher. ``timeout``: seconds that a process waits for another before it raises an error.
+
+    Raises SpirogradRuntimeError on every process if one of them cannot start; SpirogradValueError for options that there are not.
+    """
+    global _transport
+    if not timeout > 0:
+        raise SpirogradValueError(f"`timeout` is a number of seconds above 0, got {timeout!r}")
+    place = launchers.place()
+    name = transport or place.transport
+    if name not in _TRANSPORTS:
+        raise SpirogradValueError(f"there is no transport {name!r}; there are {', '.join(map(repr, _TRANSPORTS))}")
+    if name == "single" and place.size > 1:
+        raise SpirogradValueError(f"the transport 'single' is for one process, and the launcher started {place.size}")
+    if _transport is None or (_transport.name, _transport.timeout) != (name, timeout):
+        end()
+        try:
+            _transport = _TRANSPORTS[name](place, float(timeout))
+        except TransportFailure as failure:
+            problem = f"process {place.rank} of {place.size} cannot join the others: {failure}"
+            raise SpirogradRuntimeError(render(problem, None, "start all processes within the timeout")) from None
+    if place.local_size > 1:
+        options.setdefault("cpu_max_num_threads", max(1, (os.cpu_count() or 1) // place.local_size))
+
+    def start() -> None:
+        chosen = place.local_rank if device is None and place.size > 1 and _has_several(arch) else device
+        api.init(arch, device="" if chosen is None else str(chosen), **options)
+
+    together("`sg.distributed.init`", start)
+    same("the back end", context.session().arch)
+    _use_gpu(_transport)
+
+
+def _has_several(arch: Any) -> bool:
+    """Whether there may be several devices of a back end: processes on the CPU share one."""
+    wanted = knobs.get("SG_ARCH") or arch or api.cpu
+    return any(name not in (api.cpu, api.interpreter, api.python) for name in ([wanted] if isinstance(wanted, str) else wanted))
+
+
+def _use_gpu(transport: Transport) -> None:
+    """Have messages go from one GPU to the other, where all processes can."""
+    session = context.session()
+    if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
+        return
+    if not together("NCCL", lambda: transport.use_gpu(session.device.ordinal)) and transport.rank == 0:
+        logger.warning("messages between GPUs go through the host: the transport %s has no NCCL here", transport.name)
+
+
+def end() -> None:
+    """Leave the other processes. At the end of Python this happens by itself."""
+    global _transport
+    if _transport is not None:
+        transport, _transport = _transport, None
+        with contextlib.suppress(TransportFailure, RuntimeError):  # of a process that is gone
+            transport.close()
+
+
+def transport() -> Transport:
+    """How this process reaches the others. Raises SpirogradRuntimeError before `init`."""
+    if _transport is None:
+        raise SpirogradRuntimeError("there are no processes to work with yet: call `sg.distributed.init(arch=...)` first")
+    return _transport
+
+
+def rank() -> int:
+    """The number of this process, counted from 0."""
+    return transport().rank
+
+
+def size() -> int:
+    """How many processes run the program."""
+    return transport().size
+
+
+def barrier() -> None:
+    """Wait until all processes are here."""
+    gathered("a barrier", None)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """While ``what`` needs other processes: what the transport raises is an error that says who waited for what."""
+    try:
+        yield
+    except TransportFailure as failure:
+        found = transport()
+        problem = (
+            f"process {found.rank} of {found.size} failed in {what}: another process ended, or did not take part within "
+            f"{found.timeout:g} s ({failure})"
+        )
+        raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
+
+
+def gathered(what: str, value: Any) -> list[Any]:
+    """What all processes pass, by rank: values that can be pickled."""
+    with waiting(what):
+        return transport().all_gather(value)
+
+
+def together(what: str, function: Callable[[], T]) -> T:
+    """Call ``function`` on all processes, and return what it returns on this one. Where it raises on one, all raise."""
+    error: SpirogradError | None = None
+    result: Any = None
+    try:
+        result = function()
+    except SpirogradError as raised:
+        error = raised
+    texts = gathered(what, None if error is None else str(error))
+    if error is not None:
+        raise error
+    for number, text in enumerate(texts):
+        if text is not None:
+            raise SpirogradRuntimeError(f"{what} failed on process {number}: {text}")
+    return result  # type: ignore[no-any-return]
+
+
+def same(what: str, value: Any) -> None:
+    """Raise SpirogradValueError on all processes unless all pass equal values. ``what``: that the value describes."""
+    values = gathered(f"the comparison of {what}", value)
+    for number, other in enumerate(values):
+        if other != values[0]:
+            raise SpirogradValueError(f"{what} differs between processes: process 0 has {values[0]}, process {number} {other}")
+
+
+atexit.register(end)

@@ -1,0 +1,96 @@
+"""Memory that another library lends for one launch, as arrays that kernels take. They may have a gradient, as torch tensors have.
+
+A library that hands out addresses (XLA) makes them: `HostBuffer` over memory of the host, `DeviceBuffer` over memory of a CUDA device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.lang import context
+from spirograd.lang.data import numpy_transfer
+from spirograd.lang.data.ndarray import Ndarray
+
+
+class HostBuffer(np.ndarray[Any, Any]):
+    """An array of NumPy. ``requires_grad``: kernels see it as an array with the gradient ``grad``, another one of the same shape."""
+
+    requires_grad = False
+    grad: HostBuffer | None = None
+
+    @classmethod
+    def at(cls, address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> HostBuffer:
+        """The elements from ``address`` on, row-major. The memory is the caller's."""
+        if 0 in shape:
+            return np.empty(shape, dtype).view(cls)
+        return np.asarray(_Interface(address, dtype, shape)).view(cls)
+
+    def number(self) -> Any:
+        """The one element as a number of Python, or all as a list."""
+        return self.tolist()
+
+    def set_number(self, value: Any) -> None:
+        """Set all elements."""
+        self[...] = value
+
+    def copy_to(self, array: Ndarray) -> None:
+        """Copy the contents to an ndarray of the same type and shape."""
+        array.from_numpy(np.asarray(self))
+
+    def copy_from(self, array: Ndarray) -> None:
+        """Take the contents of an ndarray of the same type and shape."""
+        self[...] = array.to_numpy()
+
+
+class _Interface:
+    """What NumPy reads the address of an array from."""
+
+    def __init__(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.__array_interface__ = {"version": 3, "data": (address, False), "typestr": dtype.str, "shape": shape}
+
+
+class DeviceBuffer:
+    """An array in memory of a CUDA device, with work under way on ``stream`` of the driver. ``requires_grad``, ``grad``: see `HostBuffer`.
+
+    Methods as of `HostBuffer`. Copies between it and ndarrays run on the device in the order of the stream; numbers wait for it.
+    """
+
+    def __init__(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...], stream: int) -> None:
+        self.dtype, self.shape = dtype, shape
+        self.requires_grad = False
+        self.grad: DeviceBuffer | None = None
+        self.nbytes = math.prod(shape) * dtype.itemsize
+        self.__cuda_array_interface__ = {
+            "version": 3, "data": (address, False), "typestr": dtype.str, "shape": shape, "strides": None, "stream": stream or 1,
+        }  # fmt: skip
+
+    def number(self) -> Any:
+        host = np.empty(self.shape, self.dtype)
+        self._with_memory(lambda memory: memory.read_into(0, numpy_transfer.bytes_of(host.reshape(-1))))
+        return host.tolist()
+
+    def set_number(self, value: Any) -> None:
+        host = np.full(self.shape, value, self.dtype)
+        self._with_memory(lambda memory: memory.write(0, numpy_transfer.bytes_of(host.reshape(-1))))
+
+    def copy_to(self, array: Ndarray) -> None:
+        self._with_memory(lambda memory: array.allocation.copy_from(memory, self.nbytes))
+
+    def copy_from(self, array: Ndarray) -> None:
+        self._with_memory(lambda memory: memory.copy_from(array.allocation, self.nbytes))
+
+    def _with_memory(self, work: Any) -> None:
+        """Give ``work`` the memory as an allocation; the stream goes on after it."""
+        if self.nbytes == 0:
+            return
+        session = context.session()
+        transfers = session.transfers(False)
+        memory = transfers.bind(self, (), 0, "a buffer of XLA").allocation
+        if memory.address != self.__cuda_array_interface__["data"][0]:
+            raise SpirogradRuntimeError(f"a buffer of XLA lies on another GPU than the session ({session.device.info.name})")
+        work(memory)
+        transfers.finish(set())

@@ -1,0 +1,140 @@
+"""Assignments between tiles and slices of memory, and products of columns. See `spirograd.lang.tiles`."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from spirograd.base.dtypes import i32
+from spirograd.lang import arithmetic, scalar, tiles
+from spirograd.lang.frontend.lvalues import Lvalue, Part
+from spirograd.lang.frontend.memory_elements import element_of
+from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
+from spirograd.lang.matrix import make
+from spirograd.lang.scalar import Value, describe, type_error
+
+_SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.add}
+
+
+def load_tile(t: Tracer, lvalue: Lvalue | None, value: Any) -> bool:
+    """``tile[:] = value``; False if what is assigned to is no tile."""
+    if not isinstance(lvalue, Part) or lvalue.kind != "index":
+        return False
+    tile = lvalue.whole.load()
+    if not tiles.is_tile(tile):
+        return False
+    if lvalue.key != slice(None):
+        raise type_error("a tile is loaded as a whole", "write `t[:] = a[r0:r1, c0:c1]`; `t.r` is the row of this thread")
+    if not isinstance(value, ViewProxy) or len(value.shape) != 2:
+        raise type_error(f"a tile is loaded from a slice with two axes, not from {describe(value)}", "write `t[:] = a[r0:r1, c0:c1]`")
+    row = _loaded(t, value, tile.r.entries)
+    lvalue.whole.store(tile.with_entries({"r": make(row, (len(row),))}))
+    return True
+
+
+def store_tile(t: Tracer, view: Any, tile: Any) -> None:
+    """``view = tile``."""
+    if not isinstance(view, ViewProxy) or len(view.shape) != 2:
+        raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
+    _check_elements(view)
+    entries = tile.r.entries
+    at, b = tiles.row_of_thread(len(entries)), scalar.builder()
+    rows, columns = _taken_axes(view)
+    here = _inside(view, rows, at)
+    b.begin()
+    for k, entry in enumerate(entries):
+        column = scalar.constant(k, i32)
+        there = _inside(view, columns, column)
+        if scalar.known(there) is False:
+            break
+        b.begin()
+        _element(t, view, (at, column)).store(entry)
+        _under(there)
+    _under(here)
+
+
+def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tiles.Outer) -> None:
+    """``tile -= outer(a, b)`` and ``tile += outer(a, b)``."""
+    tile = lvalue.load()
+    if not tiles.is_tile(tile) or op not in _SIGNS:
+        raise type_error("an outer product is added to, or subtracted from, a tile", "write `t -= outer(a, b)`")
+    n = len(tile.r.entries)
+    a = _column(t, product.a, n)
+    b = a if product.b is product.a else _column(t, product.b, n)
+    lvalue.store(tiles.updated(tile, a, b, _SIGNS[op]))
+
+
+def _column(t: Tracer, x: Any, size: int) -> Value:
+    """The entry of this thread."""
+    if scalar.is_scalar(x):
+        return scalar.as_value(x)
+    if not isinstance(x, ViewProxy) or len(x.shape) != 1:
+        raise type_error(f"`outer` takes numbers, or slices with one axis such as `a[r0:r1, column]`, not {describe(x)}")
+    _check_elements(x)
+    at, b = tiles.row_of_thread(size), scalar.builder()
+    (axis,) = _taken_axes(x)
+    here = scalar.bit_and(_inside(x, axis, at), at < size)
+    b.begin()
+    then = b.end([scalar.as_value(_element(t, x, (at,)).load()).op])
+    b.begin()
+    (found,) = b.if_(here.op, then, b.end([scalar.constant(0, x.dtype).op]))
+    return Value(found)
+
+
+def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
+    """The row of this thread: entries that there are come from memory, the others stay."""
+    _check_elements(view)
+    at, b = tiles.row_of_thread(len(entries)), scalar.builder()
+    rows, columns = _taken_axes(view)
+    here = _inside(view, rows, at)
+    b.begin()
+    found = []
+    for k, entry in enumerate(entries):
+        column = scalar.constant(k, i32)
+        there = _inside(view, columns, column)
+        if scalar.known(there) is False:  # an index that is known to be out of range would be an error
+            found.append(entry.op)
+            continue
+        b.begin()
+        then = b.end([scalar.cast(_element(t, view, (at, column)).load(), entry.dtype).op])
+        b.begin()
+        found += b.if_(there.op, then, b.end([entry.op]))
+    then = b.end(found)
+    b.begin()
+    return [Value(op) for op in b.if_(here.op, then, b.end([entry.op for entry in entries]))]
+
+
+def _under(condition: Value) -> None:
+    """Close a region, which runs under a condition."""
+    b = scalar.builder()
+    then = b.end()
+    b.begin()
+    b.if_(condition.op, then, b.end())
+
+
+def _check_elements(view: ViewProxy) -> None:
+    if view.element_shape or not view.dtype.is_float:
+        raise type_error(f"tiles are loaded from and stored to memory of floats, and {describe(view)} has other elements")
+
+
+def _taken_axes(view: ViewProxy) -> list[int]:
+    """The axes of the memory that the view has indices for."""
+    return [k for k, axis in enumerate(view.axes) if axis.extent is not None]
+
+
+def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
+    """Whether the slice, and its memory, have index ``at`` on an axis."""
+    part: ViewAxis = view.axes[axis]
+    assert part.extent is not None
+    place, whole = part.place(at), scalar.as_value(view.base.shape[axis])
+    inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, whole))
+    return scalar.as_value(scalar.bit_and(scalar.as_value(arithmetic.cmp_lt(at, part.extent)), inside))
+
+
+def _element(t: Tracer, view: ViewProxy, indices: tuple[Value, ...]) -> Lvalue:
+    left = iter(indices)
+    places = [scalar.as_value(axis.first) if axis.extent is None else axis.place(next(left)) for axis in view.axes]
+    element = element_of(t, view.base, tuple(places))
+    assert element is not None
+    return element

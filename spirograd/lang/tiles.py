@@ -1,0 +1,212 @@
+"""Tiles: square matrices of which each of 16 or 32 threads of a group holds one row.
+
+A tile is a struct with one member, ``r``: the row of the thread, a vector. What threads need of each other's rows they read through the
+subgroup, or through shared memory where subgroups are smaller than a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spirograd.base.dtypes import VOID, DType, f32, f64, i32
+from spirograd.ir import ops as ir
+from spirograd.lang import arithmetic, groups, scalar
+from spirograd.lang.annotations import template
+from spirograd.lang.context import GroupScope, language_options
+from spirograd.lang.frontend.func import func
+from spirograd.lang.matrix import make
+from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.struct import Struct, make_struct
+
+_LARGEST_GROUP = 32
+
+
+def row_of_thread(size: int) -> Value:
+    """The number of the row that this thread has of a tile; of threads beyond its size, a larger number."""
+    name = f"Tile{size}x{size}"
+    scope = groups.current(name)
+    if not size <= scope.size <= _LARGEST_GROUP:
+        hint = f"write `loop_config(block_dim={name}.SIZE)` before the loop"
+        raise type_error(f"a {name} needs groups of {size} to {_LARGEST_GROUP} threads, and those of this loop have {scope.size}", hint)
+    threads = groups.threads(scope)
+    begin, end = scope.count
+    if begin.code is ir.const and end.code is ir.const and threads.op.code is not ir.const:
+        count = end.attr - begin.attr
+        problem = f"{count} iterations leave a group with fewer threads than the {scope.size} of the others, and a {name} needs them all"
+        raise type_error(problem, f"loop over a multiple of {scope.size}")
+    return groups.thread_number(scope)
+
+
+def values_of_rows(values: Sequence[Value], rows: Sequence[int], part: int = 0, last: bool = True) -> list[list[Value]]:
+    """Of each of ``values``, that of the threads that have these rows.
+
+    Where it goes through shared memory, ``part`` says through which: calls that follow each other directly alternate, and only the ``last``
+    one waits for all threads to have read.
+    """
+    scope, options = groups.current("a tile"), language_options()
+    if options.reads_subgroups and options.subgroup_size >= scope.size:
+        return [[_read(value, row) for row in rows] for value in values]
+    b, shared = scalar.builder(), _exchange(scope, values[0].dtype)
+    places = [b.const((part + k) * scope.size, i32) for k in range(len(values))]
+    me = groups.thread_number(scope).op
+    for place, value in zip(places, values):
+        b.store(shared.ref, b.emit(ir.add, place, me), value.op)
+    b.emit(ir.workgroup_barrier, type=VOID)
+    found = [[Value(b.load(shared.ref, b.const(place.attr + row, i32))) for row in rows] for place in places]
+    if last:
+        b.emit(ir.workgroup_barrier, type=VOID)
+    return found
+
+
+def _read(value: Value, row: int) -> Value:
+    return value if value.op.code is ir.const else scalar.emit(ir.subgroup_read, value, scalar.constant(row, i32), t=value.dtype)
+
+
+def _exchange(scope: GroupScope, dtype: DType) -> groups.SharedArray:
+    """Shared memory for a row of each thread, the same for all uses in a loop."""
+    if dtype not in scope.exchanges:
+        scope.exchanges[dtype] = groups.SharedArray(_LARGEST_GROUP * scope.size, dtype)
+    found: groups.SharedArray = scope.exchanges[dtype]
+    return found
+
+
+# --- methods -----------------------------------------------------------------------------------------------------------------
+
+
+@arithmetic.traceable
+def _identity_row(row: Any) -> Any:
+    n = len(row.entries)
+    at, t = row_of_thread(n), row.entries[0].dtype
+    return make([scalar.select(scalar.equal(at, k), scalar.cast(1, t), scalar.cast(0, t)) for k in range(n)], (n,))
+
+
+@arithmetic.traceable
+def _factorised_row(row: Any, eps: Any) -> Any:
+    """Column by column: what is to the right of a column loses its products. Entries above the diagonal stay."""
+    r, n = list(row.entries), len(row.entries)
+    at = row_of_thread(n)
+    for k in range(n):
+        (column,) = values_of_rows([r[k]], range(k, n), k % 2, k == n - 1)
+        diagonal = arithmetic.sqrt(arithmetic.max(column[0], scalar.cast(eps, r[k].dtype)))
+        entry = r[k] / diagonal
+        for j in range(k + 1, n):
+            r[j] = arithmetic.select(at >= j, r[j] - entry * (column[j - k] / diagonal), r[j])
+        r[k] = arithmetic.select(at > k, entry, arithmetic.select(scalar.equal(at, k), diagonal, r[k]))
+    return make(r, (n,))
+
+
+@arithmetic.traceable
+def _solved_row(lower: Any, row: Any) -> Any:
+    """Of x with x L^T = row, entry after entry."""
+    l, x, n = lower.entries, list(row.entries), len(row.entries)
+    row_of_thread(n)
+    columns = values_of_rows(l, range(n))
+    for k in range(n):
+        x[k] = x[k] / columns[k][k]
+        for j in range(k + 1, n):
+            x[j] = x[j] - x[k] * columns[k][j]
+    return make(x, (n,))
+
+
+@func
+def eye_(self):  # type: ignore[no-untyped-def]
+    self.r = _identity_row(self.r)
+
+
+@func
+def cholesky_(self, eps):  # type: ignore[no-untyped-def]
+    self.r = _factorised_row(self.r, eps)
+
+
+@func
+def solve_triangular_(self, B: template(), lower: template() = True):  # type: ignore[no-untyped-def, valid-type]
+    _check_solve(self, B, lower)
+    B.r = _solved_row(self.r, B.r)
+
+
+@arithmetic.traceable
+def _check_solve(tile: Any, other: Any, lower: Any) -> None:
+    if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
+        raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
+    if lower is not True:
+        raise type_error("`solve_triangular_` solves with lower triangles only", "leave out `lower`")
+
+
+_METHODS: dict[str, Callable[..., Any]] = {"eye_": eye_, "cholesky_": cholesky_, "solve_triangular_": solve_triangular_}
+
+
+def is_tile(x: Any) -> bool:
+    """Whether ``x`` is a tile of a kernel."""
+    return isinstance(x, Struct) and x.methods is _METHODS
+
+
+class TileType:
+    """Square matrices of ``SIZE`` rows, each in one thread of a group of that many: ``zeros`` and ``eye`` make them in kernels.
+
+    ``t[:] = a[r0:r1, c0:c1]`` loads a tile, ``a[r0:r1, c0:c1] = t`` stores it; ``a`` is a field, an array, a view or a shared array. Rows
+    and columns that there are not, in the slice or in ``a``, are left alone. ``t -= outer(u, v)`` subtracts a product of columns;
+    ``t.eye_()`` makes it the identity; ``t.cholesky_(eps)`` replaces its lower triangle by L with ``L @ L^T == t`` (diagonal entries are at
+    least the root of eps), ``L.solve_triangular_(B)`` replaces the tile B by X with ``X @ L^T == B``. ``t.r`` is the row of this thread.
+
+    The loop needs ``loop_config(block_dim=SIZE)``, and all threads of a group have to come to an operation together.
+    """
+
+    __sg_traceable__ = True
+
+    def __init__(self, size: int) -> None:
+        self.SIZE = size
+
+    def __repr__(self) -> str:
+        return f"Tile{self.SIZE}x{self.SIZE}"
+
+    def zeros(self, dtype: Any = None) -> Any:
+        """A tile of zeros of ``dtype``, f32 or f64, by default ``default_fp``. Raises SpirogradTypeError for another type, and where groups
+        have fewer threads than the tile has rows."""
+        t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)
+        if t not in (f32, f64):
+            raise type_error(f"a {self!r} is of f32 or f64, not of {t}")
+        row_of_thread(self.SIZE)
+        scalar.trace_of().tiles = True
+        return make_struct({"r": make([scalar.constant(0, t) for _ in range(self.SIZE)], (self.SIZE,))}, _METHODS)
+
+    def eye(self, dtype: Any = None) -> Any:
+        """The identity. Otherwise as `zeros`."""
+        tile = self.zeros(dtype)
+        return tile.with_entries({"r": _identity_row(tile.r)})
+
+
+Tile16x16, Tile32x32 = TileType(16), TileType(32)
+
+
+class Outer:
+    """The product of a column and a row, each with an entry in each thread: see `outer`."""
+
+    __sg_traceable__ = True
+
+    def __init__(self, a: Any, b: Any) -> None:
+        self.a, self.b = a, b
+
+    def __sg_describe__(self) -> str:
+        return "an outer product"
+
+
+@arithmetic.traceable
+def outer(a: Any, b: Any) -> Outer:
+    """The product of two columns whose entries the threads of a group hold, for ``t -= outer(a, b)`` and ``t += outer(a, b)`` of a tile t.
+
+    ``a``, ``b``: a number of each thread, or a slice of memory with one axis, as in ``m[r0:r1, column]``: of threads beyond it, 0. Raises
+    SpirogradTypeError for others.
+    """
+    return Outer(a, b)
+
+
+def updated(tile: Any, a: Value, b: Value, sign: Callable[[Any, Any], Any]) -> Struct:
+    """A tile plus or minus the product of ``a`` and the ``b`` of each row."""
+    row = tile.r.entries
+    n, dtype = len(row), row[0].dtype
+    row_of_thread(n)
+    mine = scalar.cast(a, dtype)
+    (others,) = values_of_rows([scalar.cast(b, dtype)], range(n))
+    changed: Struct = tile.with_entries({"r": make([sign(x, mine * other) for x, other in zip(row, others)], (n,))})
+    return changed

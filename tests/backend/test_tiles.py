@@ -1,0 +1,293 @@
+"""Tiles of 16 and 32 rows, each in one thread: loads and stores, products of columns, factors and triangular systems, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.simt import Tile16x16, Tile32x32, block
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def _session(arch: str) -> None:
+    sg.init(arch=arch)
+
+
+def numbers(*shape: int, seed: int = 1) -> Array:
+    return np.random.default_rng(seed).uniform(0.1, 1, shape).astype("f4")
+
+
+def field(data: Array, make: Any = sg.field, dtype: Any = sg.f32) -> Any:
+    made = make(dtype, data.shape)
+    made.from_numpy(data.astype(dtype.np))
+    return made
+
+
+def filled(shape: tuple[int, ...], make: Any = sg.field) -> Any:
+    return field(np.full(shape, -1, "f4"), make)
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
+@pytest.mark.parametrize("tile", [Tile16x16, Tile32x32], ids=str)
+def test_loads_and_stores(arch: str, tile: Any, make: Any) -> None:
+    """What the slices and the memory do not have is neither loaded nor stored."""
+    n = tile.SIZE
+    data = numbers(40, 37)
+    a, b = field(data, make), filled((40, 37), make)
+
+    @sg.kernel
+    def run(a: sg.Template, b: sg.Template, row: int, column: int, rows: int, columns: int):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=n)
+        for _ in range(n):
+            t = tile.eye()
+            t[:] = a[row : row + rows, column : column + columns]
+            b[row + 1 : row + 1 + n, 2 : 2 + n] = t
+
+    slices = ((0, 0, n, n), (3, 4, n, n), (30, 31, n, n), (2, 1, 5, 7), (5, 5, 0, 3), (1, 2, n + 9, n + 9), (0, 0, n, 1))
+    for row, column, rows, columns in slices:
+        b.fill(-1)
+        run(a, b, row, column, rows, columns)
+        loaded, wanted = np.eye(n, dtype="f4"), np.full((40 + n, 37 + n), -1, "f4")
+        part = data[row : row + min(rows, n), column : column + min(columns, n)]
+        loaded[: part.shape[0], : part.shape[1]] = part
+        wanted[row + 1 : row + 1 + n, 2 : 2 + n] = loaded
+        np.testing.assert_array_equal(b.to_numpy(), wanted[:40, :37])
+
+
+def run_on_tile(size: int, body: Any, a: Any, b: Any, out: Any, groups: int = 1) -> None:
+    @sg.kernel
+    def run(a: sg.Template, b: sg.Template, out: sg.Template):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=size)
+        for i in range(groups * size):
+            body(a, b, out, i // size)
+
+    run(a, b, out)
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("tile", [Tile16x16, Tile32x32], ids=str)
+def test_products(arch: str, tile: Any) -> None:
+    """A product of matrices, column by column; columns are slices of memory, and numbers of each thread."""
+    n = tile.SIZE
+    x, y = numbers(n, 11), numbers(n, 11, seed=2)
+    out = filled((n, n))
+
+    @sg.func
+    def body(a, b, out, group):  # type: ignore[no-untyped-def]
+        t = tile.eye()
+        for k in range(11):
+            t += sg.outer(a[0:n, k], b[0:n, k])
+        v = a[0:5, 3]
+        t -= sg.outer(v, v)
+        t -= sg.outer(t.r[2], 2.0)
+        out[0:n, 0:n] = t
+
+    run_on_tile(n, body, field(x), field(y), out)
+    wanted = np.eye(n) + x.astype("f8") @ y.astype("f8").T
+    column = np.where(np.arange(n) < 5, x[:, 3], 0)
+    wanted -= np.outer(column, column)
+    wanted -= 2 * wanted[:, 2:3]
+    np.testing.assert_allclose(out.to_numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("tile", [Tile16x16, pytest.param(Tile32x32, marks=pytest.mark.long)], ids=str)
+def test_factors(arch: str, tile: Any) -> None:
+    """Three groups, each with its own matrix; the upper triangle stays."""
+    n = tile.SIZE
+    m = numbers(3, n, n).astype("f8")
+    spd = (m @ m.transpose(0, 2, 1) + np.eye(n)).astype("f4")
+    right = numbers(3, n, n, seed=3)
+    a, b, out = field(spd), field(right), filled((3, n, n))
+
+    @sg.func
+    def body(a, b, out, group):  # type: ignore[no-untyped-def]
+        factor = tile.zeros(dtype=sg.f32)
+        factor[:] = a[group, 0:n, 0:n]
+        factor.cholesky_(1e-6)
+        x = tile.zeros()
+        x[:] = b[group, 0:n, 0:n]
+        factor.solve_triangular_(x)
+        a[group, 0:n, 0:n] = factor
+        out[group, 0:n, 0:n] = x
+
+    run_on_tile(n, body, a, b, out, 3)
+    for k in range(3):
+        lower = np.linalg.cholesky(spd[k].astype("f8"))
+        np.testing.assert_allclose(a.to_numpy()[k], lower + np.triu(spd[k], 1), rtol=2e-4, atol=2e-4)
+        x = np.linalg.solve(lower, right[k].T).T
+        np.testing.assert_allclose(out.to_numpy()[k], x, rtol=1e-3, atol=1e-3 * np.abs(x).max())
+
+
+@pytest.mark.vulkan_or_wgpu
+def test_what_is_not_positive_is_raised_to_eps(arch: str) -> None:
+    n = 16
+    a, out = field(np.diag(np.arange(-3.0, 13.0))), filled((n, n))
+
+    @sg.func
+    def body(a, b, out, group):  # type: ignore[no-untyped-def]
+        t = Tile16x16.zeros()
+        t[:] = a[0:n, 0:n]
+        t.cholesky_(0.25)
+        out[0:n, 0:n] = t
+        u = t  # a copy
+        u.eye_()
+
+    run_on_tile(n, body, a, a, out)
+    np.testing.assert_allclose(out.to_numpy(), np.diag(np.sqrt(np.maximum(np.arange(-3.0, 13.0), 0.25))), atol=1e-6)
+
+
+@pytest.mark.vulkan_or_wgpu
+def test_shared_memory_and_two_sizes(arch: str) -> None:
+    """A tile of 16 rows in a group of 32 threads; shared arrays that are narrower than a tile."""
+    data = numbers(32, 32)
+    a, out = field(data), filled((2, 32, 32))
+
+    @sg.func
+    def body(a, b, out, group):  # type: ignore[no-untyped-def]
+        shared = block.SharedArray((32, 20), sg.f32)
+        large, small = Tile32x32.zeros(), Tile16x16.eye()
+        large[:] = a[0:32, 0:32]
+        shared[0:32, 0:32] = large
+        block.sync()
+        small[:] = shared[4:20, 10:26]
+        small -= sg.outer(shared[1:17, 3], shared[2:18, 4])
+        large.eye_()
+        large[:] = shared[0:32, 0:32]
+        out[0, 0:32, 0:32] = large
+        out[1, 0:16, 0:16] = small
+
+    run_on_tile(32, body, a, a, out)
+    large, small = np.eye(32, dtype="f4"), np.eye(16, dtype="f4")
+    large[:, :20] = data[:, :20]
+    small[:, :10] = data[4:20, 10:20]
+    found = out.to_numpy()
+    np.testing.assert_array_equal(found[0], large)
+    np.testing.assert_allclose(found[1, :16, :16], small - np.outer(data[1:17, 3], data[2:18, 4]), rtol=1e-6, atol=1e-6)
+    assert (found[1, 16:] == -1).all()
+    assert (found[1, :, 16:] == -1).all()
+
+
+@pytest.mark.archs("interpreter", "cpu", "cuda")
+def test_blocked_cholesky_in_f64(arch: str) -> None:
+    """A matrix of 44 x 44 in tiles of 16, whose last ones are cut off."""
+    n, size, tiles = 44, 16, 3
+    m = np.random.default_rng(5).uniform(-1, 1, (n, n))
+    spd = m @ m.T + np.eye(n)
+    a = field(spd, dtype=sg.f64)
+
+    @sg.kernel
+    def run():  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=size)
+        for _ in range(size):
+            for j in range(tiles):
+                diagonal = Tile16x16.eye(dtype=sg.f64)
+                diagonal[:] = a[j * size : n, j * size : n]
+                for k in range(j * size):
+                    diagonal -= sg.outer(a[j * size : n, k], a[j * size : n, k])
+                diagonal.cholesky_(1e-12)
+                a[j * size : n, j * size : n] = diagonal
+                for i in range(j + 1, tiles):
+                    below = Tile16x16.zeros(dtype=sg.f64)
+                    below[:] = a[i * size : n, j * size : n]
+                    for k in range(j * size):
+                        below -= sg.outer(a[i * size : n, k], a[j * size : n, k])
+                    diagonal.solve_triangular_(below)
+                    a[i * size : n, j * size : n] = below
+                block.sync()
+
+    run()
+    np.testing.assert_allclose(np.tril(a.to_numpy()), np.linalg.cholesky(spd), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_debug_mode(arch: str) -> None:
+    """Slices of tiles may be larger than what there is; other elements are still checked."""
+    sg.init(arch=arch, debug=True)
+    a = field(numbers(20, 20))
+
+    @sg.kernel
+    def run(at: int):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=16)
+        for _ in range(16):
+            t = Tile16x16.zeros()
+            t[:] = a[10:26, 10:26]
+            a[10:26, 10:26] = t
+            part = a[0:30, 0:30]
+            part[at, 0] = 1.0
+
+    run(3)
+    with pytest.raises(sg.SpirogradAssertionError, match=r"index \(25, 0\) out of range"):
+        run(25)
+        sg.sync()
+
+
+@pytest.mark.archs("cpu")
+def test_refusals(arch: str) -> None:
+    a, whole = field(numbers(32, 32)), sg.field(sg.i32, (32, 32))
+
+    def refused(message: str, body: Any, size: int = 16, count: int = 16) -> None:
+        @sg.kernel
+        def run():  # type: ignore[no-untyped-def]
+            sg.loop_config(block_dim=size)
+            for _ in range(count):
+                t = Tile16x16.zeros()
+                body(t)
+
+        with pytest.raises(sg.SpirogradCompilationError, match=message):
+            run()
+
+    @sg.func
+    def nothing(t):  # type: ignore[no-untyped-def]
+        t.eye_()
+
+    @sg.func
+    def from_element(t):  # type: ignore[no-untyped-def]
+        t[:] = a[0, 1]
+
+    @sg.func
+    def part(t):  # type: ignore[no-untyped-def]
+        t[0:4] = a[0:16, 0:16]
+
+    @sg.func
+    def integers(t):  # type: ignore[no-untyped-def]
+        t[:] = whole[0:16, 0:16]
+
+    @sg.func
+    def column(t):  # type: ignore[no-untyped-def]
+        a[0:16, 2] = t
+
+    @sg.func
+    def factor(t):  # type: ignore[no-untyped-def]
+        t *= sg.outer(1.0, 2.0)
+
+    @sg.func
+    def no_column(t):  # type: ignore[no-untyped-def]
+        t -= sg.outer(a[0:16, 0:16], 2.0)
+
+    @sg.func
+    def upper(t):  # type: ignore[no-untyped-def]
+        t.solve_triangular_(t, False)
+
+    @sg.func
+    def sizes(t):  # type: ignore[no-untyped-def]
+        u = Tile16x16.zeros(sg.i32)
+        u.eye_()
+
+    refused("needs groups of 16 to 32 threads, and those of this loop have 8", nothing, 8)
+    refused("needs groups of 16 to 32 threads, and those of this loop have 64", nothing, 64)
+    refused("20 iterations leave a group with fewer threads", nothing, 16, 20)
+    refused("a tile is loaded from a slice with two axes", from_element)
+    refused("a tile is loaded as a whole", part)
+    refused("tiles are loaded from and stored to memory of floats", integers)
+    refused("a tile is stored to a slice with two axes", column)
+    refused("an outer product is added to, or subtracted from, a tile", factor)
+    refused("`outer` takes numbers, or slices with one axis", no_column)
+    refused("solves with lower triangles only", upper)
+    refused("a Tile16x16 is of f32 or f64, not of i32", sizes)

@@ -1,0 +1,163 @@
+"""One process, which is its own neighbour where the domain is periodic: on every back end, compared with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd import distributed
+
+
+@pytest.fixture(autouse=True)
+def alone(arch: str) -> Iterator[None]:
+    distributed.init(arch=arch)
+    yield
+    distributed.end()
+
+
+def padded(whole, halo, periodic, outside):
+    """``whole`` with halos: copies where the domain is periodic, else ``outside``."""
+    pad = [(h, h) for h in halo] + [(0, 0)] * (whole.ndim - len(halo))
+    inside = np.pad(whole, [p if around else (0, 0) for p, around in zip(pad, (*periodic, *[False] * (len(pad) - len(halo))))], mode="wrap")
+    rest = [(0, 0) if around else p for p, around in zip(pad, (*periodic, *[True] * (len(pad) - len(halo))))]
+    return np.pad(inside, rest, constant_values=outside)
+
+
+@pytest.mark.parametrize(
+    ("shape", "halo", "periodic"),
+    [((7,), 3, True), ((5, 3), (2, 1), (True, False)), ((4, 3), 1, True), ((3, 2, 4), (1, 0, 2), True), ((5,), 2, False), ((1,), 1, True)],
+)
+@pytest.mark.parametrize("components", [1, 3])
+def test_exchange(shape, halo, periodic, components):
+    part = distributed.Partition(shape, halo=halo, periodic=periodic)
+    assert part.owned.shape == shape == part.shape and part.processes == (1,) * len(shape)
+    kind = sg.types.vector(components, sg.f32) if components > 1 else sg.f32
+    tail = (components,) if components > 1 else ()
+    for memory in (part.field(kind), part.ndarray(kind)):
+        for step in range(2):
+            whole = np.random.default_rng(step).normal(size=shape + tail).astype(np.float32)
+            local = np.full(part.local_shape + tail, -1.0, np.float32)
+            local[part.owned.slices_from(part.origin)] = whole
+            memory.from_numpy(local)
+            part.exchange(memory)
+            assert np.array_equal(memory.to_numpy(), padded(whole, part.halo, part.periodic, -1.0))
+            assert np.array_equal(part.to_numpy(memory), whole)
+
+
+@pytest.mark.parametrize("periodic", [(True, True), (True, False), (False, False)])
+def test_sums_of_halos(periodic):
+    part = distributed.Partition((4, 3), halo=(2, 1), periodic=periodic)
+    local = np.random.default_rng(1).integers(-9, 9, part.local_shape).astype(np.float32)
+    kinds = padded(np.zeros((4, 3)), part.halo, periodic, 1.0)
+    cells = padded(np.arange(12).reshape(4, 3), part.halo, periodic, 0)
+    wanted = np.zeros(12, np.float32)
+    np.add.at(wanted, cells[kinds == 0], local[kinds == 0])
+    for memory in (part.field(sg.f32), part.ndarray(sg.f32)):
+        memory.from_numpy(local)
+        part.add_halos(memory)
+        assert np.array_equal(part.to_numpy(memory).reshape(-1), wanted)
+        owned = np.zeros(part.local_shape, bool)
+        owned[part.owned.slices_from(part.origin)] = True
+        left = memory.to_numpy()
+        assert (left[~owned & (kinds == 0)] == 0).all() and (left[kinds == 1] == local[kinds == 1]).all()
+
+
+def test_special_values_are_moved_as_they_are():
+    part = distributed.Partition(4, halo=2, periodic=True)
+    memory = part.field(sg.f32)
+    part.from_numpy(memory, np.array([np.inf, np.nan, -0.0, 1], np.float32))
+    part.add_halos(memory)
+    part.exchange(memory)
+    assert np.array_equal(memory.to_numpy(), np.array([-0.0, 2, np.inf, np.nan, -0.0, 2, np.inf, np.nan], np.float32), equal_nan=True)
+
+
+def test_fields_have_the_indices_of_the_domain(arch):
+    part = distributed.Partition((6, 4), halo=1, periodic=True)
+    x = part.field(sg.i32)
+
+    @sg.kernel
+    def fill(i0: int, i1: int, j0: int, j1: int):
+        for i, j in sg.ndrange((i0, i1), (j0, j1)):
+            x[i, j] = 10 * i + j
+
+    for region in (part.interior, *part.borders):
+        fill(*region.flat)
+    part.exchange(x)
+    assert (x[0, 0], x[5, 3], x[-1, -1], x[6, 4]) == (0, 53, 53, 0)
+    assert part.interior == ((1, 5), (1, 3)) and sum(region.size for region in part.borders) == 16
+
+
+MISTAKES = [
+    (
+        lambda: distributed.Partition((4, 4), (1, 1), halo=5),
+        "axis 0 of a domain of .* its halo of 5 cells is wider than the smallest block, 4 cells",
+    ),
+    (lambda: distributed.Partition((4, 4), halo=5), "1 process cannot divide a domain of shape .* narrower than its halo"),
+    (lambda: distributed.Partition((4, 4), (2, 1)), "makes 2 blocks, and there is 1 process"),
+    (lambda: distributed.Partition((4, 0)), "one to three extents above 0, not"),
+    (lambda: distributed.Partition((4, 4, 4, 4)), "one to three extents"),
+    (lambda: distributed.Partition((4, 4), halo=(1,)), "`halo` is a number of cells from 0 on, or 2 of them, not"),
+    (lambda: distributed.Partition((4, 4), halo=-1), "`halo`"),
+    (lambda: distributed.Partition((4, 4), periodic=2), "`periodic` is True or False, or 2 of them, got 2"),
+    (lambda: distributed.Partition((4, 4), processes=2), "`processes` is a list of 2 numbers above 0, one for each axis, not 2"),
+]
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize(("make", "message"), MISTAKES)
+def test_bad_partitions(make, message):
+    with pytest.raises(sg.SpirogradValueError, match=message):
+        make()
+
+
+@pytest.mark.archs("cpu")
+def test_memory_that_does_not_fit():
+    part = distributed.Partition((4, 4))
+    with pytest.raises(sg.SpirogradValueError, match=r"has shape \(4, 4\); on this process the block with its halo has \(6, 6\)"):
+        part.exchange(sg.field(sg.f32, (4, 4)))
+    with pytest.raises(sg.SpirogradTypeError, match="dense fields of scalars, vectors or matrices, and ndarrays, not"):
+        part.exchange(np.zeros((6, 6)))
+    with pytest.raises(sg.SpirogradTypeError, match="not a view"):
+        part.exchange(part.ndarray(sg.f32)[:, :])
+    with pytest.raises(sg.SpirogradTypeError, match="needs a field or an ndarray"):
+        part.exchange()
+    x = part.field(sg.f32)
+    with pytest.raises(sg.SpirogradValueError, match="same memory twice"):
+        part.exchange(x, x)
+    with pytest.raises(sg.SpirogradValueError, match=r"the domain is an array of shape \(4, 4\), got \(3, 4\)"):
+        part.from_numpy(x, np.zeros((3, 4)))
+    pending = part.start(x)
+    with pytest.raises(sg.SpirogradRuntimeError, match="has not been finished"):
+        part.start(x)
+    pending.finish()
+    with pytest.raises(sg.SpirogradRuntimeError, match="finished already"):
+        pending.finish()
+
+
+@pytest.mark.archs("cpu")
+def test_before_init_and_bad_options():
+    distributed.end()
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"call `sg.distributed.init\(arch=...\)` first"):
+        distributed.rank()
+    with pytest.raises(sg.SpirogradValueError, match="no transport 'tcp'; there are 'single', 'torch', 'mpi'"):
+        distributed.init(transport="tcp")
+    with pytest.raises(sg.SpirogradValueError, match="seconds above 0, got 0"):
+        distributed.init(timeout=0)
+    distributed.init(arch=sg.cpu)
+    assert (distributed.rank(), distributed.size()) == (0, 1)
+    distributed.barrier()
+
+
+@pytest.mark.archs("cpu")
+def test_a_partition_outlives_its_session():
+    part = distributed.Partition(4, periodic=True)
+    for value in (1.0, 2.0):
+        distributed.init(arch=sg.cpu)
+        x = part.field(sg.f32)
+        x.fill(value)
+        x[-1] = 0.0
+        part.exchange(x)
+        assert (x.to_numpy() == value).all()
