@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.autodiff.adjoint_values import element, entries, whole
+from spirograd.autodiff.segments import Segments
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
 from spirograd.base.loc import Loc
@@ -18,12 +19,14 @@ from spirograd.transforms.checks.space_limits import is_space_check
 @dataclass(frozen=True, slots=True)
 class Recording:
     """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its loop-carried values, ``count`` of iterations if it is a
-    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry."""
+    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: it
+    is the whole loop, which begins with what the loop is given."""
 
     loop: Op
     tapes: tuple[TapeRef, ...]
     count: Op | None = None
     segment: int = 1
+    in_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Sweep:
         self,
         b: Builder,
         returns: Sequence[TempRef],
-        segment_length: Callable[[Op], int],
+        segments: Segments,
         states: Mapping[Op, str],
         counter: Counter,
         nest: Callable[[Op], Nest | None],
@@ -76,7 +79,7 @@ class Sweep:
         self.b = b
         self.states = states
         self.counter = counter
-        self.segment_length = segment_length
+        self.segments = segments
         self.nest = nest
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
@@ -207,8 +210,11 @@ class Sweep:
             self.checks = True
         elif not record or op.attr.parallel or not carried:
             region = self.region(op.regions[0])
+        elif count := self.segments.in_one(op):
+            self.recordings[op] = Recording(op, (), None, count, in_one=True)
+            region = self.region(op.regions[0])
         else:
-            recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))
+            recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segments.of(op))
             self.require_entries(trip_count(self.b, begin, end), recording)
             region = self.recording(op.regions[0], recording, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
         self.b.loc = op.loc
@@ -226,7 +232,7 @@ class Sweep:
         self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
         self.run(op.regions[0].ops[:-1], False)
         condition = self.b.end([self.env[op.regions[0].results[0]]])
-        recording = Recording(op, tapes, None, self.segment_length(op))
+        recording = Recording(op, tapes, None, self.segments.of(op))
         body = self.recording(op.regions[1], recording, lambda params: params[-1], counted=True)
         self.b.loc = op.loc
         loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))

@@ -12,6 +12,7 @@ from spirograd.base.dtypes import ALL, FLOATS, INTEGERS, DType, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.compat import facade
 from spirograd.lang import arithmetic, context
+from spirograd.lang.data.node_inspection import SNodeGradType, SNodeType
 
 # --- types: the family counts Python's own among them ------------------------------------------------------------------------
 
@@ -107,6 +108,8 @@ CORE: dict[str, Any] = {
     **{f"with_{arch}": _with(arch) for arch in ("vulkan", "cuda", "metal", "amdgpu")},
     **dict.fromkeys(("with_opengl", "with_dx11", "with_dx12"), _without),
     "GGUI_AVAILABLE": False,
+    "SNodeType": SNodeType,
+    "SNodeGradType": SNodeGradType,
 }
 # Operations of the family's own compiler that have a meaning here.
 _INTERNAL_OPERATIONS: dict[str, Callable[..., Any]] = {"do_nothing": lambda: None}

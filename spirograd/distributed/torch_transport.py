@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.distributed.launchers import Place
 from spirograd.distributed.transport import Message, Transport, TransportFailure
+
+_NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # in messages of gloo: where they are raised, and guesses
 
 
 class TorchTransport(Transport):
@@ -123,4 +126,5 @@ def _failures() -> Iterator[None]:
     except RuntimeError as error:  # torch.distributed.DistError is one, and so are errors of gloo
         if isinstance(error, SpirogradRuntimeError):
             raise
-        raise TransportFailure(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from None
+        found = _NOISE.sub("", str(error)).strip()
+        raise TransportFailure(found.splitlines()[0] if found else type(error).__name__) from None

@@ -119,8 +119,7 @@ def size() -> int:
 
 def barrier() -> None:
     """Wait until all processes are here."""
-    with waiting("a barrier"):
-        transport().all_gather(None)
+    gathered("a barrier", None)
 
 
 @contextlib.contextmanager
@@ -137,16 +136,21 @@ def waiting(what: str) -> Iterator[None]:
         raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
 
 
+def gathered(what: str, value: Any) -> list[Any]:
+    """What all processes pass, by rank: values that can be pickled."""
+    with waiting(what):
+        return transport().all_gather(value)
+
+
 def together(what: str, function: Callable[[], T]) -> T:
-    """Call ``function`` on all processes. Where it raises on one, all raise."""
+    """Call ``function`` on all processes, and return what it returns on this one. Where it raises on one, all raise."""
     error: SpirogradError | None = None
     result: Any = None
     try:
         result = function()
     except SpirogradError as raised:
         error = raised
-    with waiting(what):
-        texts = transport().all_gather(None if error is None else str(error))
+    texts = gathered(what, None if error is None else str(error))
     if error is not None:
         raise error
     for number, text in enumerate(texts):
@@ -157,8 +161,7 @@ def together(what: str, function: Callable[[], T]) -> T:
 
 def same(what: str, value: Any) -> None:
     """Raise SpirogradValueError on all processes unless all pass equal values. ``what``: that the value describes."""
-    with waiting(f"the comparison of {what}"):
-        values = transport().all_gather(value)
+    values = gathered(f"the comparison of {what}", value)
     for number, other in enumerate(values):
         if other != values[0]:
             raise SpirogradValueError(f"{what} differs between processes: process 0 has {values[0]}, process {number} {other}")

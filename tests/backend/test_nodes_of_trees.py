@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import spirograd as sg
@@ -60,3 +62,38 @@ def test_nodes_of_sparse_trees() -> None:
     assert [n._num_dynamically_allocated for n in (blocks, cells, lists)] == [2, 0, 3]
     blocks.deactivate_all()
     assert [n._num_dynamically_allocated for n in (blocks, cells, lists)] == [0, 0, 3]
+
+
+def test_pointers_of_nodes(session: Any) -> None:
+    """The family's view of a node: beside what was built. What a field lacks, it names."""
+    x, v, g = sg.field(sg.f32), sg.Vector.field(2, sg.i32), sg.field(sg.f64, needs_grad=True)
+    outer = sg.root.dense(sg.ij, (8, 6))
+    inner = outer.dense(sg.i, 2)
+    inner.place(x)
+    outer.place(v)
+    columns = sg.root.dense(sg.jk, (4, 2))
+    columns.place(g, offset=(1, 2))
+    columns.place(g.grad, offset=(1, 2))
+    p, parent = x.snode.ptr, inner.ptr
+    assert (str(p.type), parent.type, int(outer.ptr.parent.type)) == ("SNodeType.place", 1, 0)
+    assert p.parent == parent and p.parent.parent == outer.ptr != parent and outer.ptr.parent.parent is None
+    assert len({hash(node) for node in (p, x.snode.ptr, p.parent, parent)}) == 2
+    assert [outer.ptr.get_ch(k) for k in range(outer.ptr.get_num_ch())] == [node.ptr for node in outer._get_children()]
+    numbers = [node.ptr.id for node in (outer, inner, x.snode, columns, g.snode, *outer._get_children()[1:])]
+    assert len(set(numbers)) == 7 and numbers[0] == outer._id
+    assert [p.get_shape_along_axis(k) for k in range(p.num_active_indices())] == [16, 6]
+    assert g.snode.ptr.get_physical_index_position()[:3] == [1, 2, -1] and g.snode.ptr.offset == [1, 2] and p.offset == []
+    assert (p.data_type(), g.snode.ptr.data_type(), parent.data_type()) == (sg.f32, sg.f64, None)
+    assert [(q.is_place(), q.is_primal(), q.has_adjoint(), q.has_dual()) for q in (p, g.snode.ptr, g.grad.snode.ptr, parent)] == [
+        (True, True, False, False), (True, True, True, False), (True, False, False, False), (False,) * 4
+    ]  # fmt: skip
+    assert [str(q.get_snode_grad_type()) for q in (p, g.grad.snode.ptr)] == ["SNodeGradType.PRIMAL", "SNodeGradType.ADJOINT"]
+    assert (p.name(), x.snode._name, parent.name()) == (x.name, x.name, "")
+    assert (outer.ptr.cell_size_bytes, v.snode.ptr.offset_bytes_in_parent_cell) == (16, 8)
+    assert p.get_snode_tree_id() == outer._snode_tree_id
+    with pytest.raises(AttributeError, match="`ptr` of a node of a field tree has no attribute `write_float`"):
+        p.write_float([0, 0], 1.0)
+    with pytest.raises(TypeError, match="only the place of a scalar"):
+        parent.get_snode_grad_type()
+    with pytest.raises(IndexError):
+        p.get_shape_along_axis(2)

@@ -295,10 +295,11 @@ def test_small_tapes_are_not_counted(arch: str) -> None:
         for i in range(n[None]):
             v = x[i]
             for _ in range(3):
-                v = advance(v)
+                for _ in range(2):
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     n[None] = SPACE
     sg.ad.sizings(reset=True)
-    compare(run, (), x, y, 3)
+    compare(run, (), x, y, 6)
     assert sg.ad.sizings().known == 1

@@ -104,6 +104,7 @@ def test_what_the_machine_has(family: str) -> None:
     for arch in ("vulkan", "cuda", "metal", "amdgpu"):
         assert getattr(core, f"with_{arch}")() is (arch in archs)
     assert not core.with_opengl() and not core.GGUI_AVAILABLE
+    assert (core.SNodeType.dense, core.SNodeGradType.DUAL) == (1, 2)
 
 
 def test_internal_operations_are_refused_by_name(family: str, runtime: Any) -> None:

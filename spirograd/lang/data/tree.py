@@ -25,11 +25,13 @@ from spirograd.base.errors import (
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
 from spirograd.lang import context
+from spirograd.lang.data.node_inspection import Inspected
 from spirograd.lang.data.regions import Region, Regions, is_sparse, is_sparse_kind, make_regions
 from spirograd.lang.data.shapes import extents_of
 from spirograd.lang.data.tree_layout import Digit, assign_offsets, decode_of
 
 _tree_ids = itertools.count(1)
+_node_ids = itertools.count()
 _NAMED = 4  # fields in a message
 _sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 with_memory: weakref.WeakSet[Tree] = weakref.WeakSet()
@@ -53,7 +55,7 @@ def _extents(kind: str, axes: Sequence[int], shape: Any) -> tuple[int, ...]:
     return extents
 
 
-class SNode(NearNames):
+class SNode(Inspected):
     """A node of a field tree, made by the methods of another one: the root, a dense or a sparse level, or the place of a scalar.
 
     ``shape``: extents down to here, one per axis in the order of axis numbers.
@@ -73,6 +75,7 @@ class SNode(NearNames):
     dtype: DType | None = None
 
     def __init__(self, tree: Tree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
+        self.id = next(_node_ids)
         self.tree = tree
         self.above = above
         self.axes = axes
@@ -232,53 +235,6 @@ class SNode(NearNames):
         """Extents down to here, one per axis in the order of axis numbers."""
         path = self.path
         return tuple(math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers)
-
-    # --- inspection, by the family's names ---
-
-    def _get_children(self) -> list[SNode]:
-        """The nodes right below this one."""
-        return list(self.children)
-
-    def _path_from_root(self) -> list[SNode]:
-        """The nodes from the root to this one."""
-        return self.path
-
-    def _physical_index_position(self) -> dict[int, int]:
-        """Position of an index -> the axis of the tree that it counts along."""
-        return dict(enumerate(self.axis_numbers))
-
-    @property
-    def _dtype(self) -> DType | None:
-        return self.dtype
-
-    @property
-    def _snode_tree_id(self) -> int:
-        return self.tree.id
-
-    @property
-    def _in_memory(self) -> SNode:
-        """The node that says how the cells lie in memory: below sparse nodes one of a region. Closes the tree."""
-        self.tree.close()
-        return self.stored_node or self if self.cells_in is None else self.cells_in.cells
-
-    @property
-    def _cell_size_bytes(self) -> int:
-        """Bytes of a cell, padding included; of a place those of the scalar; of lists those of an entry. Closes the tree."""
-        node = self._in_memory
-        return node.nodes[0].cell_size if self.kind == "dynamic" else node.cell_size
-
-    @property
-    def _offset_bytes_in_parent_cell(self) -> int:
-        """Bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
-        node = self._in_memory
-        return 0 if self.cells_in is not None else node.offset
-
-    @property
-    def _num_dynamically_allocated(self) -> int:
-        """How many cells have memory of their own: those of `pointer` and `hash` nodes that are active, and the chunks of lists."""
-        self.tree.settle()
-        region = self.cells_in
-        return 0 if region is None else int(region.used[None] - region.free_count[None])
 
     @property
     def places(self) -> Iterator[Place]:

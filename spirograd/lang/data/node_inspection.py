@@ -1,0 +1,211 @@
+"""What a node of a field tree says of itself by the names of the family: on the node, and on the object that it has as ``ptr``."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from spirograd.base.dtypes import DType
+from spirograd.base.near_names import NearNames
+
+_AXES = 12  # that a node of the family has positions for
+
+
+class SNodeType(enum.IntEnum):
+    """Kinds of nodes of field trees. There are no nodes of the last three."""
+
+    __str__ = enum.Enum.__str__
+
+    root = 0
+    dense = 1
+    dynamic = 2
+    pointer = 3
+    bitmasked = 4
+    hash = 5
+    place = 6
+    bit_struct = 7
+    quant_array = 8
+    undefined = 9
+
+
+class SNodeGradType(enum.IntEnum):
+    """What lies in a place. There are no places for the last one."""
+
+    __str__ = enum.Enum.__str__
+
+    PRIMAL = 0
+    ADJOINT = 1
+    DUAL = 2
+    ADJOINT_CHECKBIT = 3
+
+
+_GRAD_TYPES = {"primal": SNodeGradType.PRIMAL, "grad": SNodeGradType.ADJOINT, "dual": SNodeGradType.DUAL}
+
+
+class Inspected(NearNames):
+    """Methods of nodes for programs that look at them."""
+
+    @property
+    def ptr(self: Any) -> NodePointer:
+        """The node by the names that it has below the surface of the family."""
+        return NodePointer(self)
+
+    def _get_children(self: Any) -> list[Inspected]:
+        """The nodes right below this one."""
+        return list(self.children)
+
+    def _path_from_root(self: Any) -> list[Inspected]:
+        """The nodes from the root to this one."""
+        return list(self.path)
+
+    def _physical_index_position(self: Any) -> dict[int, int]:
+        """Position of an index -> the axis of the tree that it counts along."""
+        return dict(enumerate(self.axis_numbers))
+
+    @property
+    def _id(self: Any) -> int:
+        return int(self.id)
+
+    @property
+    def _name(self: Any) -> str:
+        return str(self.ptr.name())
+
+    @property
+    def _dtype(self: Any) -> DType | None:
+        dtype: DType | None = self.dtype
+        return dtype
+
+    @property
+    def _snode_tree_id(self: Any) -> int:
+        return int(self.tree.id)
+
+    @property
+    def _in_memory(self: Any) -> Any:
+        """The node that says how the cells lie in memory: below sparse nodes one of a region. Closes the tree."""
+        self.tree.close()
+        return self.stored_node or self if self.cells_in is None else self.cells_in.cells
+
+    @property
+    def _cell_size_bytes(self: Any) -> int:
+        """Bytes of a cell, padding included; of a place those of the scalar; of lists those of an entry. Closes the tree."""
+        node = self._in_memory
+        return int((node.nodes[0] if self.kind == "dynamic" else node).cell_size)
+
+    @property
+    def _offset_bytes_in_parent_cell(self: Any) -> int:
+        """Bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
+        node = self._in_memory
+        return 0 if self.cells_in is not None else int(node.offset)
+
+    @property
+    def _num_dynamically_allocated(self: Any) -> int:
+        """How many cells have memory of their own: those of `pointer` and `hash` nodes that are active, and the chunks of lists."""
+        self.tree.settle()
+        region = self.cells_in
+        return 0 if region is None else int(region.used[None] - region.free_count[None])
+
+
+class NodePointer(NearNames):
+    """A node to look at; two of one node are equal. It changes nothing and reads no element, as fields do: other names of the family raise
+    AttributeError."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodePointer) and self._node is other._node
+
+    def __hash__(self) -> int:
+        return hash(id(self._node))
+
+    def __sg_describe__(self) -> str:
+        return "the `ptr` of a node of a field tree"
+
+    @property
+    def id(self) -> int:
+        """A number that no other node of the process has."""
+        return int(self._node.id)
+
+    @property
+    def type(self) -> SNodeType:
+        """The kind of the node."""
+        return SNodeType[self._node.kind]
+
+    @property
+    def parent(self) -> NodePointer | None:
+        """The node above; None above the root."""
+        above = self._node.above
+        return None if above is None else NodePointer(above)
+
+    @property
+    def offset(self) -> list[int]:
+        """Of a place, the smallest index along each axis; empty if that is 0 along all."""
+        return list(self._node.field.origin) if self.is_place() else []
+
+    @property
+    def cell_size_bytes(self) -> int:
+        """Bytes of a cell, padding included; of a place those of the scalar. Closes the tree."""
+        return int(self._node._cell_size_bytes)
+
+    @property
+    def offset_bytes_in_parent_cell(self) -> int:
+        """Bytes from the beginning of the cell of the node above. Closes the tree."""
+        return int(self._node._offset_bytes_in_parent_cell)
+
+    def name(self) -> str:
+        """The name of the field in a place; empty for others."""
+        return str(self._node.field.name) if self.is_place() else ""
+
+    def data_type(self) -> DType | None:
+        """The type of the scalar in a place; None for others."""
+        dtype: DType | None = self._node.dtype
+        return dtype
+
+    def get_num_ch(self) -> int:
+        """How many nodes there are right below."""
+        return len(self._node.children)
+
+    def get_ch(self, number: int) -> NodePointer:
+        """One of the nodes right below. Raises IndexError for others."""
+        return NodePointer(self._node.children[number])
+
+    def get_snode_tree_id(self) -> int:
+        """The number of the tree."""
+        return int(self._node.tree.id)
+
+    def num_active_indices(self) -> int:
+        """How many indices an element has."""
+        return len(self._node.axis_numbers)
+
+    def get_physical_index_position(self) -> list[int]:
+        """For each position of an index the axis of the tree that it counts along; -1 for positions that there are not."""
+        axes = list(self._node.axis_numbers)
+        return axes + [-1] * (_AXES - len(axes))
+
+    def get_shape_along_axis(self, number: int) -> int:
+        """The extent along the axis of index ``number``, down to here. Raises IndexError if there is no such index."""
+        return int(self._node.shape[number])
+
+    def is_place(self) -> bool:
+        """Whether scalars lie here."""
+        return bool(self._node.kind == "place")
+
+    def is_primal(self) -> bool:
+        """Whether these are the scalars of a field, not gradients or tangents."""
+        return self.is_place() and self._node.field.role == "primal"
+
+    def has_adjoint(self) -> bool:
+        """Whether the field has a gradient."""
+        return self.is_primal() and bool(self._node.field.has_grad())
+
+    def has_dual(self) -> bool:
+        """Whether the field has tangents."""
+        return self.is_primal() and bool(self._node.field.has_dual())
+
+    def get_snode_grad_type(self) -> SNodeGradType:
+        """What lies in a place. Raises TypeError for nodes that are none."""
+        if not self.is_place():
+            raise TypeError("only the place of a scalar has a type of gradient")
+        return _GRAD_TYPES[self._node.field.role]
