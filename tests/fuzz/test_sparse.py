@@ -31,7 +31,7 @@ def test_random_programs(seed: int) -> None:
 # The second one reads elements of y, not active before the kernel, which overwrites them.
 GRADIENTS = [
     *map(sparse_gradients.write, range(EXAMPLES)),
-    sparse_gradients.Program((7, 3), (5, 17), ("two_loops",), ((0, 1),)),
+    sparse_gradients.Program((9, 3), (5, 17), ("two_loops",), ((0, 1),)),
 ]
 
 

@@ -241,7 +241,8 @@ def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate
     key: Hashable = None
     if activate and t.cells_last and levels and cell is None:
         function = len(t.real_functions.being_traced)  # of whose own blocks it can use values
-        key = (id(levels[-1].node), function, *[_value_key(v.op, _KEY_DEPTH) for v in index])
+        digits = tuple([(level.digits, level.number) for level in levels])  # fields with other index spaces have others
+        key = (id(levels[-1].node), digits, function, *[_value_key(v.op, _KEY_DEPTH) for v in index])
         known = t.activated.get(key)
         if known is not None and t.b.is_open(known[1]):
             return known[0]
