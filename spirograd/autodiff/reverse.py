@@ -8,7 +8,7 @@ nest, and inner tapes are used again in each iteration of the outer loop: memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -17,6 +17,7 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Place
+from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
 from spirograd.autodiff.prepare.element_aliases import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.residuals import states
@@ -36,6 +37,7 @@ class Reversed:
     """A gradient kernel before it is cleaned up, and what there is to say about it."""
 
     kernel: Kernel
+    loops: NestedLoops
     sweep: Sweep
     found: Activity
     active_outputs: list[Place] = field(default_factory=list)
@@ -43,15 +45,22 @@ class Reversed:
 
 
 def reverse(
-    kernel: Kernel, shadow: ShadowOf, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = IN_I32
+    kernel: Kernel,
+    shadow: ShadowOf,
+    *,
+    locate_nan: bool = False,
+    segments: Segments = NO_SEGMENTS,
+    counter: Counter = IN_I32,
+    nested: NestedLoops | None = None,
 ) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``shadow``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
     argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
-    ``segments``, ``counter``: see there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    ``segments``, ``counter``: see there. ``nested``: ``kernel`` with nests for loops, to be reversed in its place.
+    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, shadow, locate_nan, segments, counter).run()
+    return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
 
 
 class _Reverse:
@@ -62,8 +71,11 @@ class _Reverse:
     gradient kernel at this point.
     """
 
-    def __init__(self, kernel: Kernel, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter) -> None:
-        self.old = kernel
+    def __init__(
+        self, nested: NestedLoops, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter, read: Mapping[Op, str]
+    ) -> None:
+        self.nested = nested
+        kernel = self.old = nested.kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
         self.shadow = shadow
@@ -74,7 +86,7 @@ class _Reverse:
         self.temps: dict[TempRef, TempRef] = {}
         self.relevant = _relevant(kernel, self._matters)
         self.nests = Nests(kernel, self.relevant)
-        self.sweep = Sweep(self.b, kernel.returns, segments, states(kernel), counter, self.nests.nest)
+        self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds)
         self.spans = Spans(kernel)
         self.live_ins: dict[Op, set[Op]] = {}  # of control operations, as far as `_active_live_ins` has found them
         self.active_outputs: dict[tuple[object, object], Place] = {}
@@ -102,7 +114,7 @@ class _Reverse:
         self.sweep.fresh = False
         self.walk(body)
         new = Kernel(f"{old.name}_grad", tuple(args), b.end(), (), old.loc)
-        return Reversed(new, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
+        return Reversed(new, self.nested, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
 
     def _fill(self, ref: TempRef) -> None:
         """Set a temporary to zero."""
@@ -293,7 +305,7 @@ class _Reverse:
             return
         self._add_place(self.active_outputs, ref, op)
         number = self.extrema.setdefault(op, len(self.extrema))
-        final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op))
+        final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op.primal or op))
         there, t = self.sweep.env[value], ref.dtype
         apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
         near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME[t.bits] * float(np.finfo(t.np).eps), t)))
