@@ -85,6 +85,7 @@ class Session:
             max_group_size=self.device.caps.group_limit,
             subgroup_size=self.device.caps.group_lanes,
             reads_subgroups=self.device.caps.subgroup_read,
+            has_ballots=self.device.caps.subgroup_ballot,
             detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(

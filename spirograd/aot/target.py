@@ -29,8 +29,13 @@ class Target:
         self.arch = arch
         self.device = SimpleNamespace(caps=caps)
         self.native = None
-        own = {"max_group_size": caps.group_limit, "subgroup_size": caps.group_lanes, "reads_subgroups": caps.subgroup_read}
-        self.language = replace(session.language, **own)
+        self.language = replace(
+            session.language,
+            max_group_size=caps.group_limit,
+            subgroup_size=caps.group_lanes,
+            reads_subgroups=caps.subgroup_read,
+            has_ballots=caps.subgroup_ballot,
+        )
         self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)
         self._session = session
 

@@ -41,6 +41,7 @@ class Capabilities:
     subgroup_arithmetic: bool = False
     subgroup_shuffle: bool = False
     subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
+    subgroup_ballot: bool = False  # whether the invocations of a subgroup vote by one instruction
     shared_memory: int = 32768
     max_group_size: int = 256
     max_groups: int = 65535

@@ -7,6 +7,8 @@ Processes communicate by torch.distributed (`torchrun`) or mpi4py (`mpirun`); th
 from spirograd.distributed.halo_transfers import Pending
 from spirograd.distributed.partition import Partition
 from spirograd.distributed.regions import Region
+from spirograd.distributed.states import load, save
+from spirograd.distributed.sums import all_reduce, replicate, total
 from spirograd.distributed.world import barrier, end, init, rank, size
 
-__all__ = ["Partition", "Pending", "Region", "barrier", "end", "init", "rank", "size"]
+__all__ = ["Partition", "Pending", "Region", "all_reduce", "barrier", "end", "init", "load", "rank", "replicate", "save", "size", "total"]

@@ -101,10 +101,9 @@ class Partition(NearNames):
 
     def to_numpy(self, memory: Any) -> Array:
         """The contents of ``memory``, a field or ndarray, in the whole domain, on every process; without what lies outside of it."""
-        self._check(memory)
+        self.check(memory)
         mine = memory.to_numpy()[self.owned.slices_from(self.origin)]
-        with world.waiting("`Partition.to_numpy`"):
-            blocks = world.transport().all_gather(mine)
+        blocks = world.gathered("`Partition.to_numpy`", mine)
         out: Array = np.empty(self.shape + memory.element_shape, memory.dtype.np)
         for rank, block in enumerate(blocks):
             out[self.block_of(rank).slices_from((0,) * len(self.shape))] = block
@@ -113,7 +112,7 @@ class Partition(NearNames):
     def from_numpy(self, memory: Any, array: Any) -> None:
         """Set the cells of ``memory`` on this process from an ``array`` of the whole domain, halos inside of the domain included. Waits for
         no other process. Raises SpirogradValueError if the array has another shape."""
-        self._check(memory)
+        self.check(memory)
         whole = np.asarray(array)
         if whole.shape != self.shape + memory.element_shape:
             raise SpirogradValueError(f"the domain is an array of shape {self.shape + memory.element_shape}, got {whole.shape}")
@@ -166,14 +165,15 @@ class Partition(NearNames):
             self._lanes = weakref.WeakKeyDictionary()
         key = (movement.name, *map(id, memories))
         if self._size == 1 or context.session().cfg.debug or key not in self._agreed:
-            world.together(movement.name, lambda: self._check(*memories))
+            world.together(movement.name, lambda: self.check(*memories))
             kinds = [f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}" for m in memories]
             world.same(f"the memory of {movement.name}", f"{kinds} in {self._described()}")
             self._agreed.add(key)
             for memory in memories:  # an `id` may come again
                 weakref.finalize(memory, self._agreed.discard, key)
 
-    def _check(self, *memories: Any) -> None:
+    def check(self, *memories: Any) -> None:
+        """Raise SpirogradTypeError or SpirogradValueError unless ``memories`` are fields and ndarrays over the block of this process."""
         if not memories:
             raise SpirogradTypeError("a halo exchange needs a field or an ndarray")
         for memory in memories:

@@ -87,8 +87,14 @@ def _use_gpu(transport: Transport) -> None:
     session = context.session()
     if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
         return
-    if not together("NCCL", lambda: transport.use_gpu(session.device.ordinal)) and transport.rank == 0:
-        logger.warning("messages between GPUs go through the host: the transport %s has no NCCL here", transport.name)
+    ordinal = session.device.ordinal
+    gpus = gathered("`sg.distributed.init`", transport.gpu(ordinal))
+    if None in gpus or len({*gpus}) < len(gpus):
+        if transport.rank == 0:
+            reason = f"the transport {transport.name} has no NCCL here" if None in gpus else "several processes share one"
+            logger.warning("messages between GPUs go through the host: %s", reason)
+        return
+    together("`sg.distributed.init`", lambda: transport.use_gpu(ordinal))
 
 
 def end() -> None:
@@ -119,8 +125,7 @@ def size() -> int:
 
 def barrier() -> None:
     """Wait until all processes are here."""
-    with waiting("a barrier"):
-        transport().all_gather(None)
+    gathered("a barrier", None)
 
 
 @contextlib.contextmanager
@@ -137,16 +142,21 @@ def waiting(what: str) -> Iterator[None]:
         raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
 
 
+def gathered(what: str, value: Any) -> list[Any]:
+    """What all processes pass, by rank: values that can be pickled."""
+    with waiting(what):
+        return transport().all_gather(value)
+
+
 def together(what: str, function: Callable[[], T]) -> T:
-    """Call ``function`` on all processes. Where it raises on one, all raise."""
+    """Call ``function`` on all processes, and return what it returns on this one. Where it raises on one, all raise."""
     error: SpirogradError | None = None
     result: Any = None
     try:
         result = function()
     except SpirogradError as raised:
         error = raised
-    with waiting(what):
-        texts = transport().all_gather(None if error is None else str(error))
+    texts = gathered(what, None if error is None else str(error))
     if error is not None:
         raise error
     for number, text in enumerate(texts):
@@ -157,8 +167,7 @@ def together(what: str, function: Callable[[], T]) -> T:
 
 def same(what: str, value: Any) -> None:
     """Raise SpirogradValueError on all processes unless all pass equal values. ``what``: that the value describes."""
-    with waiting(f"the comparison of {what}"):
-        values = transport().all_gather(value)
+    values = gathered(f"the comparison of {what}", value)
     for number, other in enumerate(values):
         if other != values[0]:
             raise SpirogradValueError(f"{what} differs between processes: process 0 has {values[0]}, process {number} {other}")

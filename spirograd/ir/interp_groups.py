@@ -21,12 +21,13 @@ from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, Step
 from spirograd.ir.nodes import Op, Region
 
-# What an invocation waits at: the operation, and the value and the number of the lane of a read.
+# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and its own number.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
-WAITING = frozenset((ops.workgroup_barrier, ops.subgroup_read))
+_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot))
+WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
 def waits(op: Op) -> bool:
@@ -129,11 +130,24 @@ def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
     return run
 
 
+def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, (value,) = c.entry(op), c.args(op)
+    assert isinstance(op.type, DType)
+    convert = op.type.np.type
+
+    def run(env: Env) -> Run:
+        got = yield (op, bool(env[value]), 0)
+        env[out] = convert(got)
+
+    return run
+
+
 _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.if_: _if,
     **dict.fromkeys(LOOPS, _loop),
     ops.workgroup_barrier: _barrier,
     ops.subgroup_read: _read,
+    ops.subgroup_ballot: _ballot,
 }
 
 
@@ -182,13 +196,18 @@ class _Group:
             self.waiting[k] = None
 
     def _exchange(self, lanes: range) -> None:
-        """Let a subgroup read, until none of it waits at a read."""
+        """Let a subgroup read and vote, until none of it waits for that."""
         while True:
-            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code is ops.subgroup_read]
+            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code in _OF_SUBGROUPS]
             if not reads:
                 return
             op = reads[0][1][0]
             together = {k - lanes.start: wait for k, wait in reads if wait[0] is op}
+            if op.code is ops.subgroup_ballot:
+                votes = sum(1 << lane for lane, wait in together.items() if wait[1])
+                for lane in together:
+                    self._resume(lane + lanes.start, votes)
+                continue
             for lane, wait in together.items():
                 source = together.get(wait[2], wait)
                 self._resume(lane + lanes.start, source[1])

@@ -442,6 +442,12 @@ subgroup_read = _op(
     "barrier",
     "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified.",
 )
+subgroup_ballot = _op(
+    "subgroup_ballot",
+    1,
+    "barrier",
+    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true.",
+)
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 

@@ -536,6 +536,11 @@ def _subgroup(v: _Verifier, op: Op) -> None:
         v.need(op.attr in ops.COMBINE and _letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
 
 
+def _ballot(v: _Verifier, op: Op) -> None:
+    _in_group(v, op)
+    v.need(op.args[0].type is u1 and op.type in (u32, u64), op, "takes a u1 and makes a u32 or u64")
+
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 
@@ -561,6 +566,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read), _subgroup),
+    ops.subgroup_ballot: _ballot,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

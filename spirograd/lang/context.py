@@ -29,6 +29,7 @@ class LanguageOptions:
     max_group_size: int = 1024
     subgroup_size: int = 32
     reads_subgroups: bool = False  # by an instruction, rather than through memory
+    has_ballots: bool = False  # an instruction for votes of subgroups
     detect_races: bool = False
 
 

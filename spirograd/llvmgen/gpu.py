@@ -52,6 +52,7 @@ CAPABILITIES = Capabilities(
     buffer_address=True,
     subgroup_shuffle=True,
     subgroup_read=True,
+    subgroup_ballot=True,
     max_group_size=1024,
     max_push_constants=_ARGUMENT_BYTES,
     exact_specials=(16, 32, 64),
@@ -73,9 +74,9 @@ class Dialect:
     the invocation in its workgroup, of its workgroup in the dispatch, of the invocation in its subgroup; ``workgroups``: how many there are
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
-    a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``barrier``, which has
-    no result: waits for the workgroup. ``clock``: a counter, an i64. ``rsqrt``: of f32, good to two units in the last place; told whether
-    the argument is surely not subnormal.
+    a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
+    with a bit for each lane, set where an i1 is. ``barrier``, which has no result: waits for the workgroup. ``clock``: a counter, an i64.
+    ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
 
     calling_convention: str
@@ -92,6 +93,7 @@ class Dialect:
     from_first: Callable[[GpuEmitter, str, str], str]
     shuffle: Callable[[GpuEmitter, str, int], str]
     read: Callable[[GpuEmitter, str, str], str]
+    ballot: Callable[[GpuEmitter, str], str]
     barrier: Callable[[GpuEmitter], None]
     clock: Callable[[GpuEmitter], str]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
@@ -285,6 +287,10 @@ def _read(e: GpuEmitter, op: Op) -> None:
     _by_words(e, op, lambda word: e.dialect.read(e, word, lane))
 
 
+def _ballot(e: GpuEmitter, op: Op) -> None:
+    e.env[op] = e.dialect.ballot(e, e.env[op.args[0]])
+
+
 def _by_words(e: GpuEmitter, op: Op, exchange: Callable[[str], str]) -> None:
     """``exchange`` words of the first operand: narrow values are widened, those of 64 bits are cut in two."""
     value, t = e.env[op.args[0]], op.type
@@ -334,6 +340,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.clock: _clock,
     ops.subgroup_shuffle: _shuffle,
     ops.subgroup_read: _read,
+    ops.subgroup_ballot: _ballot,
     ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
 }
 HANDLERS: dict[OpCode, Handler] = {

@@ -34,9 +34,18 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
 
 
+def _taking_part(e: GpuEmitter) -> str:
+    """The mask of all lanes, but for those that workgroups of other sizes than multiples of a warp lack."""
+    return "-1" if e.group_size % _WARP == 0 else _active(e)
+
+
+def _ballot(e: GpuEmitter, value: str) -> str:
+    target = e.module.declare("llvm.nvvm.vote.ballot.sync", "i32", "i32, i1")
+    return e.value(f"call i32 {target}(i32 {_taking_part(e)}, i1 {value})")
+
+
 def _read(e: GpuEmitter, value: str, lane: str) -> str:
-    """All lanes take part, but for those that workgroups of other sizes than multiples of a warp lack."""
-    mask = "-1" if e.group_size % _WARP == 0 else _active(e)
+    mask = _taking_part(e)
     target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
     return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
 
@@ -87,6 +96,7 @@ NVPTX = Dialect(
     from_first=_from_first,
     shuffle=_shuffle,
     read=_read,
+    ballot=_ballot,
     barrier=_barrier,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,

@@ -180,8 +180,24 @@ globals().update({name: _function(*parts) for name, parts in _NAMES.items()})
 # --- votes -------------------------------------------------------------------------------------------------------------------
 
 
+def _votes(holds: Value) -> Value:
+    """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist."""
+    live = _live()
+    if live.op.code is not ir.const:
+        holds = as_value(arithmetic.logical_and(holds, invocation_id() < live))
+    return scalar.emit(ir.subgroup_ballot, holds, t=u32 if group_size() <= 32 else u64)
+
+
 def _vote(kind: str, predicate: Any, steps: int) -> Value:
-    return _total(kind, scalar.cast(as_value(predicate) != 0, i32), steps)
+    holds = as_value(as_value(predicate) != 0)
+    if not language_options().has_ballots:
+        return _total(kind, scalar.cast(holds, i32), steps)
+    votes = _votes(as_value(arithmetic.logical_not(holds)) if kind == "and" else holds)
+    if steps < log2_group_size():
+        lane, size = invocation_id(), 1 << steps
+        first = scalar.cast(scalar.emit(ir.and_, lane, scalar.constant(-size, i32)), votes.dtype)
+        votes = scalar.emit(ir.and_, scalar.emit(ir.shr, votes, first), scalar.constant((1 << size) - 1, votes.dtype))
+    return scalar.cast(votes == 0 if kind == "and" else votes != 0, i32)
 
 
 def all_true(predicate: Any) -> Value:
@@ -211,6 +227,10 @@ def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
 
 def _ballot(predicate: Any, dtype: DType, count: int) -> Value:
     lane = invocation_id()
+    if language_options().has_ballots:
+        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0)), dtype)
+        known = (1 << count) - 1
+        return votes if count == dtype.bits else scalar.emit(ir.and_, votes, scalar.constant(known, dtype))
     holds = arithmetic.logical_and(as_value(predicate) != 0, lane < count)
     bit = scalar.emit(ir.shl, scalar.constant(1, dtype), scalar.cast(lane, dtype))
     return _total("or", arithmetic.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())

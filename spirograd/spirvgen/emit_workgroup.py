@@ -79,3 +79,16 @@ def emit_subgroup_read(e: Emitter, op: Op) -> None:
     e.m.capability("GroupNonUniformShuffle")
     source = e.bitcast(e.ids[lane], i32, u32)
     e.ids[op] = e.f.value("GroupNonUniformShuffle", e.type(op.type), e.const(_SUBGROUP, u32), e.ids[value], source)
+
+
+def emit_subgroup_ballot(e: Emitter, op: Op) -> None:
+    """The instruction gives four words."""
+    e.m.capability("GroupNonUniformBallot")
+    word, t = e.type(u32), op.type
+    assert isinstance(t, DType)
+    words = e.f.value("GroupNonUniformBallot", e.m.vector(word, 4), e.const(_SUBGROUP, u32), e.ids[op.args[0]])
+    parts = [e.f.value("CompositeExtract", word, words, k) for k in range(t.bits // 32)]
+    if len(parts) == 1:
+        e.ids[op] = parts[0]
+    else:
+        e.ids[op] = e.f.value("Bitcast", e.type(t), e.f.value("CompositeConstruct", e.m.vector(word, 2), *parts))

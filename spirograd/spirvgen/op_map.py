@@ -110,6 +110,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
     ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,
     ops.subgroup_read: emit_workgroup.emit_subgroup_read,
+    ops.subgroup_ballot: emit_workgroup.emit_subgroup_ballot,
     ops.subgroup_shuffle: Unsupported("devices with subgroup_arithmetic reduce by one instruction"),
     # diagnostics
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),

@@ -322,6 +322,41 @@ def test_subgroups(n, size, dtype):
             assert (ballots.to_numpy()[s] == sum(1 << k for k in range(min(len(w), 32)) if w[k] > 4)).all()
 
 
+@pytest.mark.parametrize(("n", "size"), [(5, 32), (77, 33), (96, 96)])
+def test_votes_of_those_that_there_are(n, size):
+    """Also of a constant: threads that do not exist have no vote."""
+    x, y, ballots = sg.field(sg.i32, n), sg.field(sg.i32, (6, n)), sg.field(sg.u32, (2, n))
+    a = numbers(n, sg.i32, 0, 3)
+    x.from_numpy(a)
+    lanes = subgroup.group_size()
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            y[0, i] = subgroup.all_true(x[i] < 2)
+            y[1, i] = subgroup.any_true(x[i] > 1)
+            y[2, i] = subgroup.all_true(1)
+            y[3, i] = subgroup.any_true(0)
+            y[4, i] = subgroup.all_true_tiled(x[i] < 2, 2)
+            y[5, i] = subgroup.any_true_tiled(x[i] > 1, 2)
+            ballots[0, i] = subgroup.ballot_first_n(1, 32)
+            ballots[1, i] = subgroup.ballot_first_n(x[i] > 0, 5)
+
+    work()
+    got, votes = y.to_numpy(), ballots.to_numpy()
+    for g in groups(n, size):
+        for first in range(g.start, g.stop, lanes):
+            s = slice(first, min(first + lanes, g.stop))
+            w = a[s]
+            assert (got[:4, s] == np.array([(w < 2).all(), (w > 1).any(), True, False])[:, None]).all()
+            for k in range(0, len(w), 4):
+                part = w[k : k + 4]
+                assert (got[4:, first + k : first + k + len(part)] == np.array([(part < 2).all(), (part > 1).any()])[:, None]).all()
+            assert (votes[0, s] == (1 << min(len(w), 32)) - 1).all()
+            assert (votes[1, s] == sum(1 << k for k in range(min(len(w), 5)) if w[k] > 0)).all()
+
+
 def test_votes_and_warps():
     n = 128
     x, y = sg.field(sg.i32, n), sg.field(sg.i32, (6, n))

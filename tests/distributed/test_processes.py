@@ -2,21 +2,78 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
 import pytest
 
-from tests.distributed.processes import run, run_mpi
+from tests.distributed.processes import PROGRAMS, ROOT, environment, finish, run, run_mpi, start, start_alone
 
 pytestmark = pytest.mark.needs("torch")
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_random_partitions(count):
-    """See programs/transfers.py."""
-    printed = run(count, "transfers.py", "cpu", "6")
-    assert [f"process {rank} of {count} is done" in text for rank, text in enumerate(printed)] == [True] * count
+def test_processes_of_torch(count):
+    """Random partitions, gradients, mistakes, states: see programs/checks.py."""
+    printed = run(count, "checks.py", "6")
+    assert [f"all is right on process {rank} of {count}" in text for rank, text in enumerate(printed)] == [True] * count
 
 
-@pytest.mark.needs("mpirun", "mpi4py")
-def test_random_partitions_under_mpi():
-    status, printed = run_mpi(2, "transfers.py", "cpu", "6")
-    assert status == 0 and all(f"process {rank} of 2 is done" in printed for rank in range(2)), printed
+@pytest.mark.needs("torch", "mpirun", "mpi4py")
+def test_processes_of_mpi():
+    status, printed = run_mpi(2, "checks.py", "6")
+    assert status == 0 and all(f"all is right on process {rank} of 2" in printed for rank in range(2)), printed
+
+
+EXAMPLES = {
+    "wave_inversion.py": ["--cells", "20", "--steps", "40", "--iterations", "1", "--checkpoints", "6"],
+    "mpm_slabs.py": ["--cells", "32", "--steps", "20", "--iterations", "1", "--particles", "300"],
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_have_the_gradient_of_one_process(tmp_path, example):
+    program = ROOT / "examples" / "distributed" / example
+    found = []
+    for count in (1, 2):
+        path = tmp_path / f"{count}.npz"
+        arguments = ["--arch", "cpu", "--precision", "f64", *EXAMPLES[example], "--save", str(path)]
+        ended = finish(start(count, program, *arguments) if count > 1 else [start_alone(program, *arguments)])
+        assert all(status == 0 for status, _ in ended), ended
+        found.append(dict(np.load(path)))
+    for name, alone in found[0].items():
+        assert np.abs(alone).max() > 0 and np.allclose(found[1][name], alone, rtol=1e-10, atol=1e-12 * np.abs(alone).max()), name
+
+
+def test_one_process_is_killed(tmp_path):
+    """The others end with an error, long before the timeout; the last state loads on another number of processes, under torchrun."""
+    folder = str(tmp_path / "state")
+    begin = time.monotonic()
+    (*others, killed) = finish(start(3, PROGRAMS / "survivors.py", folder, "12", "kill"), 60)
+    assert killed[0] == -9 and time.monotonic() - begin < 50
+    for rank, (status, text) in enumerate(others):
+        assert status == 1 and f"process {rank} of 3 failed in a halo exchange: another process ended, or did not" in text, text
+    assert json.loads((tmp_path / "state" / "state.json").read_text())["values"] == {"step": 4}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAMS / "survivors.py")]
+    done = subprocess.run([*command, folder, "9"], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"steps 4 to 9 on process {rank} of 2" in done.stdout for rank in range(2))
+
+
+def test_one_process_hangs(tmp_path):
+    found = finish(start(2, PROGRAMS / "survivors.py", str(tmp_path), "12", "hang"), 60)
+    assert [status for status, _ in found] == [1, 1]
+    assert "process 0 of 2 failed in a halo exchange: another process ended, or did not take part within 4 s" in found[0][1]
+
+
+@pytest.mark.needs("torch", "mpirun", "mpi4py")
+@pytest.mark.parametrize("mode", ["kill", "hang"])
+def test_failures_under_mpi(tmp_path, mode):
+    """mpirun ends the others of a process that was killed; one that hangs is found by the timeout, and all end."""
+    status, printed = run_mpi(2, "survivors.py", str(tmp_path), "12", mode)
+    wanted = "exited on signal 9" if mode == "kill" else "process 0 of 2 failed in a halo exchange: another process ended, or did not take"
+    assert status != 0 and wanted in printed, printed
+    assert json.loads((tmp_path / "state.json").read_text())["values"] == {"step": 4}

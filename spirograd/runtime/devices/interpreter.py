@@ -40,6 +40,7 @@ CAPS = Capabilities(
     atomic_f64_add=True,
     buffer_address=True,
     subgroup_size=1,
+    subgroup_ballot=True,
     max_group_size=1,
     max_groups=1,
 )

@@ -12,14 +12,6 @@ import spirograd as sg
 dist = sg.distributed
 
 
-def images(shape, halo, periodic, corners):
-    """Of the padded domain: for each place the cell of the domain that it is a copy of, and whether an exchange reaches it."""
-    index = np.indices([n + 2 * h for n, h in zip(shape, halo)])
-    cell = [axis - h for axis, h in zip(index, halo)]
-    inside = [around | ((c >= 0) & (c < n)) for c, n, around in zip(cell, shape, periodic)]
-    return [c % n for c, n in zip(cell, shape)], np.logical_and.reduce(inside)
-
-
 def reached(part, corners):
     """Of the block with its halo: which places an exchange writes (1), which are owned (2), and the others (0)."""
     offsets = np.indices(part.local_shape)
@@ -80,16 +72,15 @@ def check_sum(rng, part):
     assert (found[kinds == 1] == 0).all() and (found[kinds == 0] == local[kinds == 0]).all()
 
 
-def main() -> None:
-    arch = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    dist.init(arch=arch, timeout=60, device=0 if arch != "cpu" else None, offline_cache=False)
+def main(count: int) -> None:
     rng = np.random.default_rng(7)  # the same on all processes
-    for number in range(int(sys.argv[2]) if len(sys.argv) > 2 else 12):
+    for number in range(count):
         part = random_partition(rng, 1 + number % 3)
         check_exchange(rng, part, (sg.f32, sg.i32)[number % 2], 1 + number % 2)
         check_sum(rng, part)
-    print(f"process {dist.rank()} of {dist.size()} is done")
 
 
 if __name__ == "__main__":
-    main()
+    dist.init(arch=sys.argv[1], timeout=60, device=None if sys.argv[1] == "cpu" else 0)
+    main(int(sys.argv[2]))
+    print(f"process {dist.rank()} of {dist.size()} is done")

@@ -152,6 +152,8 @@ function "stored" { (%i: i32)
     %ours = subgroup_reduce["add"](%mine) : f32
     %other = subgroup_shuffle[1](%ours) : f32
     %read = subgroup_read(%other, %lane) : f32
+    %most = gt(%read, %mine) : u1
+    %votes = subgroup_ballot(%most) : u32
     store[shared](%lane, %read)
     workgroup_barrier()
     %theirs = load[shared](%first) : f32

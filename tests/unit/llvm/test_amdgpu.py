@@ -73,6 +73,20 @@ SHUFFLES = [
 ]
 
 
+@pytest.mark.parametrize("profile", list(AMDGPU))
+def test_ballots(profile: str) -> None:
+    """A comparison of vectors has a mask of lanes as its result."""
+    x, caps = BufferRef("x", TREES[0], i32), AMDGPU[profile]
+    t = u32 if caps.subgroup_size == 32 else u64
+    y = BufferRef("y", TREES[1], t)
+
+    def body(b: Builder, i: Op) -> None:
+        b.store(y, i, b.emit(ops.subgroup_ballot, b.emit(ops.gt, b.load(x, i), b.const(3)), type=t))
+
+    text = assembly(loop(body), caps=caps)
+    assert "v_cmp_lt_i32" in text and "ds_bpermute" not in text
+
+
 @pytest.mark.parametrize("profile,t", SHUFFLES)
 def test_values_of_every_width_are_shuffled(profile: str, t: DType) -> None:
     """Across half a wave through shared memory's network, or between rows; between few lanes within instructions."""

@@ -111,6 +111,19 @@ def test_values_of_every_width_are_shuffled(t: DType, profile: str) -> None:
     assert ptx(loop(body), caps=PTX[profile]).count("shfl.sync.bfly.b32") >= (2 if t.bits == 64 else 1)
 
 
+@pytest.mark.parametrize("profile", list(PTX))
+def test_ballots(profile: str) -> None:
+    """Where the workgroup is no multiple of a warp, of those lanes that there are."""
+    x, y = BufferRef("x", TREES[0], i32), BufferRef("y", TREES[1], u32)
+
+    def body(b: Builder, i: Op) -> None:
+        b.store(y, i, b.emit(ops.subgroup_ballot, b.emit(ops.gt, b.load(x, i), b.const(3)), type=u32))
+
+    for size, lanes in ((64, False), (16, True)):
+        text = ptx(loop(body, size=size), caps=PTX[profile], block_size=size)
+        assert "vote.sync.ballot.b32" in text and ("activemask" in text) == lanes
+
+
 def test_the_clock_is_read_where_it_stands() -> None:
     x = BufferRef("x", TREES[0], i64)
 

@@ -71,7 +71,8 @@ _NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # the better one first
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
-_SUBGROUP_ARITHMETIC, _SUBGROUP_SHUFFLE = 0x4, 0x10
+_WORD = 32  # of ballots: larger ones need integers of 64 bits
+_SUBGROUP_ARITHMETIC, _SUBGROUP_BALLOT, _SUBGROUP_SHUFFLE = 0x4, 0x8, 0x10
 _KIND_NAMES = {
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: "discrete",
     vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: "integrated",
@@ -126,6 +127,7 @@ def query(physical: Any) -> Features:
         subgroup_size=v11.subgroupSize if has_subgroups else 0,
         subgroup_arithmetic=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_ARITHMETIC),
         subgroup_read=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_SHUFFLE),
+        subgroup_ballot=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_BALLOT) and v11.subgroupSize <= _WORD,
         shared_memory=limits.maxComputeSharedMemorySize,
         max_group_size=min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]),
         max_groups=limits.maxComputeWorkGroupCount[0],

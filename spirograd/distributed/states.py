@@ -1,0 +1,202 @@
+"""States of a program on disk: each process writes its block of each field as one file of NumPy, and any number of processes reads them.
+
+A state lies in a folder: ``state.json``, which says what there is, and a folder ``<number>`` with the files. A new state is written beside
+the last one; then ``state.json`` is replaced, which file systems do at once or not at all, and only then is the last one removed. So a
+program that ends at any time leaves a whole state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
+from spirograd.distributed import world
+from spirograd.distributed.partition import Partition
+from spirograd.distributed.regions import Region
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
+from spirograd.lang.data.scalar_field import ScalarField
+
+_FORMAT = 1
+
+
+def save(
+    folder: str | os.PathLike[str],
+    partition: Partition,
+    memories: Mapping[str, Any],
+    replicated: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a state to ``folder``, which all processes share, in place of the one that is there.
+
+    ``memories``: fields and ndarrays of ``partition``, by name, of which each process writes its block. ``replicated``: fields and ndarrays
+    of which all processes have copies; process 0 writes them. ``values``: what JSON can hold, such as the number of the step, the same on
+    all processes. Gradients are not saved. Raises SpirogradRuntimeError on all processes, and leaves the last state, if one cannot write.
+    """
+    path = Path(folder)
+    number = max(world.gathered("`save`", world.together("`save`", lambda: _next_number(path, memories, replicated or {}, partition))))
+    target = path / str(number)
+    world.together("`save`", lambda: _write_blocks(target, partition, memories))
+    manifest = {
+        "format": _FORMAT,
+        "number": number,
+        "shape": partition.shape,
+        "halo": partition.halo,
+        "periodic": partition.periodic,
+        "blocks": [_stored(partition, rank) for rank in range(world.size())],
+        "memories": {name: _kind(memory) for name, memory in memories.items()},
+        "replicated": {name: _kind(memory) for name, memory in (replicated or {}).items()},
+        "values": dict(values or {}),
+    }
+    world.together("`save`", lambda: _commit(path, target, manifest, replicated or {}) if world.rank() == 0 else None)
+
+
+def load(
+    folder: str | os.PathLike[str],
+    partition: Partition,
+    memories: Mapping[str, Any],
+    replicated: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Read the state that `save` wrote to ``folder``, on any number of processes: set ``memories`` and ``replicated``, which have the names
+    that they had there, and return ``values``.
+
+    Halos inside of the domain are those of the owners, as after an `exchange`. Raises SpirogradRuntimeError on all processes if there is no
+    state, SpirogradValueError if a name is missing there, or if a domain, a type or a halo at an end of the domain is another one.
+    """
+    path = Path(folder)
+    manifest = world.together("`load`", lambda: _read(path, partition, memories, replicated or {}))
+    for name, memory in memories.items():
+        memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
+    for name, memory in (replicated or {}).items():
+        memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy")))
+    if memories:
+        partition.exchange(*memories.values())
+    found: dict[str, Any] = manifest["values"]
+    return found
+
+
+# --- writing -------------------------------------------------------------------------------------------------------------------
+
+
+def _next_number(path: Path, memories: Mapping[str, Any], replicated: Mapping[str, Any], partition: Partition) -> int:
+    """The number of the new state, after checks."""
+    for name in (*memories, *replicated):
+        if not isinstance(name, str) or not name.isidentifier():
+            raise SpirogradValueError(f"a name in a saved state is one of a Python variable, not {name!r}")
+    if set(memories) & set(replicated):
+        raise SpirogradValueError(f"`{min(set(memories) & set(replicated))}` is both in `memories` and in `replicated`")
+    for memory in memories.values():
+        partition.check(memory)
+    for memory in replicated.values():
+        _kind(memory)
+    manifest = path / "state.json"
+    return int(json.loads(manifest.read_text())["number"]) + 1 if manifest.exists() else 0
+
+
+def _kind(memory: Any) -> dict[str, Any]:
+    if not isinstance(memory, (ScalarField, Ndarray)):
+        raise SpirogradTypeError(f"a saved state has fields and ndarrays, not {type(memory).__name__}")
+    return {"dtype": str(memory.dtype), "element_shape": list(memory.element_shape)}
+
+
+def _stored(partition: Partition, rank: int) -> Region:
+    """What a process writes: its block, and the halo next to it that lies outside of the domain."""
+    outer = [0 if around else h for h, around in zip(partition.halo, partition.periodic)]
+    return Region(
+        (first - h * (first == 0), end + h * (end == n)) for (first, end), h, n in zip(partition.block_of(rank), outer, partition.shape)
+    )
+
+
+def _write_blocks(target: Path, partition: Partition, memories: Mapping[str, Any]) -> None:
+    region = _stored(partition, world.rank())
+    with _disk():
+        target.mkdir(parents=True, exist_ok=True)
+        for name, memory in memories.items():
+            np.save(target / f"{name}-{world.rank()}.npy", memory.to_numpy()[region.slices_from(partition.origin)])
+
+
+def _commit(path: Path, target: Path, manifest: dict[str, Any], replicated: Mapping[str, Any]) -> None:
+    with _disk():
+        for name, memory in replicated.items():
+            np.save(target / f"{name}.npy", memory.to_numpy())
+        draft = path / "state.json.new"
+        with draft.open("w") as file:
+            json.dump(manifest, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path / "state.json")
+        for old in path.iterdir():
+            if old.is_dir() and old.name.isdecimal() and old.name != target.name:
+                shutil.rmtree(old)
+
+
+@contextlib.contextmanager
+def _disk() -> Iterator[None]:
+    """Errors of the file system, and of values that JSON cannot hold, become those of spirograd."""
+    try:
+        yield
+    except SpirogradError:
+        raise
+    except (OSError, TypeError, ValueError) as error:
+        raise SpirogradRuntimeError(f"a state cannot be written or read: {error}") from None
+
+
+# --- reading -------------------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replicated: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``state.json`` says, after checks."""
+    with _disk():
+        if not (path / "state.json").exists():
+            raise SpirogradRuntimeError(render(f"there is no saved state in {path}", None, "`sg.distributed.save` writes one"))
+        found: dict[str, Any] = json.loads((path / "state.json").read_text())
+    if found["format"] != _FORMAT:
+        raise SpirogradRuntimeError(f"the state in {path} has format {found['format']}, and this version reads {_FORMAT}")
+    outer = [0 if around else h for h, around in zip(partition.halo, partition.periodic)]
+    theirs = [0 if around else h for h, around in zip(found["halo"], found["periodic"])]
+    for what, mine, saved in (
+        ("domain has the shape", list(partition.shape), found["shape"]),
+        ("domain has `periodic`", list(partition.periodic), found["periodic"]),
+        ("halo at the ends of the domain is", outer, theirs),
+    ):
+        if mine != saved:
+            raise SpirogradValueError(f"the {what} {saved} in the state in {path}, and {mine} in this partition")
+    for kind, wanted in (("memories", memories), ("replicated", replicated)):
+        for name, memory in wanted.items():
+            if name not in found[kind]:
+                raise SpirogradValueError(
+                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(found[kind]) or 'none'}"
+                )
+            if found[kind][name] != _kind(memory):
+                raise SpirogradValueError(f"`{name}` in the state in {path} is {found[kind][name]}, and here {_kind(memory)}")
+    for memory in memories.values():
+        partition.check(memory)
+    return found
+
+
+def _loaded(path: Path) -> Array:
+    with _disk():
+        return np.load(path)  # type: ignore[no-any-return]
+
+
+def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: str, memory: Any) -> Array:
+    """The contents of a memory on this process: of each file what it needs."""
+    local = memory.to_numpy()
+    wanted = _stored(partition, world.rank())
+    with _disk():
+        for number, bounds in enumerate(manifest["blocks"]):
+            stored = Region((first, end) for first, end in bounds)
+            common = wanted.intersection(stored)
+            if common.size:
+                block = np.load(path / str(manifest["number"]) / f"{name}-{number}.npy", mmap_mode="r")
+                local[common.slices_from(partition.origin)] = block[common.slices_from([first for first, _ in stored])]
+    return local  # type: ignore[no-any-return]

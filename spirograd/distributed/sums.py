@@ -1,0 +1,106 @@
+"""Sums over processes, and values that all processes have, with their derivatives.
+
+The derivative is that of the program of all processes together, in which memory is of two kinds: each process has its own, or all have
+copies of one. `total` makes copies of one sum of values that are the processes' own, and `replicate` begins the use of a copy by
+each process on its own. Each is the transpose of the other (M. Shoeybi et al.: Megatron-LM, 2019, calls them g and f), and `all_reduce` is
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spirograd.base.dtypes import f32, f64, i32, i64
+from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
+from spirograd.distributed import world
+from spirograd.distributed.recorded_calls import recorded, tape_of
+from spirograd.lang.data.ndarray import BufferView, Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.scalar import describe
+
+_TYPES = (f32, f64, i32, i64)
+_OPERATIONS = ("add", "min", "max")
+
+
+def all_reduce(memory: Any, op: str = "add") -> None:
+    """Replace each element of ``memory``, a field or an ndarray, by its sum over all processes, or by ``op``: "add", "min", "max".
+
+    The same bits on every process. A tape differentiates sums: the gradient on each process becomes the sum of the gradients on all, for
+    each process goes on with the sum on its own. Of the loss itself take `total`. Gradients can be summed, too: ``all_reduce(w.grad)``
+    after the tape. Raises SpirogradTypeError for other types than f32, f64, i32 and i64, SpirogradValueError for other names of operations
+    and for memory that differs between processes, on all of them; SpirogradUnsupportedError for "min" and "max" of memory with gradients in
+    a tape.
+    """
+    if op not in _OPERATIONS:
+        raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(_OPERATIONS)}")
+    if op != "add" and tape_of("`all_reduce`") is not None and _has_grad(memory):
+        raise SpirogradUnsupportedError(f"`all_reduce` with {op!r} has no derivative: a tape cannot differentiate it", None, "sum instead")
+    _run("all_reduce", memory, lambda: _reduce(memory, op), lambda: _reduce(memory.grad, "add"))
+
+
+def total(loss: Any) -> None:
+    """Replace the ``loss`` of each process, a field or an ndarray, by the sum over all processes: the loss of the program.
+
+    The last thing in a tape. All processes start the reverse pass from 1 for one and the same number, so that its gradient goes back to
+    each process as it is. Errors as of `all_reduce`.
+    """
+    _run("total", loss, lambda: _reduce(loss, "add"), lambda: None)
+
+
+def replicate(memory: Any) -> None:
+    """Have all processes use the values that process 0 has in ``memory``, a field or an ndarray: parameters, for example.
+
+    In the reverse pass its gradient becomes the sum over all processes, on each of them: that with respect to the one set of values. The
+    first thing in a tape, before any kernel reads the memory. Errors as of `all_reduce`.
+    """
+    _run("replicate", memory, lambda: _broadcast(memory), lambda: _reduce(memory.grad, "add"))
+
+
+def _has_grad(memory: Any) -> bool:
+    return isinstance(memory, (ScalarField, Ndarray)) and memory.has_grad()
+
+
+def _run(name: str, memory: Any, function: Callable[[], None], reverse: Callable[[], None]) -> None:
+    what = f"`sg.distributed.{name}`"
+    tape = tape_of(what)
+    if world.size() > 1:
+        world.together(what, lambda: _check(memory, what))
+        world.same(
+            f"the memory of {what}", f"{memory.dtype} of shape {tuple(memory.view.full_shape)}{' with a gradient' * memory.has_grad()}"
+        )
+    else:
+        _check(memory, what)
+    if tape is None or not memory.has_grad():
+        recorded(tape, function, lambda: None, (memory,), what)
+    else:
+        recorded(tape, function, reverse, (memory,), what)
+
+
+def _check(memory: Any, what: str) -> None:
+    if not isinstance(memory, (ScalarField, Ndarray)) or isinstance(memory, BufferView) or memory.sparse_path is not None:
+        raise SpirogradTypeError(f"{what} takes a dense field of scalars, vectors or matrices, or an ndarray, not {describe(memory)}")
+    if memory.dtype not in _TYPES:
+        raise SpirogradTypeError(f"{what} takes {', '.join(map(str, _TYPES))}, not {memory.dtype}", None, "convert it to f32 or i32")
+
+
+def _reduce(memory: Any, op: str) -> None:
+    _transform(memory, lambda array: world.transport().all_reduce(array, op), "a sum over processes")
+
+
+def _broadcast(memory: Any) -> None:
+    _transform(memory, lambda array: world.transport().broadcast(array), "a copy from process 0")
+
+
+def _transform(memory: Any, change: Callable[[Any], None], what: str) -> None:
+    """Have the transport change the contents: in a tensor on the GPU where it takes those, else in an array of the host."""
+    transport = world.transport()
+    if transport.size == 1 or not memory.view.count:
+        return
+    if transport.takes_gpu:
+        contents, put = memory.to_torch(device="cuda"), memory.from_torch
+    else:
+        contents, put = memory.to_numpy(), memory.from_numpy
+    with world.waiting(what):
+        change(contents)
+    put(contents)

@@ -1,0 +1,108 @@
+"""Runs on several processes: a mistake on one of them is an error on all, and after it they go on."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import spirograd as sg
+
+dist = sg.distributed
+
+
+def raises(function, kind, message):
+    try:
+        function()
+    except kind as error:
+        assert re.search(message, str(error)), error
+    else:
+        raise AssertionError(f"no error: {message}")
+
+
+def partitions():
+    mine = dist.rank() == 1
+    raises(
+        lambda: dist.Partition((8 + mine, 8)), sg.SpirogradValueError, "a partition differs between processes: process 0 has .*, process 1"
+    )
+    raises(lambda: dist.Partition((8, 8), periodic=mine), sg.SpirogradValueError, "a partition differs between processes")
+    wide = "its halo of 9 cells is wider than the smallest block, 2 cells" if dist.size() == 4 else "wider than the smallest block, 4 cells"
+    raises(lambda: dist.Partition((8, 8), (dist.size(), 1), 9), sg.SpirogradValueError, wide)
+    raises(lambda: dist.Partition((8, 8), (dist.size(), 1), "x" if mine else 1), sg.SpirogradRuntimeError, "`halo` is a number of cells")
+    raises(lambda: dist.Partition((8, 1), (1, dist.size())), sg.SpirogradValueError, "leave some block without a cell")
+
+
+def memory():
+    part = dist.Partition((8, 8))
+    mine = dist.rank() == 1
+    x = part.field(sg.f64 if mine else sg.f32)
+    raises(lambda: part.exchange(x), sg.SpirogradValueError, "the memory of a halo exchange differs between processes")
+    y = sg.field(sg.f32, (3, 3)) if mine else part.field(sg.f32)
+    text = "on this process the block with its halo" if mine else "failed on process 1: .*has shape"
+    raises(lambda: part.exchange(y), sg.SpirogradRuntimeError, text)
+    z = [part.field(sg.f32, needs_grad=mine)]
+    raises(lambda: part.add_halos(*z), sg.SpirogradValueError, "'f32 with a gradient'")
+    raises(lambda: part.exchange(*z, *(z if mine else [])), sg.SpirogradRuntimeError, "names the same memory twice")
+    w = sg.field(sg.f32, 3 + mine)
+    raises(lambda: dist.all_reduce(w), sg.SpirogradValueError, "the memory of `sg.distributed.all_reduce` differs")
+    raises(lambda: dist.total(sg.field(sg.u8, 3)), sg.SpirogradTypeError, "takes f32, f64, i32, i64, not u8")
+
+
+def sums():
+    n = dist.size()
+    for dtype in (sg.f32, sg.f64, sg.i32, sg.i64):
+        x = sg.ndarray(sg.types.vector(2, dtype), 3)
+        for op, wanted in (("add", n * (n + 1) // 2), ("min", 1), ("max", n)):
+            x.fill(dist.rank() + 1)
+            dist.all_reduce(x, op)
+            assert (x.to_numpy() == wanted).all()
+    big = sg.field(sg.f32, 1000)
+    big.from_numpy(np.random.default_rng(dist.rank()).normal(size=1000).astype(np.float32))
+    dist.all_reduce(big)
+    every = dist.world.gathered("a test", big.to_numpy().tobytes())
+    assert len({*every}) == 1, "other bits"
+
+
+def states():
+    folder = Path(dist.world.gathered("a test", tempfile.mkdtemp())[0])
+    part = dist.Partition((9, 8), halo=(1, 2), periodic=(True, False))
+    x, v = part.field(sg.f32), part.ndarray(sg.types.vector(2, sg.f64))
+    whole, vectors = np.arange(72, dtype=np.float32).reshape(9, 8), np.random.default_rng(2).normal(size=(9, 8, 2))
+    raises(lambda: dist.load(folder, part, {"x": x}), sg.SpirogradRuntimeError, "there is no saved state in")
+    for turn in range(2):
+        part.from_numpy(x, whole + turn)
+        part.from_numpy(v, vectors - turn)
+        dist.save(folder, part, {"x": x, "v": v}, values={"turn": turn, "list": [1, 2]})
+    before = x.to_numpy(), v.to_numpy()
+    x.fill(0)
+    v.fill(0)
+    assert dist.load(folder, part, {"v": v, "x": x}) == {"turn": 1, "list": [1, 2]}
+    assert all(np.array_equal(a, b) for a, b in zip(before, (x.to_numpy(), v.to_numpy())))
+    raises(lambda: dist.load(folder, part, {"y": x}), sg.SpirogradValueError, "no `y` among its memories; it has x, v")
+    raises(lambda: dist.load(folder, part, {"x": v}), sg.SpirogradValueError, "`x` in the state in .* is .*'f32'.*, and here .*'f64'")
+    other = dist.Partition((9, 8), halo=1, periodic=(True, False))
+    raises(
+        lambda: dist.load(folder, other, {"x": other.field(sg.f32)}), sg.SpirogradValueError, r"halo at the ends of the domain is \[0, 2\]"
+    )
+    other = dist.Partition((9, 8), halo=(2, 2), periodic=(True, False))
+    y = other.field(sg.f32)
+    dist.load(folder, other, {"x": y})
+    assert np.array_equal(other.to_numpy(y), whole + 1)
+    raises(lambda: dist.save(folder, part, {"x": x}, values={"a": {1}}), sg.SpirogradRuntimeError, "not JSON serializable")
+    raises(lambda: dist.save(folder, part, {"no name": x}), sg.SpirogradValueError, "is one of a Python variable, not 'no name'")
+    assert dist.load(folder, part, {"x": x})["turn"] == 1
+
+
+def main() -> None:
+    if dist.size() > 1:
+        partitions()
+        memory()
+    sums()
+    states()
+
+
+if __name__ == "__main__":
+    dist.init(arch="cpu", timeout=60)
+    main()
