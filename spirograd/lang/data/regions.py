@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field as attribute
 from typing import Any
 
-from spirograd.base.dtypes import DType, i32, u32
+from spirograd.base.dtypes import DType, i32, i64, u32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 from spirograd.lang import context
@@ -35,6 +35,7 @@ BUSY = -1
 WORD = 32  # bits of a word of a mask
 _DEFAULT_BYTES = 1 << 30  # for the cells of a region, if there may be so many
 _LEAST_CELLS = 1024
+_MOST_ENTRIES = 2**31 - 1  # of one table; and cells that are active at a time, whose numbers have 31 bits
 _COUNTERS = ("used", "capacity", "free_count", "freed_count")
 _OF_EACH = ("home", "free", "freed")
 _CELL_AXIS = 0  # of a region; the axes of the user follow
@@ -266,16 +267,19 @@ def _groups(node: Any) -> Iterator[Group]:
 
 def _region_of(node: Any, make: Make) -> Region:
     *above, own = [_parts_of(at) for at in node.path]
-    possible = math.prod(n for parts in above for part in parts for n in part.extents) * math.prod(own[0].extents)
-    if possible >= 2**31:
+    entries = math.prod(own[0].extents)
+    possible = math.prod(n for parts in above for part in parts for n in part.extents) * entries
+    if entries > _MOST_ENTRIES or possible >= 2**63:
         hints = {"dynamic": "have larger chunks: `chunk_size`"}
+        one = entries > _MOST_ENTRIES
+        many = f"{entries} cells in each cell around it, of 2**31 - 1 at most" if one else f"{possible} cells, of 2**63 - 1 at most"
         raise SpirogradUnsupportedError(
-            f"a `{node.kind}` node of shape {node.shape} has {possible} cells, and numbers of cells have 31 bits",
+            f"a `{node.kind}` node of shape {node.shape} has {many}",
             None,
-            hints.get(node.kind, "put fewer, larger cells there: a `dense` node below takes a part of the extents"),
+            hints.get(node.kind, "divide the extents: among two nodes, one below the other, or with a `dense` node below"),
         )
     bytes_of_cell = max(_bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents), 1)
-    most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell, 1))
+    most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell - FIRST, 1), _MOST_ENTRIES - FIRST)
     wanted = node.cells or max(_DEFAULT_BYTES // bytes_of_cell, _LEAST_CELLS)
     region = Region(type(node.tree)(), node, FIRST + most, FIRST + min(most, wanted), type(node.tree)())
     region.tree.region = region.ledger.region = region
@@ -283,7 +287,7 @@ def _region_of(node: Any, make: Make) -> Region:
     for name in (*_COUNTERS, *_OF_EACH):
         if name == _OF_EACH[0]:
             at = at.dense(_CELL_AXIS, region.most)
-        setattr(region, name, make(i32, f"{node.kind}{node.number}.{name}"))
+        setattr(region, name, make(i64 if name == "home" and possible > _MOST_ENTRIES else i32, f"{node.kind}{node.number}.{name}"))
         at.place(getattr(region, name))
     region.cells = region.tree.root.dense(_CELL_AXIS, region.most)
     return region

@@ -72,10 +72,12 @@ class _Cells:
         index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
         if self.pointer is None:
             return index
-        number = scalar.cast(arithmetic.max(self._home(counter) - 1, 0), counter.dtype)
+        home = self._home(counter)
+        number = scalar.as_value(arithmetic.max(home - 1, scalar.constant(0, home.dtype)))
         local = tuple([v - o if o else v for v, o in zip(index, self.origin)])
+        index = [scalar.cast(v, i32) for v in index]  # of an axis, whatever the counter needs
         for (axis, below, _), extent in reversed(self.pointer.number):
-            index[axis] = index[axis] + scalar.raw_mod(number, extent) * below
+            index[axis] = index[axis] + scalar.cast(scalar.raw_mod(number, extent), i32) * below
             number = scalar.raw_div(number, extent)
         self.t.visited = VisitedCell(
             self.region, self.axes, self.shape, self.origin, tuple([v.op for v in index]), self._cell(counter), local

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
-from spirograd.base.dtypes import VOID, i32, u1, u32
+from spirograd.base.dtypes import VOID, DType, i32, u1, u32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import FieldRef, Op
 from spirograd.lang import arithmetic, scalar
@@ -41,7 +41,7 @@ def _number(region: template()) -> i32:  # type: ignore[valid-type]
 
 
 @real_func
-def _activated(at: Any, number: i32, table: template(), region: template()) -> i32:  # type: ignore[valid-type]
+def _activated(at: Any, number: Any, table: template(), region: template()) -> i32:  # type: ignore[valid-type]
     """The number of the cell at an entry of a table, activated if it is not. ``number``: of the cell among all of its node.
 
     Whoever takes an entry leaves BUSY there and puts back what belongs there, within the same iteration: invocations that run in lockstep
@@ -72,7 +72,7 @@ def _moved(at: Matrix, position: int, *chunk: Any) -> Matrix:
 
 
 @real_func
-def _included(at: Any, j: i32, number: i32, region: template(), position: Any, stride: Any) -> i32:  # type: ignore[valid-type]
+def _included(at: Any, j: i32, number: Any, region: template(), position: Any, stride: Any) -> i32:  # type: ignore[valid-type]
     """As `_activated`, of a chunk that has entry ``j`` of a list, which is made to include the entry. ``stride``: of numbers of chunks.
 
     Whoever makes a list longer activates the chunks in between.
@@ -287,10 +287,12 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
     assert entries is not None
     order = [position for (position, _, _), _ in level.number]
     positions = [position for position, _, _ in level.digits.parts]
-    arguments = _arguments(level, at, index) | {
+    arguments = _arguments(level, at, index)
+    number = arguments["number"]
+    arguments |= {
         "j": scalar.cast(index[entries.axis], i32),
         "position": len(at) - len(positions) + positions.index(entries.axis),
-        "stride": math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]),
+        "stride": scalar.constant(math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]), number.dtype),
     }
     del arguments["table"]
     made = call_real_function(t, _included, arguments, scalar.builder().loc, hidden_element(t, level.table, at).ref)
@@ -300,21 +302,22 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
 
 def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:
     """What `_activated` takes."""
-    number = scalar.cast(number_of(level, index), i32)
+    assert level.region is not None
+    number = number_of(level, index, level.region.home.dtype)
     return {"at": make([scalar.cast(v, i32) for v in at], (len(at),)), "number": number, "table": level.table, "region": level.region}
 
 
-def number_of(level: Level, index: Sequence[Value]) -> Value:
-    """The number of a cell, row by row; see `Level`."""
-    total: Any = 0
+def number_of(level: Level, index: Sequence[Value], t: DType) -> Value:
+    """The number of a cell, row by row; see `Level`. ``t``: a type that holds it."""
+    total: Any = scalar.constant(0, t)
     for part, extent in level.number:
-        total = total * extent + _digit(part, index)
+        total = total * extent + scalar.cast(_digit(part, index), t)
     return scalar.as_value(total)
 
 
 def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> tuple[Element, Value]:
     """Where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
-    number = number_of(level, index)
+    number = number_of(level, index, i32)
     word = hidden_element(t, level.mask, [*at, scalar.raw_div(number, WORD)])
     one = scalar.constant(1, u32)
     return word, one << scalar.cast(scalar.raw_mod(number, WORD), u32)
