@@ -34,7 +34,7 @@ _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing 
 # would compile the package anew.
 _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDONTWRITEBYTECODE")
 # LLVM optimises one of so many modules for the CPU, and all if SG_TEST_OPTIMIZE is 1, in long runs, and in tests marked `optimized`.
-_ONE_IN = 4
+_ONE_IN = 8
 _optimized = pytest.StashKey[bool]()
 
 
@@ -54,9 +54,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
-    turns = "each case runs on one of the two, in turn, and half of them on the interpreter; `pytest --long` runs the rest"
+    turns = "each case runs on one of the two, in turn, and a quarter of them on the interpreter; `pytest --long` runs the rest"
     config.addinivalue_line("markers", f"vulkan_or_wgpu: {turns}")
-    config.addinivalue_line("markers", "optimized: LLVM optimises all modules of the test for the CPU; of other tests one in four")
+    config.addinivalue_line("markers", "optimized: LLVM optimises all modules of the test for the CPU; of other tests one in eight")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
     for name in _FOREIGN:
         os.environ.pop(name, None)
@@ -65,6 +65,23 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in filter(None, (config.getoption("--missed") or "").split(",")):
         if name not in _missed(config):
             raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a process of xdist: send no reports of fixtures that did their work and said nothing. They are two thirds of all reports, and
+    nothing counts or shows them but `--durations`; receiving them takes the first process a percent of the time of all tests."""
+    for plugin in session.config.pluginmanager.get_plugins():
+        if type(plugin).__name__ == "WorkerInteractor" and not session.config.option.durations:
+            plugin.sendevent = _without_fixtures(plugin.sendevent)
+
+
+def _without_fixtures(send: Callable[..., None]) -> Callable[..., None]:
+    def send_some(name: str, **event: Any) -> None:
+        report = event.get("data", {})
+        if name != "testreport" or report["when"] == "call" or report["outcome"] != "passed" or report["sections"]:
+            send(name, **event)
+
+    return send_some
 
 
 def pytest_collection() -> None:
@@ -88,8 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _alternate(items: list[pytest.Item]) -> None:
     """Of the cases of tests that are marked `vulkan_or_wgpu`, leave half of those of a file to long runs on Vulkan, and the others on wgpu;
-    of each half, one half on the interpreter. They take turns as in the sequence of Thue and Morse: where each second case has a parameter
-    in common, these meet both.
+    on the interpreter, leave three in four of each half to them. They take turns as in the sequence of Thue and Morse: where each second
+    case has a parameter in common, these meet both.
 
     One generator makes the modules of both, so either back end shows what the cases vary. The interpreter runs what the front end makes,
     which the CPU runs, too. Where one of the two is missing, the other runs all cases, and so does the interpreter; where there is a GPU,
@@ -105,7 +122,7 @@ def _alternate(items: list[pytest.Item]) -> None:
         for cases in files.values():
             for number, case in enumerate(on for on in cases.values() if {*pair} <= {*on}):
                 case[pair[number.bit_count() % 2]].add_marker(pytest.mark.long)
-                if {"interpreter", "cpu"} <= {*case} and (number // 2).bit_count() % 2:
+                if {"interpreter", "cpu"} <= {*case} and ((number // 2).bit_count() % 2 or (number // 4).bit_count() % 2):
                     case["interpreter"].add_marker(pytest.mark.long)
 
 

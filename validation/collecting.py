@@ -68,8 +68,10 @@ def kernels_of(case: Case) -> list[Source]:
         # How well LLVM optimises is nothing to the kernels, and takes half of the time.
         sg.init(arch="cpu", **{"offline_cache": False, "opt_level": 0, **dict(case.options)})
 
-        def noting(kernel: Kernel, mode: str, shadow: Callable[[Any], Any], caps: Capabilities, options: CompileOptions) -> Derivative:
-            derivative = differentiate(kernel, mode, shadow, caps, options)
+        def noting(
+            kernel: Kernel, mode: str, shadow: Callable[[Any], Any], caps: Capabilities, options: CompileOptions, nesting: Any = None
+        ) -> Derivative:
+            derivative = differentiate(kernel, mode, shadow, caps, options, nesting)
             first = next((d for d in derived if d.derivative.kernel is kernel), None)
             derived.append(_Derived(kernel, mode, shadow, derivative, first))
             return derivative

@@ -13,9 +13,9 @@ from typing import Any
 
 from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.ad.torch import TorchFunction, traced
-from spirograd.ad.torch_second import contiguous
+from spirograd.ad.torch_second import Call, contiguous
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 
@@ -30,11 +30,12 @@ def torch_op(
     ``outputs``: the parameters that the kernel writes, each with the shape to allocate, as zeros: the name of a parameter of the same
     shape, a shape, or a function of the arguments (tensors without contents, numbers) that returns a shape. The other parameters are the
     arguments of the operator, by position or by name; numbers and tensors, and sequences of numbers for vectors. The operator returns the
-    outputs, one or a tuple; without outputs the result of the kernel as a tensor. ``name``: that of the operator, ``"namespace::name"``;
-    by default in the namespace `spirograd`. ``template_args``: values of template arguments, which are fixed.
+    outputs, one or a tuple; without outputs the result of the kernel as a tensor. Its attribute `operator` is torch's own
+    object. ``name``: that of the operator, ``"namespace::name"``; by default in the namespace `spirograd`. ``template_args``: values of
+    template arguments, which are fixed.
 
-    Gradients come from ``kernel.grad``; `torch.func.vmap` loops over the batch. `torch_function` has second derivatives, operators have
-    none. Under autocast they get tensors as they are.
+    Gradients come from ``kernel.grad``, second derivatives (`create_graph=True`) from forward mode over reverse mode on copies of the
+    tensors; third ones raise an error. `torch.func.vmap` loops over the batch. Under autocast operators get tensors as they are.
 
     Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
@@ -79,9 +80,23 @@ class _Operator:
         schema = f"(Tensor[] adjoints, bool[] needed, Tensor[] outputs{', ' * bool(arguments)}{arguments}) -> Tensor[]"
         self._gradient = library.custom_op(f"{name}_gradient", self.gradient, mutates_args=(), schema=schema)
         self._gradient.register_fake(self.fake_gradient)
+        lists = "Tensor[] cotangents, Tensor[] adjoints, bool[] needed, bool[] asked, Tensor[] outputs"
+        self._second = library.custom_op(
+            f"{name}_second", self.second, mutates_args=(), schema=f"({lists}{', ' * bool(arguments)}{arguments}) -> Tensor[]"
+        )
+        self._second.register_fake(self.fake_second)
+        self._gradient.register_autograd(self._backward_twice, setup_context=self._keep_gradient)
+        self._second.register_autograd(self._refuse_third)
         forward.register_autograd(self._backward, setup_context=self._keep)
-        forward.register_vmap(lambda info, dims, *args: self._batched(forward, info, dims, args))
-        return forward
+
+        def operator(*args: Any, **kwargs: Any) -> Any:
+            if not self.torch.compiler.is_compiling():
+                self._refuse_tangents(args, kwargs)
+            return forward(*args, **kwargs)
+
+        forward.register_vmap(lambda info, dims, *args: self._batched(operator, info, dims, args))
+        operator.__dict__.update(__name__=self.label, __doc__=self.kernel.function.__doc__, operator=forward)
+        return operator
 
     # --- forward ---------------------------------------------------------------------------------------------------------
 
@@ -95,6 +110,19 @@ class _Operator:
         if self.result is not None:
             return self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
         return self._returned(made)
+
+    def _refuse_tangents(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise in forward mode, for which torch asks operators for no rule: results would have no tangents, without a word."""
+        for name, value in (*zip(self.inputs, args), *kwargs.items()):
+            if name in self.tensors and isinstance(value, self.torch.Tensor) and self._has_tangent(value):
+                problem = f"`{name}` has a tangent, and the operator of kernel `{self.label}` has no forward mode"
+                raise SpirogradUnsupportedError(problem, None, "use reverse mode, or `sg.ad.FwdMode` without torch")
+
+    def _has_tangent(self, tensor: Any) -> bool:
+        try:
+            return self.torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+        except RuntimeError:  # a batch, which `_batched` takes apart and asks about again
+            return False
 
     def fake(self, *args: Any) -> Any:
         """What a launch would return, without contents."""
@@ -192,6 +220,59 @@ class _Operator:
     def fake_gradient(self, adjoints: Sequence[Any], needed: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
         """What `gradient` would return, without contents."""
         return [value.new_empty(value.shape) for value, need in zip(args, needed) if need]
+
+    # --- second derivatives ------------------------------------------------------------------------------------------------
+
+    def _keep_gradient(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        adjoints, needed, outputs, *args = inputs
+        ctx.counts = len(adjoints), len(outputs)
+        ctx.save_for_backward(*adjoints, *outputs, *(v for v, name in zip(args, self.inputs) if name in self.tensors))
+        ctx.others = [None if name in self.tensors else v for v, name in zip(args, self.inputs)]
+        ctx.needed = list(needed)
+
+    def _backward_twice(self, ctx: Any, cotangents: Sequence[Any]) -> Any:
+        adjoints, outputs = ctx.counts
+        left = iter(ctx.saved_tensors)
+        first = [next(left) for _ in range(adjoints)]
+        kept = [next(left) for _ in range(outputs)]
+        args = [next(left) if name in self.tensors else other for name, other in zip(self.inputs, ctx.others)]
+        wanted = [v for v, need in zip(args, ctx.needed) if need]
+        given = [self.torch.zeros_like(v) if u is None else u for u, v in zip(cotangents, wanted)]
+        # Has the form of the arguments here, but not in `_keep_gradient`, where lists are flat.
+        needs = zip(ctx.needs_input_grad[3:], self.inputs, args)
+        asked = [name in self.tensors and need and v.is_floating_point() for need, name, v in needs]
+        found = iter(self._second(given, first, ctx.needed, asked, kept, *args))
+        by_adjoints = [next(found) if a.is_floating_point() else None for a in first]
+        return by_adjoints, None, [None] * outputs, *[next(found) if ask else None for ask in asked]
+
+    def second(
+        self, cotangents: Sequence[Any], adjoints: Sequence[Any], needed: Sequence[bool], asked: Sequence[bool], outputs: Sequence[Any],
+        *args: Any,
+    ) -> list[Any]:  # fmt: skip
+        """The derivatives of `gradient` along ``cotangents``: by the adjoints of floats, and by the arguments that are ``asked`` for."""
+        names = list(self.inputs)
+        tensors = {name: v for name, v in zip(names, args) if name in self.tensors} | dict(zip(self.outputs, outputs))
+        active = [name for name, need, ask in zip(names, needed, asked) if need or ask]
+        values = {**self.constants, **dict(zip(names, args)), **dict.fromkeys(tensors)}
+        wanted = active + [name for name in self.outputs if tensors[name].is_floating_point()]
+        of_args = dict(zip(names, asked))
+        call = Call(self.function, values, wanted, [n for n in names if of_args[n]], list(self.outputs), None, [])
+        self._check({**values, **tensors})
+        given = dict(zip((name for name, need in zip(names, needed) if need), cotangents))
+        by_adjoints, by_values = call.second(adjoints, [tensors[n] for n in values if n in tensors], [given.get(n) for n in values])
+        found = dict(zip(values, by_values))
+        return [b for a, b in zip(adjoints, by_adjoints) if a.is_floating_point()] + [found[n] for n in names if of_args[n]]
+
+    def fake_second(
+        self, cotangents: Sequence[Any], adjoints: Sequence[Any], needed: Sequence[bool], asked: Sequence[bool], outputs: Sequence[Any],
+        *args: Any,
+    ) -> list[Any]:  # fmt: skip
+        """What `second` would return, without contents."""
+        return [v.new_empty(v.shape) for v in adjoints if v.is_floating_point()] + [v.new_empty(v.shape) for v, a in zip(args, asked) if a]
+
+    def _refuse_third(self, ctx: Any, *cotangents: Any) -> Any:
+        problem = f"kernel `{self.label}` has first and second derivatives, no third ones"
+        raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
 
     # --- batches ---------------------------------------------------------------------------------------------------------
 

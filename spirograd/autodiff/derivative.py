@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.autodiff.nesting import Nesting
 from spirograd.base.artifact import TapeSizing
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
@@ -40,7 +41,8 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Record:
     """A tape of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of an entry; ``every``: so many
-    iterations have one. ``entries``: how many it must hold, where an expression says that, wherever it is evaluated."""
+    iterations have one. ``entries``: how many it must hold, where an expression says that, wherever it is evaluated. ``number``: of the
+    loop, see `loop_numbers`. ``most``: of a loop inside of a nest, how many iterations it has at most."""
 
     tape: TapeRef
     loop: Loc | None
@@ -48,6 +50,8 @@ class Record:
     why: str
     every: int = 1
     entries: Size | None = None
+    number: int = 0
+    most: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -100,7 +104,7 @@ class Derivative:
     ``inactive_writes``: memory without gradient to which the primal writes values that depend on active inputs; ``inactive_reads``: memory
     without gradient on which active outputs depend; ``broken``: such memory that the primal writes, and reads after that (writing,
     reading). ``recomputed``: how many operations on floats of the primal run again, by the line of the loop around them (None: of no
-    serial loop).
+    serial loop). ``nesting``: of its nested checkpoints, if it has any.
     """
 
     kernel: Kernel
@@ -118,6 +122,7 @@ class Derivative:
     broken: tuple[Place, Place] | None = None
     warnings: tuple[str, ...] = ()
     recomputed: tuple[tuple[Loc | None, int], ...] = ()
+    nesting: Nesting | None = None
 
     @property
     def tape_sizing(self) -> TapeSizing:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Set
 
 from spirograd.autodiff.activity import ShadowOf
 from spirograd.autodiff.derivative import Derivative, Residual
-from spirograd.autodiff.findings import recomputed, records, refuse_lost, saving_of
+from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
 from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
+from spirograd.autodiff.nested_loops import nested_loops
+from spirograd.autodiff.nesting import Nesting
 from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
 from spirograd.autodiff.prepare.serial_products import serial_shared_products
 from spirograd.autodiff.prepare_order import prepared
@@ -35,12 +37,14 @@ from spirograd.transforms.simplification.inline_calls import inline_calls
 from spirograd.transforms.simplification.simplify import simplify
 
 
-def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilities, options: CompileOptions) -> Derivative:
+def differentiate(
+    kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilities, options: CompileOptions, nesting: Nesting | None = None
+) -> Derivative:
     """The derivative of ``kernel`` (kernel IR, before `offload`) as a kernel, to be compiled like any other.
 
     ``mode``: "reverse", "forward", or "constant": forward as if nothing had a tangent. ``shadow``: the memory of the gradient (the dual)
-    of outer memory, None if it has none.
-    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    of outer memory, None if it has none. ``nesting``: nested checkpoints for loops, in reverse mode.
+    Raises SpirogradUnsupportedError, with the line, for what has no derivative, and for loops that cannot have nested checkpoints.
     """
     _refuse(kernel)
     ctx = PassContext(caps, replace(options, optimize=True))
@@ -68,12 +72,12 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             saving, primal = saving_of(saved, lost), saved.replaying
             made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
             refuse_lost(lost, saved=True)
-        recorded = records(gradient, made.sweep)
+        if nesting is not None:
+            made, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
+        recorded = records(gradient, made)
         main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
-        if options.verify:
-            verify(main, "kernel")
-            for stage in counting:
-                verify(stage.kernel, "kernel")
+        for part in (main, *[stage.kernel for stage in counting]) if options.verify else ():
+            verify(part, "kernel")
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         return Derivative(
             main,
@@ -91,6 +95,7 @@ def differentiate(kernel: Kernel, mode: str, shadow: ShadowOf, caps: Capabilitie
             broken=broken_chain(primal, made.found, ends),
             warnings=(*warnings, *int_cast_warnings(primal, made.found, shadow)),
             recomputed=recomputed(gradient),
+            nesting=nesting,
         )
 
 
@@ -120,12 +125,24 @@ def _with_buffers(shadow: ShadowOf, buffers: Set[int], of_buffer: Callable[[Ref]
     return lambda ref: of_buffer(ref) if isinstance(ref, ArrayRef) and ref.arg in buffers else shadow(ref)
 
 
-def _reversed(primal: Kernel, shadow: ShadowOf, ctx: PassContext) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
+def _nested(
+    primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting, plain: tuple[Residual, ...]
+) -> tuple[Reversed, Kernel, tuple[Residual, ...]]:
+    """As `_reversed`, with nested checkpoints; ``plain``: the residuals without them."""
+    made, gradient, residuals, lost = _reversed(primal, shadow, ctx, nesting)
+    refuse_nesting(residuals, plain, lost)
+    return made, gradient, residuals
+
+
+def _reversed(
+    primal: Kernel, shadow: ShadowOf, ctx: PassContext, nesting: Nesting | None = None
+) -> tuple[Reversed, Kernel, tuple[Residual, ...], tuple[Conflict, ...]]:
     """The gradient kernel of a primal that is prepared; what it needs of memory; what it needs and no memory has."""
+    loops = nested_loops(primal, nesting)
     if ctx.options.verify:
-        verify(primal, "kernel")
+        verify(loops.kernel, "kernel")
     segments, counter = segments_for(ctx.caps), counter_for(ctx.caps)
-    made = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter)
+    made = reverse(primal, shadow, locate_nan=ctx.options.locate_nan, segments=segments, counter=counter, nested=loops)
     gradient = clean(made.kernel, ctx)
     if ctx.options.verify:
         verify(gradient, "kernel")

@@ -8,8 +8,8 @@ from spirograd.analysis.extents import extents
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.derivative import Record, Residual, Saving
 from spirograd.autodiff.residuals import Conflict
+from spirograd.autodiff.reverse import Reversed
 from spirograd.autodiff.saved_values import SavingKernels
-from spirograd.autodiff.sweep import Sweep
 from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
@@ -19,16 +19,21 @@ from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind
 _PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
 
 
-def records(gradient: Kernel, sweep: Sweep) -> tuple[Record, ...]:
-    """The tapes that are left in a gradient kernel, in order of appearance."""
+def records(gradient: Kernel, made: Reversed) -> tuple[Record, ...]:
+    """The tapes that are left in a gradient kernel, in order of appearance; ``made``: the same before it was cleaned up."""
+    sweep, loops = made.sweep, made.loops
     by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
+    owners = {p: loop for loop in loops.numbers for p in loop.regions[-1].params}
     segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}
     capacities = extents(gradient, TempKind.CAPACITY)
     left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
     found = []
     for tape in left:
         value, loop = by_name[tape.name]
-        found.append(Record(tape, loop, _what(value), _why(gradient, tape), segment.get(tape.name, 1), capacities[tape.capacity]))
+        owner = owners[value]
+        every = segment.get(tape.name, 1) * loops.spans.get(owner, 1)
+        number, most = loops.numbers[owner], loops.bounds.get(owner)
+        found.append(Record(tape, loop, _what(value), _why(gradient, tape), every, capacities[tape.capacity], number, most))
     return tuple(found)
 
 
@@ -89,6 +94,16 @@ def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
             conflict.load_loc,
             "split the kernel, give each step an element of its own (another index), or carry the value in a local variable",
         )
+
+
+def refuse_nesting(nested: Sequence[Residual], plain: Sequence[Residual], lost: Sequence[Conflict]) -> None:
+    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more of memory than the ``plain`` one, for which a tape
+    has saved it: it has the residuals ``nested``, and ``lost`` is what no memory has."""
+    known = {(residual.ref, residual.when, residual.first) for residual in plain}
+    more = [(r.ref, r.loc) for r in nested if (r.ref, r.when, r.first) not in known] + [(c.ref, c.load_loc) for c in lost]
+    for ref, loc in more:
+        message = f"the loop cannot have nested checkpoints: the kernel has changed `{ref.name}` by the time that they would read it again"
+        raise SpirogradUnsupportedError(message, loc, "carry the value in a local variable")
 
 
 def saving_of(saved: SavingKernels, lost: Sequence[Conflict]) -> Saving:

@@ -8,7 +8,7 @@ nest, and inner tapes are used again in each iteration of the outer loop: memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -17,6 +17,7 @@ from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Place
+from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
 from spirograd.autodiff.prepare.element_aliases import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.residuals import states
@@ -36,6 +37,7 @@ class Reversed:
     """A gradient kernel before it is cleaned up, and what there is to say about it."""
 
     kernel: Kernel
+    loops: NestedLoops
     sweep: Sweep
     found: Activity
     active_outputs: list[Place] = field(default_factory=list)
@@ -43,15 +45,22 @@ class Reversed:
 
 
 def reverse(
-    kernel: Kernel, shadow: ShadowOf, *, locate_nan: bool = False, segments: Segments = NO_SEGMENTS, counter: Counter = IN_I32
+    kernel: Kernel,
+    shadow: ShadowOf,
+    *,
+    locate_nan: bool = False,
+    segments: Segments = NO_SEGMENTS,
+    counter: Counter = IN_I32,
+    nested: NestedLoops | None = None,
 ) -> Reversed:
     """The gradient kernel of ``kernel``, which is kernel IR before `offload`.
 
     ``shadow``: the gradient of outer memory, None if it has none. Arguments stay the same; for each float that the kernel returns a scalar
     argument follows, the adjoint of that value. ``locate_nan``: check each step for NaN that come up there.
-    ``segments``, ``counter``: see there. Raises SpirogradUnsupportedError, with the line, for what has no derivative.
+    ``segments``, ``counter``: see there. ``nested``: ``kernel`` with nests for loops, to be reversed in its place.
+    Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
-    return _Reverse(kernel, shadow, locate_nan, segments, counter).run()
+    return _Reverse(nested or nested_loops(kernel, None), shadow, locate_nan, segments, counter, states(kernel)).run()
 
 
 class _Reverse:
@@ -62,8 +71,11 @@ class _Reverse:
     gradient kernel at this point.
     """
 
-    def __init__(self, kernel: Kernel, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter) -> None:
-        self.old = kernel
+    def __init__(
+        self, nested: NestedLoops, shadow: ShadowOf, locate_nan: bool, segments: Segments, counter: Counter, read: Mapping[Op, str]
+    ) -> None:
+        self.nested = nested
+        kernel = self.old = nested.kernel
         self.locate_nan = locate_nan
         self.indices: list[Op] = []  # of the loops around, outermost first
         self.shadow = shadow
@@ -74,7 +86,7 @@ class _Reverse:
         self.temps: dict[TempRef, TempRef] = {}
         self.relevant = _relevant(kernel, self._matters)
         self.nests = Nests(kernel, self.relevant)
-        self.sweep = Sweep(self.b, kernel.returns, segments.of, states(kernel), counter, self.nests.nest)
+        self.sweep = Sweep(self.b, kernel.returns, segments, read, counter, self.nests.nest, nested.bounds)
         self.spans = Spans(kernel)
         self.live_ins: dict[Op, set[Op]] = {}  # of control operations, as far as `_active_live_ins` has found them
         self.active_outputs: dict[tuple[object, object], Place] = {}
@@ -102,7 +114,7 @@ class _Reverse:
         self.sweep.fresh = False
         self.walk(body)
         new = Kernel(f"{old.name}_grad", tuple(args), b.end(), (), old.loc)
-        return Reversed(new, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
+        return Reversed(new, self.nested, self.sweep, self.found, list(self.active_outputs.values()), list(self.active_inputs.values()))
 
     def _fill(self, ref: TempRef) -> None:
         """Set a temporary to zero."""
@@ -293,7 +305,7 @@ class _Reverse:
             return
         self._add_place(self.active_outputs, ref, op)
         number = self.extrema.setdefault(op, len(self.extrema))
-        final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op))
+        final = b.append(Op(ops.load, ref.dtype, at, replace(ref, state=f"final{number}"), (), op.loc, op.primal or op))
         there, t = self.sweep.env[value], ref.dtype
         apart = b.emit(ops.abs_, b.emit(ops.sub, there, final))
         near = b.emit(ops.le, apart, b.emit(ops.mul, b.emit(ops.abs_, final), b.const(_SAME[t.bits] * float(np.finfo(t.np).eps), t)))
@@ -393,7 +405,7 @@ class _Reverse:
         self.loop(op, self.b.const(0, t), count)
 
     def loop(self, op: Op, begin: Op, count: Op) -> None:
-        """The reverse of a serial loop of ``count`` iterations: a loop over its segments, the last one first."""
+        """The reverse of a serial loop of ``count`` iterations."""
         b, outer = self.b, self.adjoints
         region, initial = op.regions[-1], op.args[FIXED[op.code] :]
         params = region.params[len(region.params) - len(initial) :]
@@ -404,24 +416,37 @@ class _Reverse:
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
         start += [self._adjoint_or_zero(v) for v in captured]
         recording = self.sweep.recordings.get(op, Recording(op, ()))
+        body = _Body(op, region, params, carried, captured, begin)
+        if recording.in_one:
+            assert isinstance(count.type, DType)
+            given = self.sweep.args(op)[FIXED[op.code] :]
+            final: Sequence[Op] = self._segment(body, b.const(0, count.type), None, recording.segment, given, start)
+        else:
+            final = self._segments(body, count, recording, start)
+        self.adjoints = outer
+        self.adjoints.update(zip(captured, final[len(carried) :]))
+        for k, adjoint in zip(carried, final):
+            self.accumulate(initial[k], adjoint)
+
+    def _segments(self, body: _Body, count: Op, recording: Recording, start: Sequence[Op]) -> Sequence[Op]:
+        """A loop over the segments of ``count`` iterations, the last one first; it begins with the adjoints ``start``, and gives those of
+        what the primal loop begins with."""
+        b, op = self.b, body.loop
         assert isinstance(count.type, DType)
         total_segments = segments(b, count, recording.segment)
         step, *adjoints = b.begin(count.type, *[a.type for a in start])
         entry = b.emit(ops.sub, b.emit(ops.sub, total_segments, b.const(1, count.type), attr="nsw"), step, attr="nsw")
         values = tuple([self.sweep.recall(tape, entry) for tape in recording.tapes])
-        body = _Body(op, region, params, carried, captured, begin)
         if recording.segment == 1:
             results = self._iteration(body, entry, values, adjoints)
         else:
-            results = self._segment(body, entry, count, recording.segment, values, adjoints)
+            first = b.emit(ops.mul, entry, b.const(recording.segment, count.type), attr="nsw")
+            last = b.emit(ops.sub, count, b.const(1, count.type), attr="nsw")
+            results = self._segment(body, first, last, recording.segment, values, adjoints)
         loop = b.end(results)
         b.loc = op.loc
         name = op.attr.name if op.code is ops.for_ else ""
-        final = b.for_(b.const(0, count.type), total_segments, start, loop, LoopAttr(name=name))
-        self.adjoints = outer
-        self.adjoints.update(zip(captured, final[len(carried) :]))
-        for k, adjoint in zip(carried, final):
-            self.accumulate(initial[k], adjoint)
+        return b.for_(b.const(0, count.type), total_segments, start, loop, LoopAttr(name=name))
 
     def _enter(self, body: _Body, number: Op, values: Sequence[Op]) -> None:
         """Let the parameters of a loop stand for iteration ``number``, which begins with the carried ``values``."""
@@ -445,29 +470,31 @@ class _Reverse:
         self.indices.pop()
         return [*[self._adjoint_or_zero(body.params[k]) for k in body.carried], *[self._adjoint_or_zero(v) for v in body.captured]]
 
-    def _segment(self, body: _Body, entry: Op, count: Op, length: int, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
-        """The iterations of a segment forwards, for the values that each begins with; then each backwards, the last one first."""
-        b = self.b
-        assert isinstance(count.type, DType)
-        first = b.emit(ops.mul, entry, b.const(length, count.type), attr="nsw")
-        last = b.emit(ops.sub, count, b.const(1, count.type), attr="nsw")
+    def _segment(self, body: _Body, first: Op, last: Op | None, length: int, values: Sequence[Op], adjoints: Sequence[Op]) -> list[Op]:
+        """The iterations of a segment from ``first`` forwards, for the values that each begins with; then each backwards, the last one
+        first. ``last``: of the loop, which may come before the end of the segment; None if both are the same."""
+        b, t = self.b, first.type
+        assert isinstance(t, DType)
         numbers, begins = [], [tuple(values)]
         loads = any(op.code is ops.load for op in body.region.ops)
         self.indices.append(first)
         for k in range(length):
-            number = b.emit(ops.add, first, b.const(k, count.type), attr="nsw")
+            number = b.emit(ops.add, first, b.const(k, t), attr="nsw")
             numbers.append(number)
             if k + 1 < length:  # past the end of the loop the last iteration is done again, from the same values: its loads are in bounds
-                self._enter(body, b.emit(ops.min_, number, last), begins[-1])
+                self._enter(body, number if last is None else b.emit(ops.min_, number, last), begins[-1])
                 self.sweep.run(body.region.ops[:-1], False)
                 following = [self.sweep.env[v] for v in body.region.results]
-                if loads:
+                if loads and last is not None:
                     goes_on = b.emit(ops.lt, number, last)
                     following = [b.emit(ops.select, goes_on, new, old) for new, old in zip(following, begins[-1])]
                 begins.append(tuple(following))
         self.indices.pop()
         results = list(adjoints)
         for number, begin in zip(reversed(numbers), reversed(begins)):
+            if last is None:
+                results = self._iteration(body, number, begin, results)
+                continue
             b.begin()
             then = b.end(self._iteration(body, number, begin, results))
             b.begin()

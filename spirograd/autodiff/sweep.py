@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.autodiff.adjoint_values import element, entries, whole
+from spirograd.autodiff.segments import Segments
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, Vec, f32, i32, i64, signed, unsigned
 from spirograd.base.loc import Loc
@@ -18,12 +19,14 @@ from spirograd.transforms.checks.space_limits import is_space_check
 @dataclass(frozen=True, slots=True)
 class Recording:
     """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its loop-carried values, ``count`` of iterations if it is a
-    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry."""
+    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: it
+    is the whole loop, which begins with what the loop is given."""
 
     loop: Op
     tapes: tuple[TapeRef, ...]
     count: Op | None = None
     segment: int = 1
+    in_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Sweep:
 
     ``record``: save the loop-carried values of the loops that stand directly in the region, at the start of each iteration. Effects on
     outer memory, prints and checks are left out, except for checks of the sizes of index spaces, which bound loops of the reverse too.
+    ``bounds``: the most iterations of loops, where the primal is made such that they have no more.
     Effects on temporaries stay while ``fresh`` (the first sweep over the body of the kernel): they are private to a launch, but must not be
     done twice.
     """
@@ -68,16 +72,18 @@ class Sweep:
         self,
         b: Builder,
         returns: Sequence[TempRef],
-        segment_length: Callable[[Op], int],
+        segments: Segments,
         states: Mapping[Op, str],
         counter: Counter,
         nest: Callable[[Op], Nest | None],
+        bounds: Mapping[Op, int],
     ) -> None:
         self.b = b
         self.states = states
         self.counter = counter
-        self.segment_length = segment_length
+        self.segments = segments
         self.nest = nest
+        self.bounds = bounds
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
         self.tapes: dict[TapeRef, Op] = {}  # tape -> the primal value, a parameter
@@ -111,16 +117,16 @@ class Sweep:
                 self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc))
 
     def load(self, op: Op, record: bool) -> None:
-        ref, state = op.attr, self.states.get(op, "")
+        ref, state = op.attr, self.states.get(op.primal or op, "")
         if isinstance(ref, TempRef):
             state = "" if self.fresh else state or "late"
         if state:
-            self.env[op] = self.b.append(Op(ops.load, op.type, self.args(op), replace(ref, state=state), (), op.loc, op))
+            self.env[op] = self.b.append(Op(ops.load, op.type, self.args(op), replace(ref, state=state), (), op.loc, op.primal or op))
         else:
             self.clone(op)
 
     def clone(self, op: Op) -> None:
-        self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
+        self.env[op] = self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op.primal or op))
 
     def region(self, region: Region) -> Region:
         """A copy of the region of a loop, nothing recorded in it."""
@@ -144,7 +150,7 @@ class Sweep:
             assert isinstance(op.type, DType)
             self.lost += 1
             old = TempRef(f"old{self.lost}", op.type, kind=TempKind.OLD_VALUE, number=self.lost)
-            self.env[op] = self.b.append(Op(ops.load, op.type, (), old, (), op.loc, op))
+            self.env[op] = self.b.append(Op(ops.load, op.type, (), old, (), op.loc, op.primal or op))
 
     # --- control ---------------------------------------------------------------------------------------------------------
 
@@ -207,9 +213,12 @@ class Sweep:
             self.checks = True
         elif not record or op.attr.parallel or not carried:
             region = self.region(op.regions[0])
+        elif count := self.segments.in_one(op):
+            self.recordings[op] = Recording(op, (), None, count, in_one=True)
+            region = self.region(op.regions[0])
         else:
-            recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segment_length(op))
-            self.require_entries(trip_count(self.b, begin, end), recording)
+            recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segments.of(op))
+            self.require_entries(self.bound(op) or trip_count(self.b, begin, end), recording)
             region = self.recording(op.regions[0], recording, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
         self.b.loc = op.loc
         attr = op.attr if self.b.depth == 1 else LoopAttr(name=op.attr.name)
@@ -226,14 +235,14 @@ class Sweep:
         self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
         self.run(op.regions[0].ops[:-1], False)
         condition = self.b.end([self.env[op.regions[0].results[0]]])
-        recording = Recording(op, tapes, None, self.segment_length(op))
+        recording = Recording(op, tapes, None, self.segments.of(op))
         body = self.recording(op.regions[1], recording, lambda params: params[-1], counted=True)
         self.b.loc = op.loc
         loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))
         count = self.b.emit(ops.result, loop, attr=len(initial) - 1, type=self.counter.dtype)
         self.env[op] = loop
         self.recordings[op] = replace(recording, count=count)
-        self.require_entries(count, recording)
+        self.require_entries(self.bound(op) or count, recording)
 
     def recording(self, region: Region, recording: Recording, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
         """A copy of the body of a loop that saves its loop-carried values first. ``counted``: the number of the iteration is one, too."""
@@ -281,6 +290,11 @@ class Sweep:
         for tape, value in zip(tapes, values):
             for k, part in enumerate(entries(b, self.env[value])):
                 b.store(tape, entry, b.const(k), to_saved(b, part))
+
+    def bound(self, loop: Op) -> Op | None:
+        """The most iterations of a loop of the primal; None if it may have any number."""
+        most = self.bounds.get(loop)
+        return None if most is None else self.b.const(most)
 
     def require_entries(self, count: Op, recording: Recording) -> None:
         """Raise the capacity of the tapes of a loop to what ``count`` iterations take; see `sizing`."""

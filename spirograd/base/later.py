@@ -10,6 +10,14 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.near_names import NoAttribute
 
 
+class _NoAttribute(SpirogradUnsupportedError, AttributeError):
+    """Raised for attributes of stand-ins. `hasattr` is False for them: `pickle` asks every module for the names that it looks for."""
+
+
+_NoAttribute.__name__ = _NoAttribute.__qualname__ = SpirogradUnsupportedError.__name__
+_NoAttribute.__module__ = SpirogradUnsupportedError.__module__
+
+
 class Later:
     """Stands for ``name``. Calling it, taking an attribute of it, deriving from it: SpirogradUnsupportedError with ``reason``.
 
@@ -23,8 +31,8 @@ class Later:
         self.__doc__ = f"`{name}` is not in this version: {reason}"
         self._reason = reason
 
-    def _refuse(self, name: str) -> NoReturn:
-        raise SpirogradUnsupportedError(f"`{name}` is not supported in this version of spirograd", None, self._reason)
+    def _refuse(self, name: str, error: type[SpirogradUnsupportedError] = SpirogradUnsupportedError) -> NoReturn:
+        raise error(f"`{name}` is not supported in this version of spirograd", None, self._reason)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse(self.__name__)
@@ -32,7 +40,7 @@ class Later:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        self._refuse(f"{self.__name__}.{name}")
+        self._refuse(f"{self.__name__}.{name}", _NoAttribute)
 
     def __instancecheck__(self, instance: Any) -> bool:
         return False

@@ -28,6 +28,7 @@ def _lines(derivative: Derivative) -> Iterator[str]:
     yield from _section("adds to the gradients of", [f"{name_of(p.ref)}{_at(p.loc)}" for p in derivative.active_inputs], "nothing")
     names = names_in_sizes(derivative)
     yield from _section("records", [f"{_record(r)}; {_capacity(r, derivative, names)}" for r in derivative.records], "nothing")
+    yield from _section("has nested checkpoints", list(_nests(derivative)))
     again = [f"{counted(count, 'operation')}{_of_loop(loop)}" for loop, count in derivative.recomputed]
     yield from _section("runs again", again)
     saving = derivative.saving
@@ -51,9 +52,22 @@ def _record(record: Record) -> str:
     return f"{record.what}{_of_loop(record.loop)}: {counted(record.bytes, 'byte')} {per}, {record.why}"
 
 
+def _nests(derivative: Derivative) -> Iterator[str]:
+    """The loops with nested checkpoints."""
+    if derivative.nesting is None:
+        return
+    for number, level in derivative.nesting.levels:
+        loop = next((record.loop for record in derivative.records if record.number == number), None)
+        spans = [f"{derivative.nesting.length**k:,}" for k in range(level - 1, 0, -1)]
+        every = " and ".join([", ".join(spans[:-1]), spans[-1]]) if len(spans) > 1 else spans[0]
+        yield f"the loop at {loop}: {level} levels, with checkpoints every {every} iterations"
+
+
 def _capacity(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
     """The capacity of a tape, and how it is found."""
     size, capacity = record.entries, derivative.capacities[record.tape.capacity]
+    if record.most is not None:
+        return f"at most {counted(int(size), 'entry', 'entries')} at a time" if isinstance(size, int) else "few entries at a time"
     what = "iterations" if record.every == 1 else "entries"
     if capacity is None:
         return f"{what} are counted before the launch" if size is None else f"{what}: {count_text(size, names)}, counted before the launch"

@@ -86,7 +86,7 @@ class Gradient(Staged, NearNames):
             session, specialization, _ = self.kernel.specialized(args, kwargs)
             self.of(session, specialization)
         assert self._last is not None
-        return explained(self._last.label, self._last.primal.kernel.loc, self._last.derivative)
+        return explained(self._last.label, self._last.primal.kernel.loc, self._last.last_derivative)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
         """The memory that a launch with these arguments would need now for the tapes of its loops: entries, bytes and thread slots of each.
@@ -104,7 +104,7 @@ class Gradient(Staged, NearNames):
         return 0 if self._last is None else self._last.tape_bytes
 
     def _compiled_last(self) -> KernelIR | None:
-        return None if self._last is None else self._last.derivative.kernel
+        return None if self._last is None else self._last.last_derivative.kernel
 
     def _label(self) -> str:
         return f"the gradient of kernel `{self.kernel.function.__name__}`"

@@ -10,7 +10,7 @@ import numpy as np
 
 from spirograd.base.artifact import TapeSizing
 from spirograd.base.dtypes import storage
-from spirograd.base.errors import OutOfDeviceMemory, render
+from spirograd.base.errors import render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Element
@@ -37,6 +37,25 @@ class Forecast:
     budget: int
 
 
+@dataclass(frozen=True, slots=True)
+class GrowingTapes:
+    """The limit of tapes that grow as they are written (the interpreter's): ``budget`` in bytes; ``tapes``: the name of each, the bytes of
+    an entry, the number of its capacity."""
+
+    budget: int
+    tapes: tuple[tuple[str, int, int], ...]
+
+    def error(self, kernel: str, entries: Sequence[int]) -> TapesTooLarge | None:
+        """What to raise if tapes with so many ``entries``, by number of the capacity, exceed the limit."""
+        each = [(entry * entries[number], name) for name, entry, number in self.tapes]
+        nbytes = sum(size for size, _ in each)
+        if nbytes <= self.budget:
+            return None
+        largest, name = max(each)
+        message = f"the tapes of {kernel} need {nbytes:,} bytes, and may have {self.budget:,}: {largest:,} alone for one of this loop"
+        return TapesTooLarge(message, name, self.budget / nbytes)
+
+
 class DerivativePlan:
     """A derivative ready to launch. ``main`` is its launch plan, ``sizing`` those of the kernels that count iterations, none if the host
     knows them all.
@@ -44,12 +63,18 @@ class DerivativePlan:
     Sizes that nothing has changed are used again: see `Freshness`. Devices that run on their own keep what they count to themselves, so
     that launches do not wait; the host hears of it later, and gives the next launch as much memory. Only the first launch waits, and those
     that could find too little memory because one thread slot takes a large part of it.
+
+    ``growing``: the limit of tapes that grow as they are written, see `GrowingTapes`; None if there is none.
     """
 
-    def __init__(self, launcher: Launcher, tapes: TapeSizing, main: LaunchPlan, sizing: Sequence[LaunchPlan]) -> None:
+    def __init__(
+        self, launcher: Launcher, tapes: TapeSizing, main: LaunchPlan, sizing: Sequence[LaunchPlan], growing: GrowingTapes | None = None
+    ) -> None:
         self.compiled = main.compiled
         self.main = main
         self.sizing = tuple(sizing)
+        self.ample = False  # see `TapeSizes`
+        self.growing = growing
         self.capacities: tuple[int, ...] = ()  # by number: of the last launch, as far as the host knows
         self._sized = TapeSizes()  # what the host found last
         self._launcher = launcher
@@ -84,6 +109,7 @@ class DerivativePlan:
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
         if not self._sizes or not self.compiled.tapes:
+            self._check_growing(scalars, arrays, trees, drawn)
             self.main.launch(scalars, arrays, trees, drawn=drawn)
             return
         self.main.check_spaces(scalars, arrays)  # before their iterations are counted
@@ -164,8 +190,9 @@ class DerivativePlan:
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None
     ) -> Forecast | None:
         """What a launch with these arguments would need for its tapes, found in the same way but without launching it; None if it has
-        none. Waits if iterations have to be counted. Raises OutOfDeviceMemory if there is no room for the tapes."""
+        none. Waits if iterations have to be counted. Raises TapesTooLarge if there is no room for the tapes."""
         if not self._sizes or not self.compiled.tapes:
+            self._check_growing(scalars, arrays, trees, drawn)
             return None
         with self._launcher.lock:
             heap = self._launcher.tapes
@@ -177,16 +204,26 @@ class DerivativePlan:
             else:
                 entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
             try:
-                heap_plan = self.main.plan_tapes(scalars, arrays, entries)
+                heap_plan = self.main.plan_tapes(scalars, arrays, TapeSizes(entries, ample=self.ample))
             except TapesTooLarge as error:
                 raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
             return Forecast(heap_plan, entries, ways, heap.nbytes, heap.byte_limit)
 
-    def _located(self, error: TapesTooLarge) -> OutOfDeviceMemory:
+    def _located(self, error: TapesTooLarge) -> TapesTooLarge:
         """``error`` with the line of the loop."""
         hint = "run fewer iterations of it, or of the loop around it, in one launch"
-        return OutOfDeviceMemory(render(error.message, self._loops.get(error.tape), hint))
+        return TapesTooLarge(render(error.message, self._loops.get(error.tape), hint), error.tape, error.share)
+
+    def _check_growing(
+        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
+    ) -> None:
+        """Raise TapesTooLarge if tapes that grow would exceed their limit."""
+        if self.growing is not None and self._sizes:
+            self.capacities = self._find(scalars, arrays, trees, drawn)
+            error = self.growing.error(self.compiled.name, self.capacities)
+            if error is not None:
+                raise self._located(error)
 
     def _forget(self) -> None:
         self._epoch = self._launcher.tapes.epoch
@@ -201,7 +238,8 @@ class DerivativePlan:
     ) -> None:
         if resized:
             self.capacities = self._find(scalars, arrays, trees, drawn)
-            self._sized = TapeSizes(self._with_room(self.capacities))
+        if resized or self._sized.ample is not self.ample:
+            self._sized = TapeSizes(self._with_room(self.capacities), ample=self.ample)
         self._launcher.tapes.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
         self.main.launch(scalars, arrays, trees, self._sized, drawn)
 
@@ -213,6 +251,7 @@ class DerivativePlan:
     def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
         found = self._evaluated(scalars, arrays, trees, [0] * len(self._sizes))
         for plan, numbers in zip(self.sizing, self._numbers):
+            self.capacities = tuple(found)  # for whom this fails
             for k, count in zip(numbers, plan.launch(scalars, arrays, trees, TapeSizes(self._with_room(found)), drawn) or ()):
                 found[k] = int(count)
         return tuple(found)
@@ -252,14 +291,15 @@ class DerivativePlan:
             if plan is self.main and not self._certain and self._readback is None:
                 self._readback = self._start_readback()  # one readback at a time: more would cost time and give little information
                 self._outdated = False
-            sizes = TapeSizes(self.capacities, resized, self._certain or not self._slot_size_unknown)
+            ample = self.ample and plan is self.main
+            sizes = TapeSizes(self.capacities, resized, self._certain or not self._slot_size_unknown, ample)
             try:
                 plan.launch(scalars, arrays, trees, sizes, drawn)
             except TapesTooLarge:
                 if sizes.certain:
                     raise
                 self._stall_for_sizes()  # it may be an earlier launch that needed so much
-                plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain), drawn)
+                plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain, ample), drawn)
             if heap.reports and plan.last_heap_plan is not None:
                 heap.report(plan.compiled, plan.last_heap_plan, self._start_readback())
             if plan is not self.main:

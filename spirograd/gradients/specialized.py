@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from spirograd.autodiff.access_rule import checking
 from spirograd.autodiff.derivative import Derivative, Residual
 from spirograd.autodiff.differentiate import differentiate
+from spirograd.autodiff.nesting import Nesting
 from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.records import replace
@@ -19,7 +20,8 @@ from spirograd.base.targets import Generator
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
-from spirograd.gradients.plan import DerivativePlan
+from spirograd.gradients.nested_checkpoints import NestedCheckpoints, Planned
+from spirograd.gradients.plan import DerivativePlan, GrowingTapes
 from spirograd.gradients.shared_arrays import refuse_shared
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
@@ -32,6 +34,7 @@ from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
 from spirograd.runtime import graph_recording
 from spirograd.runtime.launcher import LaunchPlan
+from spirograd.runtime.tape_heap import TapesTooLarge
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
@@ -47,9 +50,25 @@ UNFOLLOWED = object()  # the adjoint of a result that nothing else depends on
 logger = logging.getLogger("spirograd")
 
 
-def derive(session: Session, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None]) -> Derivative:
+def derive(
+    session: Session, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None], nesting: Nesting | None = None
+) -> Derivative:
     """`differentiate` for the device and the options of a session."""
-    return differentiate(kernel, mode, shadow, session.device.caps, session.compile_options)
+    return differentiate(kernel, mode, shadow, session.device.caps, session.compile_options, nesting)
+
+
+def _planned(session: Session, derivative: Derivative) -> Planned:
+    """How to launch ``derivative``, compiled. The interpreter's tapes grow as they are written: they are sized only if there is a limit."""
+    growing, counting = None, derivative.sizing
+    if session.device.caps.target.generator is Generator.INTERPRETER:
+        budget = session.launcher.tapes.budget
+        if budget is None:
+            counting = ()
+        else:
+            growing = GrowingTapes(budget, tuple([(r.tape.name, r.bytes, r.tape.capacity) for r in derivative.records]))
+    sizing = [session.prepare(c.kernel, opt_level=1) for c in counting]
+    main = session.prepare(derivative.kernel)
+    return Planned(derivative, DerivativePlan(session.launcher, derivative.tape_sizing, main, sizing, growing))
 
 
 class SpecializedDerivative:
@@ -63,7 +82,7 @@ class SpecializedDerivative:
         with span(f"differentiate {kernel.function.__name__}", "compile"):
             self.derivative = derive(session, specialization.kernel, mode, self.shadow)
         self._session = session
-        self._plan: DerivativePlan | None = None
+        self._ways: NestedCheckpoints | None = None
         self.trees = trees_of(self.fields.values(), self)
         buffers = self.derivative.saving.buffers if self.derivative.saving is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(buffers) :]
@@ -101,7 +120,7 @@ class SpecializedDerivative:
 
     def release(self) -> None:
         """One of its field trees is gone: see `Specialization.release`."""
-        self._plan = self._saving = self._access_check = None
+        self._ways = self._saving = self._access_check = None
         self.native.forget()
         for mode, made in list(self.primal.derivatives.items()):
             if made is self:
@@ -109,18 +128,30 @@ class SpecializedDerivative:
 
     @property
     def plan(self) -> DerivativePlan:
-        """How to launch it; compiled at the first need."""
-        if self._plan is None:
-            session, derivative = self._session, self.derivative
-            grow = session.device.caps.target.generator is Generator.INTERPRETER  # its tapes, as they are written
-            sizing = [] if grow else [session.prepare(c.kernel, opt_level=1) for c in derivative.sizing]
-            self._plan = DerivativePlan(session.launcher, derivative.tape_sizing, session.prepare(derivative.kernel), sizing)
-        return self._plan
+        """How to launch it without nested checkpoints; compiled at the first need."""
+        return self.ways.plain.plan
+
+    @property
+    def ways(self) -> NestedCheckpoints:
+        """The ways to launch it, compiled when they are needed."""
+        if self._ways is None:
+            nested = self._nested if self.role == "grad" and self.derivative.records else None
+            self._ways = NestedCheckpoints(_planned(self._session, self.derivative), nested)
+        return self._ways
+
+    def _nested(self, nesting: Nesting) -> Planned:
+        with span(f"differentiate {self.label} with nested checkpoints", "compile"):
+            return _planned(self._session, derive(self._session, self.primal.kernel, "reverse", self.shadow, nesting))
+
+    @property
+    def last_derivative(self) -> Derivative:
+        """The derivative that was launched last, which may have nested checkpoints."""
+        return self.derivative if self._ways is None else self._ways.last.derivative
 
     @property
     def tape_bytes(self) -> int:
         """Bytes of the tapes of its last launch; 0 before the first."""
-        return 0 if self._plan is None else self._plan.tape_bytes
+        return 0 if self._ways is None else self._ways.last.plan.tape_bytes
 
     def needs_replay(self) -> bool:
         """Whether the kernel overwrites what this reads, and the session takes memory as it is now for what it was before the kernel."""
@@ -194,8 +225,15 @@ class SpecializedDerivative:
             refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
-        plan = self._plan or self.plan
-        plan.launch(packer.scalars, packer.arrays, self.trees, number)
+        ways = self._ways or self.ways
+        way = ways.current
+        try:
+            way.plan.launch(packer.scalars, packer.arrays, self.trees, number)
+        except TapesTooLarge as error:
+            way, _ = ways.fitting(error, lambda plan: plan.launch(packer.scalars, packer.arrays, self.trees, number))
+        if way is not ways.plain or way is not ways.last:
+            ways.launched(way)
+        plan = way.plan
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
@@ -209,7 +247,7 @@ class SpecializedDerivative:
                 into.keep_arrays()
             steps(into)
 
-        self.native.prepare(self.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+        self.native.prepare(self.ways.last.plan, self.trees, args, (packer.scalars, packer.arrays), record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its tapes. Arguments as of `launch`."""
@@ -217,8 +255,12 @@ class SpecializedDerivative:
             self.check_bare()
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
-        forecast = self.plan.plan(packer.scalars, packer.arrays, self.trees, number)
-        return memory_plan(self.label, self.derivative, self.plan.compiled, forecast)
+        way = self.ways.current
+        try:
+            forecast = way.plan.plan(packer.scalars, packer.arrays, self.trees, number)
+        except TapesTooLarge as error:
+            way, forecast = self.ways.fitting(error, lambda plan: plan.plan(packer.scalars, packer.arrays, self.trees, number))
+        return memory_plan(self.label, way.derivative, way.plan.compiled, forecast)
 
     def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
         """The primal such that it checks the rule of global data access, and the memory that it has marks for; see `checking`."""

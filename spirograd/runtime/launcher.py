@@ -453,15 +453,15 @@ class LaunchPlan:
         if self._limited is not None:
             self._limited(scalars, arrays)
 
-    def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], capacities: Sequence[int]) -> HeapPlan:
+    def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], sizes: TapeSizes) -> HeapPlan:
         """How a launch of a kernel with tapes would use their heap, without touching it. Arguments as of `launch`. Raises
         OutOfDeviceMemory if there is no room for the tapes."""
         assert self._count is not None, self.compiled.name
         heap = self._launcher.tapes
         counts = self._count(scalars, arrays)
         if self._places is None:
-            return heap.plan(self.compiled, counts, capacities)
-        return heap.plan_on_device(self.compiled, counts, capacities)
+            return heap.plan(self.compiled, counts, sizes.entries, ample=sizes.ample)
+        return heap.plan_on_device(self.compiled, counts, sizes)
 
     @property
     def last_heap_plan(self) -> HeapPlan | None:
@@ -471,11 +471,11 @@ class LaunchPlan:
     def _heap_plan_for(self, counts: tuple[int | None, ...], sizes: TapeSizes) -> HeapPlan:
         """The share of the heap of a launch; that of an earlier one if it was alike."""
         heap = self._launcher.tapes
-        alike = (counts, sizes.entries, sizes.certain)
+        alike = (counts, sizes.entries, sizes.certain, sizes.ample)
         found = None if heap.reports else self._heap_plans.get((alike, heap.address, heap.nbytes))
         if found is None:
             if self._places is None:
-                plan = heap.reserve(self.compiled, counts, sizes.entries)
+                plan = heap.reserve(self.compiled, counts, sizes)
             else:
                 plan = heap.reserve_on_device(self.compiled, counts, sizes)
             found = plan, plan.words.flat(heap.address)

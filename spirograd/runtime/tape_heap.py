@@ -39,6 +39,8 @@ _CPU_SLOTS = 4096
 _CPU_MAX_SLOTS = 1 << 18
 # If memory is short, the thread slots of a task are halved, down to this number (and to whole workgroups); then the launch is refused.
 _MIN_SLOTS = 64
+# A launch has ample memory with more than this part of the thread slots that it prefers.
+_AMPLE = 64
 # Words of the heap at most: sums of two numbers of words must be indices of 31 bits.
 _MAX_WORDS = 2**30 - 4096
 # The preferred heap, in thread slots, of launches whose sizes the host learns later: bounds may grow by this factor at once.
@@ -53,12 +55,14 @@ _CPU_PREFERRED_LIMIT = 1 << 28
 
 
 class TapesTooLarge(OutOfDeviceMemory):
-    """The tapes of a launch do not fit the heap. ``message``: kernel and bytes; ``tape``: the name of the one that takes most."""
+    """The tapes of a launch do not fit the heap. ``message``: kernel and bytes; ``tape``: the name of the one that takes most; ``share``:
+    how much of the memory for all thread slots there is, from 0 to 1."""
 
-    def __init__(self, message: str, tape: str) -> None:
+    def __init__(self, message: str, tape: str, share: float) -> None:
         super().__init__(message)
         self.message = message
         self.tape = tape
+        self.share = share
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,14 @@ class TapeSizes:
     """How large the tapes of a launch must be. ``entries``: their capacities, by number of the size.
 
     Where the kernel places its tapes itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether those may be
-    others than at the last launch; ``certain``: whether ``entries`` are those.
+    others than at the last launch; ``certain``: whether ``entries`` are those. ``ample``: rather raise TapesTooLarge than have only a small
+    part of the thread slots.
     """
 
     entries: tuple[int, ...] = ()
     resized: bool = True
     certain: bool = True
+    ample: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,7 @@ class TapeHeap:
     def __init__(self, device: Device, memory: Memory, budget: int | None = None) -> None:
         self.device = device
         self.memory = memory
+        self.budget = budget
         self.byte_limit = min(device.caps.max_allocation, 4 * _MAX_WORDS, budget or 1 << 62)
         self.sized: Counter[str] = Counter()
         self.epoch = 0
@@ -147,13 +154,13 @@ class TapeHeap:
 
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
-    def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
+    def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
         """Lay out the tapes of a launch, and allocate the heap for them. ``counts``: iterations of each task, None where only the device
-        knows; ``capacities``: entries of tapes, by number.
+        knows.
 
         Raises TapesTooLarge if not even few thread slots fit.
         """
-        plan = self._allocate_for(lambda byte_limit: self.plan(kernel, counts, capacities, byte_limit=byte_limit))
+        plan = self._allocate_for(lambda byte_limit: self.plan(kernel, counts, sizes.entries, byte_limit=byte_limit, ample=sizes.ample))
         self.report(kernel, plan, None)
         return plan
 
@@ -164,19 +171,25 @@ class TapeHeap:
         capacities: Sequence[int],
         slot_limit: int = 0,
         byte_limit: int | None = None,
+        ample: bool = False,
     ) -> HeapPlan:
-        """As `reserve`, without touching the heap. ``slot_limit``: thread slots of a task at most, 0 for the preferred number;
-        ``byte_limit``: bytes at most, None for the limit of the heap."""
+        """As `reserve`, without touching the heap. ``capacities``: entries of tapes, by number; ``slot_limit``: thread slots of a task at
+        most, 0 for the preferred number; ``byte_limit``: bytes at most, None for the limit of the heap; ``ample``: see `TapeSizes`."""
         byte_limit = self.byte_limit if byte_limit is None else byte_limit
         entries = _entries(capacities)
+        most, fewest = 0, 1 if kernel.target.slots_by_thread else _MIN_SLOTS
         while True:
             plan = self._place(kernel, counts, entries, slot_limit)
             if plan.nbytes <= byte_limit:
                 return plan
+            if not most:
+                most = plan.nbytes
             slots = max([share.slots for share in plan.shares if share.task is not None], default=0)
+            if ample:
+                fewest, ample = max(fewest, slots // _AMPLE), False
             slot_limit = min(slot_limit or slots, slots)  # there may be more thread slots than that: workgroups are whole
-            if slot_limit <= (1 if kernel.target.slots_by_thread else _MIN_SLOTS):
-                raise _too_large(kernel, plan, entries, byte_limit)
+            if slot_limit <= fewest:
+                raise _too_large(kernel, plan, entries, byte_limit, most)
             slot_limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _place(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], slot_limit: int) -> HeapPlan:
@@ -241,7 +254,7 @@ class TapeHeap:
         """
         capacities = sizes.entries
         invocations, slot_limit = self._invocations(kernel, counts, sizes)
-        byte_limit = self.byte_limit
+        byte_limit, ample = self.byte_limit, sizes.ample and sizes.certain and UNKNOWN not in capacities
         preferred: Callable[[HeapPlan], int] = self._preferred
         if UNKNOWN in capacities:
             # The number of thread slots is not known yet, and may be small: allocate a moderate heap, and grow it once the number is known.
@@ -249,15 +262,16 @@ class TapeHeap:
                 byte_limit = max(_PREFERRED_HEAP, self.plan(kernel, invocations, capacities, _MIN_SLOTS).nbytes)
             preferred = self._preferred_unknown
         plan = self._allocate_for(
-            lambda available: self.plan(kernel, invocations, capacities, slot_limit, min(available, byte_limit)), preferred
+            lambda available: self.plan(kernel, invocations, capacities, slot_limit, min(available, byte_limit), ample), preferred
         )
         words = TapeWords(heap_words=(self.words,), slots=_slots_of_tasks(kernel, counts, invocations))
         return HeapPlan(words, invocations, plan.shares, plan.nbytes)
 
-    def plan_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], capacities: Sequence[int]) -> HeapPlan:
+    def plan_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
         """How a launch with these capacities would lay out its tapes after `reserve_on_device`, without touching the heap."""
-        invocations, slot_limit = self._invocations(kernel, counts, TapeSizes(tuple(capacities)))
-        plan = self.plan(kernel, invocations, capacities, slot_limit)
+        capacities = sizes.entries
+        invocations, slot_limit = self._invocations(kernel, counts, sizes)
+        plan = self.plan(kernel, invocations, capacities, slot_limit, ample=sizes.ample)
         heap_words = min(self._size_for(plan.nbytes, self._preferred(plan)) // 4, _MAX_WORDS)
         words = TapeWords(heap_words=(heap_words,), slots=_slots_of_tasks(kernel, counts, invocations))
         return self.resolve(kernel, HeapPlan(words, invocations, (), 0), capacities)
@@ -371,7 +385,7 @@ class TapeHeap:
                     )
 
 
-def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], byte_limit: int) -> TapesTooLarge:
+def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], byte_limit: int, most: int) -> TapesTooLarge:
     slots = {(share.task, share.guard): share.slots for share in plan.shares}
     each = [(4 * tape.words * entries[tape.capacity] * slots[tape.task, tape.guard], tape) for tape in kernel.tapes]
     nbytes, tape = max(each, key=itemgetter(0))
@@ -380,6 +394,7 @@ def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], b
         f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {byte_limit:,}: {nbytes:,} alone for one of this "
         f"loop, with {held} in each of {counted(slots[tape.task, tape.guard], 'thread slot')}",
         tape.name,
+        byte_limit / most,
     )
 
 

@@ -9,6 +9,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 PACK = sg.types.argpack(
     a=sg.f32, n=sg.i32, v=sg.math.vec2, x=sg.types.NDArray[sg.f32, 1], inner=sg.types.argpack(s=sg.types.struct(k=sg.i32, w=sg.f32))
 )

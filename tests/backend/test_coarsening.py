@@ -55,6 +55,7 @@ def takes_turns(width: int, left: int, t: Any) -> bool:
     return TYPES[(WIDTHS.index(width) + LEFTS.index(left)) % len(TYPES)] is t
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(("width", "left", "t"), by_day(itertools.product(WIDTHS, LEFTS, TYPES), takes_turns), ids=str)
 def test_stencils(width: int, t: Any, left: int, in_a_row: bool) -> None:
     """Rows of any width, from any column on."""

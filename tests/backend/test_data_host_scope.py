@@ -7,7 +7,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 
 HAS_COPY = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 VALUES = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

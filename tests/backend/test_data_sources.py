@@ -10,7 +10,7 @@ from backend.batch import define
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 
 vec2 = sg.types.vector(2, sg.f32)
 

@@ -6,6 +6,7 @@ import pytest
 import spirograd as sg
 
 pytestmark = [
+    pytest.mark.vulkan_or_wgpu,
     pytest.mark.usefixtures("session"),
     pytest.mark.parametrize("backend", [sg.Backend.FIELD, sg.Backend.NDARRAY], ids=["field", "ndarray"]),
 ]

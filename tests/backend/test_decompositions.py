@@ -10,6 +10,8 @@ from cases import by_day
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = np.ndarray[Any, Any]
 
 
@@ -40,7 +42,6 @@ def check(t: Any, size: Array, *pairs: tuple[Array, Array]) -> None:
         assert (error / size).max() < 60 * np.finfo(t.np).eps
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t,scale", [(t, scale) for scale in (1.0, 1e-30, 1e30) for t in (sg.f32, sg.f64)], ids=str)
 @pytest.mark.parametrize("n", [2, 3])
 def test_singular_values(arch: str, n: int, t: Any, scale: float) -> None:
@@ -71,7 +72,6 @@ def test_singular_values(arch: str, n: int, t: Any, scale: float) -> None:
         assert (values >= 0).all()
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t,scale", [(t, scale) for scale in (1.0, 1e-30, 1e30) for t in (sg.f32, sg.f64)], ids=str)
 @pytest.mark.parametrize("n", by_day([1, 2, 3, 4, 5, 6], lambda n: n in (1, 3, 6)))
 def test_symmetric_matrices(arch: str, n: int, t: Any, scale: float) -> None:
@@ -98,7 +98,6 @@ def test_symmetric_matrices(arch: str, n: int, t: Any, scale: float) -> None:
     check(t, np.ones(len(data)), (q_ @ transposed(q_), np.broadcast_to(np.eye(n), q_.shape)))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t,scale", [(t, scale) for scale in (1.0, 1e-30, 1e30) for t in (sg.f32, sg.f64)], ids=str)
 def test_eig(arch: str, t: Any, scale: float) -> None:
     sg.init(arch=arch, default_fp=t)
@@ -134,7 +133,6 @@ def test_eig_as_the_family_has_it() -> None:
     sg.reset()
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
 @pytest.mark.parametrize("n", by_day([1, 2, 3, 4, 5, 6], lambda n: n in (1, 3, 6)))
 def test_solve(arch: str, n: int, t: Any) -> None:
@@ -158,7 +156,6 @@ def test_solve(arch: str, n: int, t: Any) -> None:
     assert (error / np.linalg.cond(data)).max() < 10 * np.finfo(t.np).eps
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("n", by_day([1, 2, 3, 4, 5, 6, 7, 8], lambda n: n in (3, 4, 5, 8)))
 def test_inverse_and_determinant(arch: str, n: int) -> None:
     sg.init(arch=arch)
@@ -184,7 +181,6 @@ def test_inverse_and_determinant(arch: str, n: int) -> None:
     assert (np.abs(b.to_numpy() - np.linalg.inv(exact)) / bound).max() < 1e-6
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_inverses_of_every_scale(arch: str, n: int) -> None:
     """Products of entries would be lost, or infinite: 1e-15 to the fourth power is. Rows may differ in size, too."""

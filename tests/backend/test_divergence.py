@@ -10,7 +10,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.optimized]
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session"), pytest.mark.optimized]
 SIZES = [1, 15, 16, 37, 300]
 vec = sg.types.ndarray(sg.f32, 1)
 ints = sg.types.ndarray(sg.i32, 1)
@@ -239,7 +239,6 @@ def test_break_and_continue() -> None:
         np.testing.assert_array_equal(last, ends)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("share", [0.0, 0.04, 0.5, 1.0])
 @pytest.mark.parametrize("t", [sg.i32, sg.f32], ids=str)
 def test_guarded_loops(arch: str, share: float, t) -> None:
@@ -322,7 +321,6 @@ def test_branches_with_effects() -> None:
         np.testing.assert_array_equal(counts, told)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("guarded", [False, True])
 def test_gradients(n: int, guarded: bool) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 NORMAL = {sg.f16: 12, sg.f32: 120, sg.f64: 1000}
 
 

@@ -14,7 +14,7 @@ from fuzz.run import load
 
 import spirograd as sg
 
-pytestmark = pytest.mark.archs(*ARCHS)
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.archs(*ARCHS)]
 
 FIELDS = {"x": "f32", "y": "f32", "z": "f32", "a": "i32", "b": "i32"}
 INDICES = ("i", "i", "i", "n - 1 - i", "i ^ 1", "(i + 1) % n", "i // 2", "p[i]")
@@ -81,7 +81,6 @@ def outcome(source: str, n: int, arch: str, **options: Any) -> tuple[list[Any], 
     return memory, tasks(kernel) if arch != "interpreter" else 0
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("seed", seeds(6, 60))
 def test_random_programs(arch: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fusion on, off, and on for disjoint memory only: the same bits. The interpreter, which never fuses, gives the numbers."""
@@ -112,7 +111,6 @@ def test_random_programs_with_effects(arch: str, seed: int, monkeypatch: pytest.
     assert found[0][2] <= found[2][2] <= found[1][2]
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_random_chains(arch: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -11,6 +11,8 @@ import pytest
 import spirograd as sg
 from spirograd import algorithms
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = np.ndarray[Any, Any]
 
 
@@ -52,7 +54,6 @@ def close(found: Any, wanted: Array) -> None:
     np.testing.assert_allclose(found.to_numpy(), wanted, rtol=2e-5, atol=2e-5 * (1 + np.abs(wanted).max()))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
 @pytest.mark.parametrize("n", [1, 2, 41])
 def test_scans(arch: str, n: int, make: Any) -> None:
@@ -100,7 +101,6 @@ def weighted_finite(y: Array) -> float:
     return float(np.sum(np.arange(1, len(y) + 1) * np.where(finite, y, 0) ** 2))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("op", ["min", "max", "mul"])
 @pytest.mark.parametrize("n", [1, 2, 67, 300])
 def test_other_scans(arch: str, op: str, n: int) -> None:
@@ -129,7 +129,6 @@ def test_other_scans(arch: str, op: str, n: int) -> None:
                 np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=2e-3, atol=2e-4 * (1 + np.abs(wanted).max()))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("op", ["min", "max", "mul"])
 @pytest.mark.parametrize("n", [1, 5, 300])
 def test_other_reductions(arch: str, op: str, n: int) -> None:
@@ -145,7 +144,6 @@ def test_other_reductions(arch: str, op: str, n: int) -> None:
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_of_equal_elements_the_first_gets_the_gradient(arch: str) -> None:
     n = 200
     x, y, loss, total = vector(n, sg.field), vector(n, sg.field), sg.field(sg.f32, (), needs_grad=True), vector((), sg.field)
@@ -190,7 +188,6 @@ def test_long_scan(arch: str) -> None:
     np.testing.assert_allclose(x.grad.to_numpy(), wanted, atol=2e-6)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
 @pytest.mark.parametrize("n", [1, 2, 41])
 def test_sort(arch: str, n: int, make: Any) -> None:

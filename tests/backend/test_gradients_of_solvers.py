@@ -12,6 +12,8 @@ import pytest
 import spirograd as sg
 from spirograd.linalg import LinearOperator, MatrixFreeBICGSTAB, MatrixFreeCG, SparseCG, SparseMatrix, SparseMatrixBuilder, SparseSolver
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = np.ndarray[Any, Any]
 N = 11
 WEIGHTS = np.arange(1, N + 1)
@@ -58,7 +60,6 @@ def memory(make: Any) -> tuple[list[Any], Any, Array]:
     return [x, b, u], sg.field(sg.f32, (), needs_grad=True), data
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
 def test_conjugate_gradients(arch: str, make: Any) -> None:
     """Also of what the operator reads, as it was then."""
@@ -113,7 +114,6 @@ def matrix(a: Array) -> SparseMatrix:
 
 
 @pytest.mark.needs("scipy")
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("kind", ["LLT", "LDLT", "LU"])
 def test_direct_solves(arch: str, kind: str) -> None:
     a = chain() + (np.diag(np.arange(N - 1) / 9, k=1) if kind == "LU" else 0)
@@ -193,7 +193,6 @@ def test_refusals(arch: str) -> None:
             run()
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("make", [sg.field, sg.ndarray], ids=["field", "ndarray"])
 def test_bicgstab(arch: str, make: Any) -> None:
     """The transposed matrix is the derivative of the product, whatever the kernel reads at other indices."""

@@ -6,7 +6,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 
 
 def test_a_variable_assigned_once_by_static_stays_known():

@@ -9,7 +9,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.optimized
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.optimized]
 
 DEPTH = 300
 LEVELS = 70  # that every driver in use here compiles

@@ -47,6 +47,7 @@ def visits(x: Any) -> list[list[int]]:
     return [np.flatnonzero(row).tolist() for row in seen]
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("chunk", [4, None])
 def test_append_length_and_loops(session: Any, chunk: int | None) -> None:
     x, node = make(chunk)
@@ -113,6 +114,7 @@ def test_appends_of_all_invocations(session: Any) -> None:
         assert length(0) == 0
 
 
+@pytest.mark.vulkan_or_wgpu
 def test_structs_vectors_and_several_fields(session: Any) -> None:
     element = sg.types.struct(a=sg.i32, v=sg.types.vector(2, sg.f32))
     s, a, b = element.field(), sg.field(sg.i32), sg.field(sg.i32)
@@ -139,6 +141,7 @@ def test_structs_vectors_and_several_fields(session: Any) -> None:
         one_value()
 
 
+@pytest.mark.vulkan_or_wgpu
 def test_lists_in_lists_and_cells_below(session: Any) -> None:
     x, y = sg.field(sg.i32), sg.field(sg.i32)
     sg.root.dynamic(sg.i, 16, 4).dynamic(sg.j, 3, 2).place(x, offset=(2, 0))

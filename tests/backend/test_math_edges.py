@@ -10,7 +10,7 @@ import pytest
 import spirograd as sg
 from spirograd import math as tm
 
-pytestmark = pytest.mark.optimized
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.optimized]
 
 INF, NAN = np.inf, np.nan
 FLOATS = np.array([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, -3.0, 1e9, -1e9, INF, -INF, NAN], np.float32)

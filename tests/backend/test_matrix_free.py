@@ -8,6 +8,8 @@ import pytest
 import spirograd as sg
 from spirograd.linalg import LinearOperator, MatrixFreeBICGSTAB, MatrixFreeCG
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 6
 
 
@@ -42,7 +44,6 @@ def dense(operator) -> np.ndarray:  # type: ignore[no-untyped-def]
     return np.kron(np.eye(N), 3 * np.eye(N) - 2 * np.eye(N, k=-1))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(
     ("solve", "operator", "kind"),
     [(MatrixFreeCG, laplace, sg.field), (MatrixFreeCG, laplace, sg.ndarray), (MatrixFreeBICGSTAB, shifted, sg.ndarray)],
@@ -66,7 +67,6 @@ def test_solutions(session, solve, operator, kind) -> None:  # type: ignore[no-u
     assert not x.to_numpy().any()
 
 
-@pytest.mark.vulkan_or_wgpu
 def test_how_often_python_looks_changes_nothing(session) -> None:  # type: ignore[no-untyped-def]
     """Iterations after the last one leave the solution alone: one that looks at each and one that looks now and then agree to the bit."""
     A = LinearOperator(laplace)

@@ -8,7 +8,7 @@ import pytest
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 
 
 def test_nodes_say_where_they_are() -> None:

@@ -6,6 +6,8 @@ from backend.real_functions import functions
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 
 @pytest.mark.parametrize("several", [False, True])
 def test_gradients(session, several: bool) -> None:

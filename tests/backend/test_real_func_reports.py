@@ -5,6 +5,8 @@ import pytest
 import spirograd as sg
 from spirograd.ir.text import parse, to_text
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 
 def test_errors_in_functions_have_the_chain_of_calls(session) -> None:
     @sg.real_func

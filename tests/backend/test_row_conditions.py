@@ -9,6 +9,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 SHAPES = ((7, 16), (5, 33), (1, 64), (40, 100), (3, 15))
 
 

@@ -84,6 +84,7 @@ def as_type(x: np.ndarray, t: DType) -> np.ndarray:
         return x.astype(t.np)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("a", ALL, ids=str)
 def test_arithmetic_promotes(arch: str, a: DType) -> None:
     """Each operator on each pair of types: computed in the promoted type. Devices do each pair in one order: promotion is not theirs."""

@@ -11,8 +11,8 @@ import pytest
 from . import gradients
 from .gradient_programs import write
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "20"))
-BATCH = 10
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "12"))
+BATCH = 6
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from .evaluate import TooLong
 from .programs import Program, programs
 from .shrink import shrunk
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "8"))
 
 
 @pytest.fixture(scope="module", autouse=True)

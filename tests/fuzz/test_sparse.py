@@ -15,7 +15,7 @@ from spirograd.runtime import loader
 from . import sparse, sparse_gradients, sparse_programs
 from .sparse_programs import Model
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "2"))
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))

@@ -11,6 +11,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = np.ndarray[Any, Any]
 STEP = 1e-5
 
@@ -177,7 +179,6 @@ def program(through: Any, n: int, count: int, t: Any) -> tuple[Any, Any, Any]:
     return run, a, loss
 
 
-@pytest.mark.vulkan_or_wgpu
 @on([*CASES, *LARGE], lambda case: len(case[2][0]) < 6)
 def test_gradients(arch: str, through: Any, reference: Any, matrices: list[Array]) -> None:
     t = sg.f32 if arch == "wgpu" else sg.f64
@@ -280,7 +281,6 @@ def test_scales_and_what_has_no_derivative(arch: str, scale: float) -> None:
             np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_inverses_of_every_scale(arch: str, n: int) -> None:
     """The adjoint of an inverse X is -X^T G X^T."""

@@ -158,6 +158,9 @@ def test_several_outputs_shapes_and_types():
         same(jax.jit(f)(a, pairs, jax.numpy.asarray(v)), split_by_jax(a, pairs, v))
     for transform in (lambda g: jax.jacrev(g, (0, 1)), lambda g: jax.jacfwd(g, (0, 1))):
         same(transform(lambda a, p: f(a, p, v)[0])(a, pairs), transform(lambda a, p: split_by_jax(a, p, v)[0])(a, pairs))
+    sums = [lambda a, p, g=g: (g(a, p, v)[0] ** 2).sum() for g in (f, split_by_jax)]
+    same(*(jax.grad(lambda a, p, g=g: g(a, p) + (jax.grad(g, 1)(a, p) ** 2).sum(), (0, 1))(a, pairs) for g in sums), 1e-3)
+    same(*(jax.jit(jax.hessian(g, (0, 1)))(a, pairs) for g in sums), 1e-3)
     same(sg.ad.jax_function(split, {"sums": (4,), "signs": (4, 3)})(a, pairs, v), split_by_jax(a, pairs, v))
     same(f(jax.numpy.ones((3, 4)).T * 0.75, pairs, v), split_by_jax(jax.numpy.ones((4, 3)) * 0.75, pairs, v))
 

@@ -8,6 +8,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 SHAPE = (6, 10)
 LAYOUTS = {
     "rows": lambda f, offset: sg.root.dense(sg.ij, SHAPE).place(f, offset=offset),
@@ -25,7 +27,6 @@ def each_component(v, place):
         place(v.get_scalar_field(k))
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(("primal", "gradient"), [PAIRS[k] for k in (0, 1, 4, 6, 9, 11, 14, 15)])
 def test_tape_with_layouts_that_differ(session, primal, gradient):
     x, loss = sg.field(sg.f32), sg.field(sg.f32, shape=(), needs_grad=True)

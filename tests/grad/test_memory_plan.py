@@ -124,7 +124,7 @@ def test_serial_tasks_methods_and_results() -> None:
                 v = advance(v)
             return v
 
-    for trips in (24, 80):
+    for trips in (72, 80):
         chain = Chain(trips)
         plan = chain.run.grad.memory_plan()
         (task,) = plan.tasks

@@ -269,6 +269,7 @@ def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: An
     overflow(make(memory, t), memory, by_device, make.__name__)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(("few", "many"), [(4, 64), (5, 65), (1, 17)])
 def test_numbers_are_those_of_the_program(few: int, many: int) -> None:
     """Iterations, whatever an entry of a tape stands for."""
@@ -288,6 +289,7 @@ def test_field_written_through_a_raw_pointer(make: Callable[[Any, Any], Made]) -
     overflow(make(memory, sg.f32), memory, by_pointer, make.__name__)
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("write", [by_device, by_pointer])
 def test_array_written_past_the_tracking(write: Callable[[Any, np.ndarray], bool]) -> None:
     x, y = chains(N)
@@ -385,6 +387,7 @@ def test_an_address_that_was_asked_for_is_never_stale() -> None:
         compare(run, (), x, y, trips(small(k)))
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("vulkan", "wgpu")  # which place tapes themselves
 @pytest.mark.parametrize("kind", ["parallel", "serial"])
 def test_no_slot_has_room(arch: str, kind: str) -> None:

@@ -12,7 +12,7 @@ from grad.refusals import refused
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 N = 7
 
 
@@ -183,13 +183,11 @@ OVERWRITING = [
 ]
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
 def test_overwritten_memory_is_saved_by_a_tape(case: Any) -> None:
     check(case, sg.f32)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("case", OVERWRITING, ids=lambda case: case.__name__)
 def test_overwritten_memory_is_saved_by_a_replay(case: Any) -> None:
     check_replay(case)

@@ -9,6 +9,8 @@ import pytest
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 Array = sg.types.ndarray(dtype=sg.f32, ndim=1)
 
 

@@ -15,7 +15,7 @@ from grad.check import Program, check
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 
 N = 6
 GARBAGE = 2**31 - 1
@@ -227,7 +227,6 @@ CASES = [
 ]
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_bounds(case: Any) -> None:
     check(case, sg.f32)
@@ -378,7 +377,6 @@ def test_negative_steps_and_empty_ranges_of_memory() -> None:
         compare(run, (), x, y, trips)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("t", [sg.u8, sg.i16, sg.u16, sg.u32, sg.i64, sg.u64], ids=str)
 def test_bounds_of_other_integers(t: Any) -> None:
     x, y = chains(N)

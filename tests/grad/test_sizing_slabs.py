@@ -15,6 +15,7 @@ import spirograd as sg
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]
 
 
+@pytest.mark.vulkan_or_wgpu
 def test_an_integer_tape_beside_a_float_tape_under_a_bound_of_an_array() -> None:
     """The integer decides which way the float goes; its tape is full of numbers that are denormal as floats, the other's of ones that are
     huge as integers. The two loops differ in length."""
@@ -106,6 +107,7 @@ def kind_size(integer: Any) -> int:
     return 2**8 if integer is sg.u8 else 2**62
 
 
+@pytest.mark.vulkan_or_wgpu
 def test_several_tasks_with_and_without_tapes() -> None:
     """Parallel tasks of other lengths, a serial one between them, one that has no tape; capacities of 0 on and off."""
     n, m = 300, 17
@@ -151,6 +153,7 @@ def test_several_tasks_with_and_without_tapes() -> None:
             np.testing.assert_allclose(start.grad.to_numpy(), AMPLIFIED * slope + linear, rtol=3e-3)
 
 
+@pytest.mark.vulkan_or_wgpu
 def test_loops_side_by_side_and_one_in_another() -> None:
     """Four tapes of one task: two loops in a row in an outer loop, and one after it; each is longest in another iteration."""
     n = 40
@@ -242,6 +245,7 @@ def test_two_arrays_of_other_lengths_in_one_loop(few: int, many: int) -> None:
     assert (memory == 2**31 - 1).sum() >= 4096 - few - many
 
 
+@pytest.mark.vulkan_or_wgpu
 def test_two_fields_of_other_lengths_in_one_loop() -> None:
     """As with arrays: here in the memory of one tree, where the longer one's elements follow the shorter's."""
     few, many = 5, 40

@@ -79,11 +79,13 @@ def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
 @pytest.mark.parametrize("slots", [1, 2, 5, 16, 21, 100])
 @pytest.mark.parametrize("make", [lockstep, apart], ids=lambda make: make.__name__)
 def test_fewer_before_a_launch_is_refused(arch: str, make: Any, slots: int) -> None:
-    """Down to one, with the same gradients."""
+    """Down to few, with the same gradients; then loops get nested checkpoints."""
     heap = start(ad_memory_GB=slots * 4 * 2 * TRIPS / 2**30)
     run, x, y, parts = make(130, sg.f32)
     compare(run, (TRIPS,), x, y, TRIPS * parts)
-    assert 1 <= slots_of(run, TRIPS) <= 2 * slots
+    nested = "has nested checkpoints" in run.grad.explain()
+    assert nested <= (slots == 1)
+    assert nested or 1 <= slots_of(run, TRIPS) <= 2 * slots
     assert run.grad.tape_bytes <= heap.nbytes <= heap.byte_limit
 
 
@@ -295,10 +297,11 @@ def test_small_tapes_are_not_counted(arch: str) -> None:
         for i in range(n[None]):
             v = x[i]
             for _ in range(3):
-                v = advance(v)
+                for _ in range(2):
+                    v = advance(v)
             y[i] = AMPLIFIED * v
 
     n[None] = SPACE
     sg.ad.sizings(reset=True)
-    compare(run, (), x, y, 3)
+    compare(run, (), x, y, 6)
     assert sg.ad.sizings().known == 1

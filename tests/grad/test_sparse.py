@@ -378,6 +378,7 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
 @pytest.mark.parametrize("part", [0.02, 0.6, 1.0])
 def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
@@ -412,6 +413,7 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
         assert plan.slots == on.sum() if part < 0.1 else plan.slots < on.sum()
 
 
+@pytest.mark.vulkan_or_wgpu
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
 @pytest.mark.parametrize("part", [0.02, 0.4, 1.0])
 def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: float) -> None:

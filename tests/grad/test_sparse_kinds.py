@@ -14,7 +14,7 @@ from grad.guarded import counts, masks
 
 import spirograd as sg
 
-pytestmark = pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.archs("cpu", "vulkan", "wgpu")]  # the interpreter has no heap
 
 N = 600
 MIXED = 12
@@ -109,7 +109,6 @@ class Kinds:
         assert "where its condition holds: " in str(plan)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("bounded", [False, True], ids=["all", "bounded"])
 @on_devices_with_types
 def test_floats_behind_a_condition(session: Any, t: Any, bounded: bool) -> None:

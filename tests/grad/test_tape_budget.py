@@ -93,9 +93,10 @@ def test_fewer_slots(arch: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["known", "memory"])
 def test_too_little(arch: str, kind: str) -> None:
     """The error names the kernel, the loop, and the bytes; smaller launches go on."""
-    heap = start(arch, 1 << 14)
+    budget = 64 if arch == "cpu" else 1 << 12  # bytes, which not even nested checkpoints have room in
+    heap = start(arch, budget)
     longest = 60_000
-    small = 3  # of which 256 thread slots fit
+    small = 1  # of which 256 thread slots fit
     if kind == "known":
         run, x, y = known()
         marker, many, few = "known", (longest,), (small,)
@@ -109,13 +110,13 @@ def test_too_little(arch: str, kind: str) -> None:
             started(*many)
         message = str(caught.value)
         assert "the tapes of run_grad need " in message
-        assert "may have 16,384" in message
+        assert f"may have {budget:,}" in message
         assert f"test_tape_budget.py:{line_of(marker)}" in message
         assert isinstance(caught.value, MemoryError)
     if kind == "memory":
         count.fill(small)
     compare(run, few, x, y, small)
-    assert heap.nbytes <= 1 << 14
+    assert heap.nbytes <= budget
 
 
 @pytest.mark.archs(*DEVICES)
@@ -199,10 +200,11 @@ def test_the_heap_needs_no_zeros(arch: str, kind: str) -> None:
 
 
 @pytest.mark.archs("cpu", *DEVICES)
-def test_smaller_heap_in_the_same_place(arch: str) -> None:
+def test_smaller_heap_in_the_same_place(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The heap was given up for a larger one, which there was no memory for: what was cut from it before is not used again."""
     heap = start(arch, 1 << 26)
     heap.memory = Scarce(heap.memory, 1 << 25)
+    monkeypatch.setattr("spirograd.gradients.nested_checkpoints.nestings", lambda *_: iter(()))
     (first, x, y), (second, *_), (third, u, v) = known(), known(), known()
     trips = 60_000 if arch == "cpu" else 3000  # more than a reference can follow in f32
     # Entries stand for 8 iterations on GPUs, for 2 where a CPU does their work.

@@ -56,9 +56,9 @@ def test_values_and_gradients(size, n):
 def test_torch_finds_the_operator_in_order():
     f = sg.ad.torch_op(wave, {"out": "u"}, name="spirograd_tests::checked")
     u, w = leaves(5, 3)
-    torch.library.opcheck(f, (u, w, 3, 0.5))
-    torch.library.opcheck(f, (u.detach(), w, 0, 0.5))
-    assert torch.ops.spirograd_tests.checked.default is f._opoverload
+    torch.library.opcheck(f.operator, (u, w, 3, 0.5))
+    torch.library.opcheck(f.operator, (u.detach(), w, 0, 0.5))
+    assert torch.ops.spirograd_tests.checked.default is f.operator._opoverload
 
 
 def compiled(f, seen, **options):
@@ -191,16 +191,109 @@ def test_batches_of_several_outputs():
         same([part[k] for part in found], split_by_torch(a[k], pairs, [1.0, 2.0]))
 
 
-def test_second_derivatives_are_refused_and_autocast_changes_nothing():
+def second(f, *tensors):
+    """Derivatives of a function of first derivatives."""
+    outputs = f(*tensors)
+    loss = sum((torch.sin(o) * o).sum() for o in (outputs if isinstance(outputs, tuple) else (outputs,)) if o.is_floating_point())
+    first = torch.autograd.grad(loss, tensors, create_graph=True)
+    weighted = sum((g**2 * torch.linspace(0.5, 1.5, g.numel()).reshape(g.shape)).sum() for g in first)
+    return torch.autograd.grad(loss + weighted, tensors)
+
+
+def test_second_derivatives():
+    f = sg.ad.torch_op(wave, {"out": "u"})
+    u, w = leaves(6, 2)
+    same(second(lambda a, b: f(a, b, 2, 0.5), u, w), second(lambda a, b: by_torch(a, b, 2, 0.5), u, w))
+    same(second(lambda a: f(a, w.detach(), 2, 0.5), u), second(lambda a: by_torch(a, w.detach(), 2, 0.5), u))
+    (slope,) = torch.autograd.grad(f(u, w, 2, 0.5).sum(), u, create_graph=True)  # then by the other argument
+    (right,) = torch.autograd.grad(by_torch(u, w, 2, 0.5).sum(), u, create_graph=True)
+    same(torch.autograd.grad(slope.sum(), w), torch.autograd.grad(right.sum(), w))
+    same(
+        torch.autograd.functional.hessian(lambda a, b: f(a, b, 2, 0.5).sum(), (u, w)),
+        torch.autograd.functional.hessian(lambda a, b: by_torch(a, b, 2, 0.5).sum(), (u, w)),
+    )
+
+
+def test_second_derivatives_of_several_outputs_and_of_numbers():
+    f = sg.ad.torch_op(split, {"sums": lambda a, pairs, v: a.shape[:1], "signs": "a"})
+    a, pairs = leaves((4, 3), (4, 2))
+    same(second(lambda *t: f(*t, [0.5, 2.0]), a, pairs), second(lambda *t: split_by_torch(*t, [0.5, 2.0]), a, pairs))
+
+    @sg.kernel
+    def total(a: LINE) -> sg.f32:
+        s = 0.0
+        for i in range(a.shape[0]):
+            s += a[i] ** 3
+        return s
+
+    (x,) = leaves(5)
+    same(second(sg.ad.torch_op(total), x), second(lambda t: (t**3).sum(), x))
+
+
+@pytest.mark.archs("interpreter", "cpu")  # f64
+def test_finite_differences_of_torch():
+    @sg.kernel
+    def product(x: sg.types.NDArray[sg.f64, 1], w: sg.types.NDArray[sg.f64, 1], y: sg.types.NDArray[sg.f64, 1]):
+        for i in x:
+            for k in range(w.shape[0]):
+                y[i] += sg.sin(x[i] * w[k]) * w[k]
+
+    f = sg.ad.torch_op(product, {"y": "x"})
+    x, w = (t.detach().double().requires_grad_() for t in leaves(3, 2))
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(f, (x, w), nondet_tol=1e-12)  # threads add in any order
+
+
+def test_derivatives_that_there_are_not():
     f = sg.ad.torch_op(wave, {"out": "u"})
     u, w = leaves(4, 2)
     (slope,) = torch.autograd.grad(f(u, w, 2, 0.5).sum(), u, create_graph=True)
-    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
-        slope.sum().backward()
-    with torch.autocast("cpu", torch.bfloat16):
-        same([f(u, w, 2, 0.5)], [by_torch(u, w, 2, 0.5).float()])
+    (bend,) = torch.autograd.grad(slope.sum(), u, create_graph=True)
+    with pytest.raises(sg.SpirogradRuntimeError, match="kernel `wave` has first and second derivatives, no third ones"):
+        torch.autograd.grad(bend.sum(), u)
+    plain, given = u.detach(), w.detach()
+    one = lambda t: f(t, given, 2, 0.5)  # noqa: E731
+    for forward in (
+        lambda: torch.func.jvp(one, (plain,), (plain,)),
+        lambda: torch.func.jacfwd(one)(plain),
+        lambda: torch.func.jvp(torch.func.vmap(one), (plain.repeat(2, 1),), (torch.ones(2, 4),)),
+    ):
+        with pytest.raises(sg.SpirogradUnsupportedError, match="`u` has a tangent, and the operator of kernel `wave` has no forward mode"):
+            forward()
+
+
+@sg.kernel
+def doubled(a: sg.types.NDArray, b: sg.types.NDArray):
+    for i in a:
+        b[i] = a[i] * 2
+
+
+def test_autocast_casts_nothing():
+    """Operators of torch get their tensors as they are: what autocast has made of them before is refused, unless the kernel takes it."""
+    f = sg.ad.torch_op(wave, {"out": "u"})
+    u, w = leaves(4, 2)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            found = f(u, w, 2, 0.5)
+            assert found.dtype == torch.float32
+            same([found], [by_torch(u, w, 2, 0.5).float()])
+            product = torch.ones(4, 4) @ u
+            assert product.dtype == dtype
+            name = "expected an array of f32, got f16" if dtype == torch.float16 else "tensors of torch.bfloat16 cannot be passed"
+            with pytest.raises(sg.SpirogradRuntimeTypeError, match=f"kernel `wave`: argument `u`: {name}"):
+                f(product, w, 2, 0.5)
+            same([f(product.float(), w, 2, 0.5)], [by_torch(product.float(), w, 2, 0.5)])
     with pytest.raises(sg.SpirogradRuntimeTypeError, match="expected an array of f32, got f64"):
         f(u.double(), w, 2, 0.5)
+
+
+def test_half_floats_where_the_kernel_takes_any_type(session):
+    needs.of_type("f16")
+    f = sg.ad.torch_op(doubled, {"b": "a"})
+    half = torch.tensor([0.5, 1.25, -3.0], dtype=torch.float16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = f(half)
+    assert found.dtype == torch.float16 and (found == half * 2).all()
 
 
 def test_operators_outlive_sessions(session):

@@ -14,7 +14,7 @@ from grad.unseen import KINDS, SQUARES, WEIGHTED, N, memory_of, view_of
 
 import spirograd as sg
 
-pytestmark = pytest.mark.usefixtures("session")
+pytestmark = [pytest.mark.vulkan_or_wgpu, pytest.mark.usefixtures("session")]
 S = np.linspace(0.5, 1.5, N)
 W = np.linspace(-1.0, 2.0, N)
 
@@ -49,7 +49,6 @@ def in_place_array(x: sg.types.ndarray(), factor: sg.f32):
         x[i] = factor * x[i] * x[i]
 
 
-@pytest.mark.vulkan_or_wgpu
 @KINDS
 @pytest.mark.parametrize("export", EXPORTS)
 @pytest.mark.parametrize("when", ["before the tape", "before the launch", "after the launch"])
@@ -83,7 +82,6 @@ def test_each_launch_has_its_own_values(kind: str) -> None:
     assert sum(tape.memory_report().nbytes.values()) == 4 * 4 * N  # what was overwritten, not what was handed out
 
 
-@pytest.mark.vulkan_or_wgpu
 @KINDS
 @pytest.mark.parametrize("which", [slice(None), slice(1, 3), slice(0, 0)])
 @pytest.mark.parametrize("handed", ["before", "between"])
@@ -262,7 +260,6 @@ def test_arrays_of_numpy() -> None:
     np.testing.assert_array_equal(sg.ad.hvp(run, loss, s, np.ones(N)), 6.0)
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("first", by_day(range(0, 40, 5), lambda first: first < 10))
 def test_random_programs(first: int) -> None:
     """The same programs with writes through views and by elements: the same gradients, and the same contents.
@@ -371,7 +368,6 @@ def row_array(x: sg.types.ndarray(), t: sg.i32, loss: sg.types.ndarray()):
         loss[None] += x[t, i] * x[t, i]
 
 
-@pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("kind", ["field", "array", "columns", "between"])
 @pytest.mark.parametrize("handed", ["before", "between"])
 def test_time_steps(kind: str, handed: str) -> None:

@@ -81,6 +81,11 @@ def test_later(name: str) -> None:
         type("Derived", (stand_in,), {}) if not hasattr(stand_in, "__mro_entries__") else stand_in.__mro_entries__(())
 
 
+def test_what_asks_all_modules_for_names_goes_on() -> None:
+    """`pickle` does, for objects that do not tell their module."""
+    assert not hasattr(find(min(LATER)), "part")
+
+
 def test_unknown_names() -> None:
     assert not hasattr(sg.ad, "Tapes")
     near = {"fild": "field", "types.ndarry": "ndarray", "math.vec5": "vec4", "ad.Tap": "Tape", "errors.SpirogradErr": "SpirogradError"}

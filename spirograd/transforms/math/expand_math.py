@@ -8,7 +8,8 @@ Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), whi
 
 On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
 from overlapping, so innermost loops get two versions: one without branches, which finds out whether an argument was large, and the one with
-branches, which the invocations run for which one was, and which calls functions to stay small.
+branches, which the invocations run for which one was, and which calls functions to stay small. So does each long run of such functions
+without branches or writes between them, as derivatives of loops that are one segment have.
 
 A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel. The time that
 code generators and drivers take grows faster than the size of a function.
@@ -71,6 +72,9 @@ _NEAR = {ops.sin: math_f32.sin_near, ops.cos: math_f32.cos_near, ops.tan: math_f
 # in these runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as
 # fast where each call depends on the one before, and up to a third longer where the calls are independent.
 _INLINED, _INLINED_ONE_BY_ONE, _INLINED_OUTSIDE_LOOPS = 24, 8, 8
+# The least and the most expansions of a run in two versions.
+_RUN = range(16, 257)
+_PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
 _COARSE = {code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}
@@ -180,6 +184,46 @@ class _Expander(Rewriter):
         b.begin()
         return b.emit(ops.if_, far, type=types, regions=(again, b.end(values)))
 
+    def visit_all(self, body: Sequence[Op]) -> None:
+        """`visit` each operation of a region; the runs in it twice."""
+        done = 0
+        for first, end in self._runs(body):
+            super().visit_all(body[done:first])
+            self.run(_with_partners(body[first:end]), _values_used(body[first:end], body[end:]))
+            done = end
+        super().visit_all(body[done:])
+
+    def _runs(self, body: Sequence[Op]) -> list[tuple[int, int]]:
+        """Where ``body`` has many functions that branch, with nothing between them that may not be done twice."""
+        found: list[tuple[int, int]] = []
+        if self.cloning or not self.calls or self.tables.get(f32) is not _F32_FUSED:
+            return found
+        places: list[int] = []
+        for k, op in enumerate(body):
+            if op.code in _NEAR and op.type in (f16, f32):
+                places.append(k)
+            elif op.regions or op.code.effect not in ("pure", "read"):
+                found += [(places[0], places[-1] + 1)] if len(places) in _RUN else []
+                places = []
+        return [*found, (places[0], places[-1] + 1)] if len(places) in _RUN else found
+
+    def run(self, run: Sequence[Op], used: Sequence[Op]) -> None:
+        """``run`` in two versions, for near arguments and for all. ``used``: its values that are used after it."""
+        b = self.b
+        self.far, self.calls = b.const(False, u1), False
+        self.cloning += 1
+        super().visit_all(run)
+        near, far = [self.env[op] for op in used], self.far
+        self.far, self.calls = None, True
+        for op in run:
+            del self.env[op]
+        b.begin()
+        super().visit_all(run)
+        again = b.end([self.env[op] for op in used])
+        self.cloning -= 1
+        b.begin()
+        self.env.update(zip(used, b.results(b.emit(ops.if_, far, type=tuple([op.type for op in used]), regions=(again, b.end(near))))))
+
     def branch(self, op: Op) -> Op:
         """An `if`, which yields `far` as well where the version for near arguments has it."""
         if self.far is None or not any(_has_near(region) for region in op.regions):
@@ -212,6 +256,24 @@ class _Expander(Rewriter):
             return kernel
         new = super().kernel(kernel)
         return new.with_body(new.body, (*self.functions.values(), *new.functions))
+
+
+def _with_partners(run: Sequence[Op]) -> list[Op]:
+    """``run`` with each sine beside the cosine of the same value: from there on the value need not be kept for the other one."""
+    codes = {(op.code, op.args): op for op in run if op.code in _PARTNER}
+    ordered: dict[Op, None] = {}
+    for op in run:
+        ordered[op] = None
+        partner = codes.get((_PARTNER.get(op.code, op.code), op.args))
+        if partner is not None:
+            ordered[partner] = None
+    return list(ordered)
+
+
+def _values_used(run: Sequence[Op], after: Sequence[Op]) -> list[Op]:
+    """The values of ``run`` that operations ``after`` it use."""
+    used = {a for op in after for a in (*op.args, *[v for region in op.regions for v in region.live_ins])}
+    return [op for op in run if op in used]
 
 
 def _has_near(region: Region) -> bool:

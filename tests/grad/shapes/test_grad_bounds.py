@@ -10,6 +10,8 @@ from grad.check import Program, check, on_back_ends_with_types
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 7
 COUNTS = np.array([0, 1, 3, 2, 5, 0, 4], np.int32)
 

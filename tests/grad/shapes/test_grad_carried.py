@@ -11,6 +11,8 @@ from grad.check import Program, check, on_back_ends_with_types
 
 import spirograd as sg
 
+pytestmark = pytest.mark.vulkan_or_wgpu
+
 N = 7
 
 

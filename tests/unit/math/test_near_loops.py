@@ -79,6 +79,30 @@ def test_values_and_gradients(steps: int) -> None:
         np.testing.assert_allclose(x.grad.to_numpy()[finite], derivative[finite], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("trips", [15, 40])
+def test_runs_of_a_short_loop(trips: int) -> None:
+    """The gradient of a loop that is one segment has its sines in a row: 15 of them as they are, 40 in two versions."""
+    x, y = (sg.field(sg.f32, len(X), needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def chain():
+        for i in x:
+            v = x[i]
+            for _ in range(trips):
+                v = sg.sin(v) * 0.9 + 0.1
+            y[i] = v
+
+    v, d = X.astype(np.float64), np.ones(len(X))
+    with np.errstate(invalid="ignore"):
+        for _ in range(trips):
+            v, d = np.sin(v) * 0.9 + 0.1, d * 0.9 * np.cos(v)
+    x.from_numpy(X)
+    y.grad.fill(1.0)
+    chain.grad()
+    np.testing.assert_allclose(x.grad.to_numpy(), d, rtol=2e-3, atol=1e-7)
+
+
 def test_loops_of_a_gradient_are_single_blocks_of_ptx() -> None:
     """The forward and the reverse loop, in the version for near arguments."""
     needs.need("vulkan")
@@ -90,7 +114,7 @@ def test_loops_of_a_gradient_are_single_blocks_of_ptx() -> None:
     def chain():
         for i in x:
             v = x[i]
-            for _ in range(64):
+            for _ in range(128):
                 v = sg.sin(v) * 0.9 + 0.1
             y[i] = v
 

@@ -10,7 +10,7 @@ from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeInfo, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.runtime.tape_heap import TapeHeap
+from spirograd.runtime.tape_heap import TapeHeap, TapeSizes
 
 TAPES = (TapeInfo("a", f32, 2, 0, "one"), TapeInfo("b", f64, 1, 1, "one"), TapeInfo("s", i32, 3, 1, None), TapeInfo("c", i32, 1, 0, "two"))
 CAPACITIES = (3, 2)
@@ -55,7 +55,7 @@ def check_apart(plan, elements):
 @pytest.mark.parametrize("counts", COUNTS)
 def test_no_two_elements_meet(target, loop_limit, counts):
     owner = heap(target, 0, loop_limit)
-    plan = owner.reserve(kernel_of(target), counts, CAPACITIES)
+    plan = owner.reserve(kernel_of(target), counts, TapeSizes(CAPACITIES))
     assert owner.address == 4096
 
     def elements(_, tape, base, pitch):
@@ -74,7 +74,7 @@ def test_no_two_elements_meet_however_the_pool_divides_the_slots(lanes, budget, 
     """Between threads, and iterations that one runs in lockstep."""
     threads = 3
     owner = heap("cpu", threads, 0, budget)
-    plan = owner.reserve(kernel_of("cpu", lanes), counts, CAPACITIES)
+    plan = owner.reserve(kernel_of("cpu", lanes), counts, TapeSizes(CAPACITIES))
     assert owner.address == 4096
     most = plan.words.slots
     for slots, count in zip(most, counts):
@@ -99,8 +99,8 @@ def test_no_two_elements_meet_however_the_pool_divides_the_slots(lanes, budget, 
 def test_fewer_slots_before_a_launch_is_refused():
     """Down to one."""
     most = 4 * (10 + 6)  # a thread slot of the first task and that of serial ones
-    plan = heap("cpu", 64, 0, most).reserve(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
+    plan = heap("cpu", 64, 0, most).reserve(kernel_of("cpu", 16), (5000, 5000), TapeSizes(CAPACITIES))
     assert plan.words.slots[0] == 1
     assert plan.nbytes <= most
     with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 thread slot"):
-        heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), CAPACITIES)
+        heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), TapeSizes(CAPACITIES))

@@ -22,6 +22,7 @@ from wgpu.backends.wgpu_native import _api as native
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradError, SpirogradRuntimeError
 from spirograd.runtime.devices.streamed import DeviceLost
+from spirograd.runtime.devices.wgpu.c_types import parse_alone
 
 __all__ = [
     "Mapping",
@@ -41,6 +42,8 @@ __all__ = [
     "trusted_module",
     "wgpu",
 ]
+
+parse_alone(ffi)
 
 _OLDEST = (0, 32)  # the first whose library takes SPIR-V without adding checks of its own
 _DEVICE_SELECT = "NODEVICE_SELECT"

@@ -1,0 +1,17 @@
+"""Nested checkpoints where they are not needed, to compare them with plain tapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spirograd.autodiff.nesting import Nesting
+
+
+def nest(kernel: Any, levels: int, length: int) -> tuple[int, ...]:
+    """Have ``kernel.grad``, which was launched before, use nested checkpoints of ``levels`` levels of ``length`` iterations for all loops
+    with tapes, or (1 level) none; gives the numbers of these loops."""
+    kernel.grad._last.native.forget()
+    ways = kernel.grad._last.ways
+    numbers = tuple(sorted({record.number for record in ways.plain.derivative.records}))
+    ways.current = ways.plain if levels == 1 else ways._planned(ways._make, Nesting(tuple([(n, levels) for n in numbers]), length))
+    return numbers
