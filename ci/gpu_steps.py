@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NOT_RUN = 77  # the status of a step that this machine cannot run
 # Folders of tests that use a device.
-TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples")]
+TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples", "distributed")]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
 ARCHS = ("cuda", "amdgpu", "vulkan", "wgpu", "metal")
 SHOWN = 40  # lines of the log of a step that failed
@@ -116,6 +116,8 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     gpus = [arch for arch in archs if arch != "wgpu"] or archs
     table = [python, "-m", "benchmarks.gpu", "--arch", *gpus, "--peers", "torch", "jax", "quadrants", "--out", str(out / "benchmarks-gpu")]
     made.append(Step("benchmarks-gpu", table, 300, True))
+    if "cuda" in archs:
+        made.append(Step("benchmarks-processes", [python, "-m", "benchmarks.many_processes"], 240, True))
     for arch in archs:
         launches = str(100_000 if arch in ("cuda", "amdgpu") else 10_000)
         made.append(Step(f"stress-{arch}", [python, "ci/gpu_stress.py", "--arch", arch, "--launches", launches], 240, True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -38,15 +39,17 @@ class TorchTransport(Transport):
         self._gpu: Any = None
         self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
 
-    def use_gpu(self, ordinal: int) -> bool:
+    def gpu(self, ordinal: int) -> str | None:
         torch = self._torch
         if not (self._dist.is_nccl_available() and torch.cuda.is_available()):
-            return False
-        torch.cuda.set_device(ordinal)
+            return None
+        return str(getattr(torch.cuda.get_device_properties(ordinal), "uuid", f"{socket.gethostname()}:{ordinal}"))
+
+    def use_gpu(self, ordinal: int) -> None:
+        self._torch.cuda.set_device(ordinal)
         with _failures():
             self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
         self.takes_gpu = True
-        return True
 
     def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
         operations, kept = [], []

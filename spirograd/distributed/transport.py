@@ -27,9 +27,13 @@ class Transport:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
 
-    def use_gpu(self, ordinal: int) -> bool:
-        """From now on take messages in the memory of a CUDA device, too; False where the library cannot."""
-        return False
+    def gpu(self, ordinal: int) -> str | None:
+        """What tells a CUDA device apart from all others, if the library can send from its memory; else None."""
+        return None
+
+    def use_gpu(self, ordinal: int) -> None:
+        """From now on take messages in the memory of a CUDA device, too: one that no other process has."""
+        raise NotImplementedError
 
     def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
         """Begin to send and to receive. Returns what waits until all has arrived; until then messages must stay as they are. On a GPU it

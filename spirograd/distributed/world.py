@@ -87,8 +87,14 @@ def _use_gpu(transport: Transport) -> None:
     session = context.session()
     if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
         return
-    if not together("NCCL", lambda: transport.use_gpu(session.device.ordinal)) and transport.rank == 0:
-        logger.warning("messages between GPUs go through the host: the transport %s has no NCCL here", transport.name)
+    ordinal = session.device.ordinal
+    gpus = gathered("`sg.distributed.init`", transport.gpu(ordinal))
+    if None in gpus or len({*gpus}) < len(gpus):
+        if transport.rank == 0:
+            reason = f"the transport {transport.name} has no NCCL here" if None in gpus else "several processes share one"
+            logger.warning("messages between GPUs go through the host: %s", reason)
+        return
+    together("`sg.distributed.init`", lambda: transport.use_gpu(ordinal))
 
 
 def end() -> None:

@@ -27,7 +27,7 @@ from spirograd.transforms.simplification import inline_calls
 
 LENGTH = 37
 SEEDS = 14
-IN_FUNCTIONS = 8  # these take much longer to compile
+IN_FUNCTIONS = 5  # these take much longer to compile
 
 
 @pytest.fixture(scope="module", params=needs.ARCHS)

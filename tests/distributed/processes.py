@@ -44,6 +44,12 @@ def start(count: int, program: Path, *arguments: str) -> list[subprocess.Popen[s
     ]
 
 
+def start_alone(program: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a process without a launcher."""
+    command = [sys.executable, str(program), *arguments]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+
+
 def finish(started: list[subprocess.Popen[str]], seconds: float = 150) -> list[tuple[int, str]]:
     """Status and output of each; those that have not ended by then are ended, which fails the test."""
     found = []

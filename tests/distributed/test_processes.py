@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
-from tests.distributed.processes import PROGRAMS, ROOT, environment, finish, run, run_mpi, start
+from tests.distributed.processes import PROGRAMS, ROOT, environment, finish, run, run_mpi, start, start_alone
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -21,10 +22,30 @@ def test_processes_of_torch(count):
     assert [f"all is right on process {rank} of {count}" in text for rank, text in enumerate(printed)] == [True] * count
 
 
-@pytest.mark.needs("mpirun", "mpi4py")
+@pytest.mark.needs("torch", "mpirun", "mpi4py")
 def test_processes_of_mpi():
     status, printed = run_mpi(2, "checks.py", "6")
     assert status == 0 and all(f"all is right on process {rank} of 2" in printed for rank in range(2)), printed
+
+
+EXAMPLES = {
+    "wave_inversion.py": ["--cells", "20", "--steps", "40", "--iterations", "1", "--checkpoints", "6"],
+    "mpm_slabs.py": ["--cells", "32", "--steps", "20", "--iterations", "1", "--particles", "300"],
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_have_the_gradient_of_one_process(tmp_path, example):
+    program = ROOT / "examples" / "distributed" / example
+    found = []
+    for count in (1, 2):
+        path = tmp_path / f"{count}.npz"
+        arguments = ["--arch", "cpu", "--precision", "f64", *EXAMPLES[example], "--save", str(path)]
+        ended = finish(start(count, program, *arguments) if count > 1 else [start_alone(program, *arguments)])
+        assert all(status == 0 for status, _ in ended), ended
+        found.append(dict(np.load(path)))
+    for name, alone in found[0].items():
+        assert np.abs(alone).max() > 0 and np.allclose(found[1][name], alone, rtol=1e-10, atol=1e-12 * np.abs(alone).max()), name
 
 
 def test_one_process_is_killed(tmp_path):
@@ -48,7 +69,7 @@ def test_one_process_hangs(tmp_path):
     assert "process 0 of 2 failed in a halo exchange: another process ended, or did not take part within 4 s" in found[0][1]
 
 
-@pytest.mark.needs("mpirun", "mpi4py")
+@pytest.mark.needs("torch", "mpirun", "mpi4py")
 @pytest.mark.parametrize("mode", ["kill", "hang"])
 def test_failures_under_mpi(tmp_path, mode):
     """mpirun ends the others of a process that was killed; one that hangs is found by the timeout, and all end."""

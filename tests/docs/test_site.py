@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections import Counter
@@ -30,6 +31,13 @@ def prose(text: str) -> str:
     return BLOCK.sub("", text)
 
 
+@functools.cache
+def all_files() -> str:
+    """Each file and folder in a line, folders with a slash at the end."""
+    paths = [path for folder in FOLDERS for path in ((ROOT / folder), *(ROOT / folder).rglob("*"))]
+    return "".join(f"/{path.relative_to(ROOT).as_posix()}{'/' if path.is_dir() else ''}\n" for path in paths)
+
+
 # --- pages, files, pictures ---
 
 
@@ -41,8 +49,7 @@ def test_every_page_is_in_the_navigation():
 @pytest.mark.parametrize("page", SITE_PAGES, ids=name)
 def test_files_that_are_mentioned_exist(page):
     """Code that looks like a path is the end of one; `adding-an-operation.md` adds to files that are there."""
-    files = [path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in ((ROOT / folder), *(ROOT / folder).rglob("*"))]
-    text = "\n".join(f"/{file}/" if (ROOT / file).is_dir() else f"/{file}" for file in files) + "\n"
+    text = all_files()
     spans = [span for span in re.findall(r"`([^`\n]+)`", prose(page.read_text(encoding="utf-8"))) if _PATH.fullmatch(span)]
     assert [span for span in spans if not re.search(rf"/{re.escape(span.rstrip('/'))}/?$", text, re.MULTILINE)] == []
 

@@ -1,0 +1,83 @@
+"""Messages on one process: a stand-in for a transport sends back what it gets, as a neighbour would that is a mirror image. On CUDA it
+takes tensors, and works on torch's stream, as NCCL does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd import distributed
+from spirograd.distributed import world
+from spirograd.distributed.transport import Transport
+from tests.distributed.test_cells import halo_cells, neighbours
+
+
+class Mirror(Transport):
+    """Process 0 of 2, whose neighbour has the same block, and computes the same."""
+
+    size = 2
+
+    def __init__(self, on_gpu: bool) -> None:
+        super().__init__(1.0)
+        self.takes_gpu = on_gpu
+        self.posted = 0
+
+    def post(self, sent, received):
+        self.posted += len(sent)
+
+        def wait():
+            for (_, source), (_, target) in zip(sent, received):
+                assert isinstance(target, np.ndarray) != self.takes_gpu
+                target[...] = source
+
+        return wait
+
+    def all_reduce(self, array, op):
+        array *= 2
+
+    def all_gather(self, value):
+        return [value, value]
+
+
+@pytest.mark.archs("cpu", "cuda")
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("components", [1, 2])
+def test_messages(session, arch, monkeypatch, components):
+    mirror = Mirror(arch == "cuda")
+    if mirror.takes_gpu:
+        import torch
+
+        torch.cuda.set_device(session.device.ordinal)
+        torch.zeros(1, device="cuda")
+    monkeypatch.setattr(world, "_transport", mirror)
+    part = distributed.Partition((8, 5), (2, 1), halo=1, periodic=True)
+    kind = sg.types.vector(2, sg.f32) if components == 2 else sg.f32
+    x, loss = part.field(kind, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def weigh():
+        for i, j in x:
+            for k in sg.static(range(components)):
+                value = x[i, j][k] if sg.static(components == 2) else x[i, j]
+                loss[None] += value * value * (1.0 + i)
+
+    cells = halo_cells(part.owned, part.halo, True, 0, neighbours((0, 0), (2, 1), (True, True)))
+    whole = [tuple((table - np.array(part.origin)).T) for table in (cells.owned, cells.halo)]
+    for step in range(3):
+        start = np.random.default_rng(step).normal(size=x.to_numpy().shape).astype(np.float32)
+        x.from_numpy(start)
+        with sg.ad.Tape(loss, **({"checkpoints": 2} if step == 2 else {})):
+            part.exchange(x)
+            weigh()
+            distributed.total(loss)
+        moved = start.copy()
+        moved[whole[1]] = start[whole[0]]
+        weights = (1.0 + np.arange(part.local_shape[0]) + part.origin[0]).reshape(-1, 1, *[1] * (components - 1))
+        assert np.array_equal(x.to_numpy(), moved) and np.isclose(loss[None], 2 * (moved**2 * weights).sum(), rtol=1e-4)
+        gradient = 2 * moved * weights
+        wanted = gradient.copy()
+        wanted[whole[1]] = 0
+        np.add.at(wanted, whole[0], gradient[whole[1]])
+        assert np.allclose(x.grad.to_numpy(), wanted, rtol=1e-5)
+    assert mirror.posted == 6
