@@ -1,8 +1,9 @@
 """Levels of memory for the copies that a tape with checkpoints keeps: of the device, of the host, and of files in a folder.
 
 Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
-device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Copies to the host
-are asynchronous: the program waits for one only where the device has no room left for the next step. A thread writes the files.
+device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Copies of up to
+`READBACK_LIMIT` bytes go to the host asynchronously: the program waits for one only where the device has no room left for the next step.
+For larger ones it waits. A thread writes the files.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
+from spirograd.runtime.device import READBACK_LIMIT
 
 NAMES = ("memory", "host", "disk")
 _DEVICE, _HOST, _DISK = range(3)
@@ -48,9 +50,15 @@ class Elsewhere:
 
     def __init__(self, allocation: Any, nbytes: int) -> None:
         self._allocation = allocation  # until the bytes are here
-        self._readback = allocation.read_async(0, nbytes)
+        self._readback: Any = None
         self._data: bytes | None = None
         self._file: _File | None = None
+        if nbytes <= READBACK_LIMIT and nbytes % 4 == 0:
+            self._readback = allocation.read_async(0, nbytes)
+        else:  # waits for the launches before it
+            data = bytearray(nbytes)
+            allocation.read_into(0, memoryview(data))
+            self._take(bytes(data))
 
     @property
     def level(self) -> int:

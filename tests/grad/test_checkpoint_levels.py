@@ -188,3 +188,33 @@ def test_too_little_on_the_device(arch: str) -> None:
     program = start(arch)
     with pytest.raises(sg.SpirogradRuntimeError, match=r"a tape with `memory_GB=1e-06` has too little memory(.|\n)*raise `memory_GB`"):
         program.run(memory_GB=1e-6, host_GB=1)
+
+
+@pytest.mark.parametrize("n, dtype", [(20_000, sg.f32), (77, sg.f16)])
+def test_copies_that_are_read_at_once(arch: str, n: int, dtype: Any) -> None:
+    """Large ones, and those that are no whole words."""
+    sg.init(arch=arch)
+    x, loss = sg.field(dtype, shape=n, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def step():
+        for i in x:
+            x[i] = 0.9 * x[i] + 0.2 * x[i] * x[i]
+
+    @sg.kernel
+    def total():
+        for i in x:
+            loss[None] += x[i]
+
+    found = []
+    size = n * (4 if dtype is sg.f32 else 2)
+    for limits in ({}, {"memory_GB": 5 * size / GB, "host_GB": 12 * size / GB}):
+        x.from_numpy(np.linspace(0.1, 0.9, n))
+        with sg.ad.Tape(loss, **limits) as tape:
+            for _ in range(12):
+                step()
+            total()
+        found.append(x.grad.to_numpy())
+    np.testing.assert_array_equal(*found)
+    levels = tape.memory_report().repetitions.levels
+    assert levels[1].copies > 2
