@@ -189,33 +189,30 @@ class _Rules:
 
     # --- reverse mode ----------------------------------------------------------------------------------------------------
 
-    def _transposed(self, args: Sequence[Any], first: int, found: Sequence[Any], call: Call) -> list[Any]:
-        """Cotangents: ``found`` of the arguments from ``first`` on, which are all that JAX asks for."""
+    def _transposed(self, args: Sequence[Any], first: int, found: Callable[[], Sequence[Any]], call: Call) -> list[Any]:
+        """Cotangents: ``found`` of the arguments from ``first`` on. Those among them that are known are zeros which `_zeros` made."""
         linear = [self.ad.is_undefined_primal(a) for a in args]
-        if any(linear[:first]) or not all(linear[first:]):
+        if any(linear[:first]):
             call.function.refuse_third()
-        return [*[None] * first, *found]
+        return [*[None] * first, *(c if asked else None for c, asked in zip(found(), linear[first:]))]
 
     def transpose_of_tangent(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: tuple[str, ...]) -> list[Any]:
         first = len(args) - len(along)
-        if any(map(self.ad.is_undefined_primal, args[:first])):
-            call.function.refuse_third()
-        found = self.p.gradient.bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=())
-        return self._transposed(args, first, found, call)
+        return self._transposed(
+            args, first, lambda: self.p.gradient.bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=()), call
+        )
 
     def transpose_of_gradient(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: tuple[str, ...], along: Any) -> list[Any]:
         first = len(call.names) + len(call.function.outputs)
-        if any(map(self.ad.is_undefined_primal, args[:first])):
-            call.function.refuse_third()
-        found = self.p.tangent.bind(*args[:first], *self._zeros(adjoints), call=call, wanted=(), along=wanted)
-        return self._transposed(args, first, found, call)
+        return self._transposed(
+            args, first, lambda: self.p.tangent.bind(*args[:first], *self._zeros(adjoints), call=call, wanted=(), along=wanted), call
+        )
 
     def transpose_of_hessian(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: tuple[str, ...]) -> list[Any]:
         first = len(args) - len(along)
-        if any(map(self.ad.is_undefined_primal, args[:first])):
-            call.function.refuse_third()
-        found = self.p.hessian.bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=wanted)
-        return self._transposed(args, first, found, call)
+        return self._transposed(
+            args, first, lambda: self.p.hessian.bind(*args[:first], *self._zeros(adjoints), call=call, wanted=along, along=wanted), call
+        )
 
     def transpose_of_curvature(self, adjoints: Sequence[Any], *args: Any, call: Call, wanted: Any, along: tuple[str, ...]) -> list[Any]:
         """Of v^T H w for each output: ``wanted`` are the names of v, the directions of `tangent`, and ``along`` those of w."""

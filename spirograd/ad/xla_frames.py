@@ -140,18 +140,16 @@ def handler(run: Run, on_device: bool) -> Any:
     """
 
     def handle(address: int) -> int | None:
-        frame: Any = None
+        frame: Any = Frame.from_address(address)
         try:
-            frame = Frame.at(address)
+            frame.check()
             if frame.extension and (extension := Extension.from_address(frame.extension)).kind == _METADATA:
                 _tell_version(Api.at(frame.api), Metadata.at(extension.metadata))
             elif frame.stage == _EXECUTE:
                 stream = _stream(frame) if on_device else None
                 run(_number(frame), _buffers(frame.args, stream), _buffers(frame.rets, stream))
             return None
-        except BaseException as error:  # no exception can pass XLA
-            if frame is None:
-                raise
+        except BaseException as error:  # one that passed here would be a call without an error
             return _error(frame, f"{type(error).__name__}: {error}")
 
     return _Function(handle)
@@ -200,5 +198,6 @@ def _stream(frame: Any) -> int:
 
 def _error(frame: Any, message: str) -> int | None:
     given = _ErrorArguments(_ErrorArguments.least(), None, message.encode(), _INTERNAL)
-    made: int | None = _Function(Api.at(frame.api).error_create)(ctypes.addressof(given))
+    api: Any = Api.from_address(frame.api)
+    made: int | None = _Function(api.error_create)(ctypes.addressof(given))
     return made

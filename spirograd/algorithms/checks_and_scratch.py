@@ -64,6 +64,11 @@ def reads_subgroups() -> bool:
     return bool(session().device.caps.subgroup_read)
 
 
+def runs_side_by_side() -> bool:
+    """Whether a workgroup that has begun goes on while others wait for it: CUDA promises that of Volta and later, and no other device."""
+    return bool(session().device.caps.target_name == "cuda")
+
+
 def chunks_of(n: int) -> tuple[int, int]:
     """For a few threads: how many consecutive elements each takes, and how many of them there are then."""
     length = max(_SHORTEST, -(-n // 64))

@@ -1,25 +1,27 @@
 """The kernels of scans and reductions, and the order in which they run.
 
 Elements are divided into chunks (tiles of a workgroup on GPUs, long stretches on CPUs): each is reduced, the results are scanned, and each
-chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990).
+chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990). Where workgroups may wait for each other, see
+`look_back_scan`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.checks_and_scratch import Array, chunks_of, has_groups, reads_subgroups, scratch
+from spirograd.algorithms.checks_and_scratch import Array, chunks_of, has_groups, runs_side_by_side, scratch
+from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_of_block
+from spirograd.algorithms.look_back_scan import scan_in_one_pass
 from spirograd.base.errors import SpirogradValueError
 from spirograd.ir.ops import identity
 from spirograd.lang import arithmetic, forms
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.frontend.func import func
-from spirograd.simt import block, subgroup
+from spirograd.simt import block
 from spirograd.types import template
 
-_THREADS, _EACH = 256, 8
-_TILE = _THREADS * _EACH
-BANKS = 32  # of shared memory
+_EACH = 8
+_TILE = THREADS * _EACH
 
 
 @func
@@ -85,74 +87,28 @@ def _scan_chunks(x: template(), out: template(), totals: template(), n: int, len
                 out[j] = before
 
 
-@func
-def padded(k):
-    """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
-    return k + k // BANKS
-
-
-@func
-def scan_of_block(value, shared, op: template()):
-    """The inclusive scan over a block of at most `_THREADS` threads, left in ``shared``, too: an array with an element for each."""
-    t = block.thread_idx()
-    if forms.static(reads_subgroups()):
-        value = _scan_by_subgroups(value, shared, t, op)
-    else:
-        shared[t] = value
-        block.sync()
-        for step in forms.static(range(_THREADS.bit_length() - 1)):
-            other = shared[arithmetic.max(t - (1 << step), 0)]
-            if t >= 1 << step:
-                value = op(other, value)
-            block.sync()
-            shared[t] = value
-            block.sync()
-    return value
-
-
-@func
-def _scan_by_subgroups(value, shared, t, op: template()):
-    lanes = forms.static(subgroup.group_size())
-    lane = t % lanes
-    for step in forms.static(range(lanes.bit_length() - 1)):
-        other = subgroup.shuffle(value, arithmetic.max(lane - (1 << step), 0))
-        if lane >= 1 << step:
-            value = op(other, value)
-    shared[t] = value
-    block.sync()
-    if t >= lanes:
-        before = shared[lanes - 1]
-        for number in range(1, t // lanes):
-            before = op(before, shared[number * lanes + lanes - 1])
-        value = op(before, value)
-    block.sync()
-    shared[t] = value
-    block.sync()
-    return value
-
-
 @kernel
 def _reduce_tiles(x: template(), totals: template(), n: int, threads: int, op: template()):
-    forms.loop_config(block_dim=_THREADS)
+    forms.loop_config(block_dim=THREADS)
     for i in range(threads):
-        shared = block.SharedArray(_THREADS, x.dtype)
+        shared = block.SharedArray(THREADS, x.dtype)
         first = i * _EACH
         total = x[first]
         for k in range(first + 1, arithmetic.min(first + _EACH, n)):
             total = op(total, x[k])
         total = scan_of_block(total, shared, op)
-        if block.thread_idx() == _THREADS - 1 or i == threads - 1:
-            totals[i // _THREADS] = total
+        if block.thread_idx() == THREADS - 1 or i == threads - 1:
+            totals[i // THREADS] = total
 
 
 @kernel
 def _scan_tiles(x: template(), out: template(), totals: template(), n: int, threads: int, op: template(), start: template()):
-    forms.loop_config(block_dim=_THREADS)
+    forms.loop_config(block_dim=THREADS)
     for i in range(threads):
-        shared = block.SharedArray(_THREADS, x.dtype)
-        staged = block.SharedArray(_TILE + _TILE // BANKS, x.dtype)
-        t, tile = block.thread_idx(), i // _THREADS
-        live = arithmetic.min(_THREADS, threads - tile * _THREADS)
+        shared = block.SharedArray(THREADS, x.dtype)
+        staged = block.SharedArray(forms.static(padded_length(_TILE)), x.dtype)
+        t, tile = block.thread_idx(), i // THREADS
+        live = arithmetic.min(THREADS, threads - tile * THREADS)
         have = arithmetic.min(_TILE, n - tile * _TILE)
         for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
             staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
@@ -200,6 +156,9 @@ def scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> N
         _scan_chunks(x, out, totals, n, length, count, op, start)
         return
     threads, tiles = -(-n // _EACH), -(-n // _TILE)
+    if tiles > 1 and x.dtype.bits >= 32 and runs_side_by_side():
+        scan_in_one_pass(x, out, n, op, start)
+        return
     totals = scratch(f"totals{level}", x.dtype, tiles)
     if tiles > 1:
         _reduce_tiles(x, totals, n, threads, op)

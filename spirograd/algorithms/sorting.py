@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, scratch
+from spirograd.algorithms.group_scans import padded, padded_length, scan_of_block
 from spirograd.algorithms.recorded import nothing, tape, tape_of
-from spirograd.algorithms.scan_passes import BANKS, add, padded, scan, scan_of_block
+from spirograd.algorithms.scan_passes import add, scan
 from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
 from spirograd.base.errors import SpirogradTypeError
 from spirograd.lang import arithmetic, forms
@@ -109,7 +110,7 @@ def _place_tiles(
     forms.loop_config(block_dim=_THREADS)
     for i in range(tiles * _THREADS):
         # How many keys of digit d thread t has, at d * _THREADS + t; then where it puts them in the sorted tile.
-        mine = block.SharedArray(_DIGITS * _THREADS + _DIGITS * _THREADS // BANKS, i32)
+        mine = block.SharedArray(forms.static(padded_length(_DIGITS * _THREADS)), i32)
         sorted_keys = block.SharedArray(_TILE, keys.dtype)
         sums = block.SharedArray(_THREADS, i32)
         sources = block.SharedArray(forms.static(_TILE if valued else 1), i32)

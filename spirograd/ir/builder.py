@@ -71,6 +71,14 @@ class Builder:
         body.append(Op(ops.yield_, VOID, tuple(results), loc=self.loc))
         return Region(params, tuple(body))
 
+    def block(self) -> list[Op]:
+        """What the innermost region holds so far: tells regions that are open apart."""
+        return self._stack[-1][1]
+
+    def is_open(self, block: list[Op]) -> bool:
+        """Whether the region of a `block` is the innermost one, or around it, so that its values are visible."""
+        return any(body is block for _, body in self._stack)
+
     def suspend(self) -> tuple[tuple[Op, ...], list[Op]]:
         """Take the innermost region off the stack unfinished; `resume` puts it back."""
         return self._stack.pop()

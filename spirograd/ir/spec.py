@@ -522,23 +522,19 @@ def _in_group(v: _Verifier, op: Op) -> None:
 
 
 def _subgroup(v: _Verifier, op: Op) -> None:
-    """A first operand, and a result of its type."""
+    """A first operand, and a result of its type, or a mask of those where it is true."""
     t = op.type
-    if not isinstance(t, DType) or op.args[0].type is not t:
+    _in_group(v, op)
+    if op.code is ops.subgroup_ballot:
+        v.need(op.args[0].type is u1 and t in (u32, u64), op, "takes a u1 and makes a u32 or u64")
+    elif not isinstance(t, DType) or op.args[0].type is not t:
         v.fail(op, "the result has the type of the operand")
-    if op.code is ops.subgroup_read:
-        _in_group(v, op)
+    elif op.code is ops.subgroup_read:
         v.need(op.args[1].type is i32 and t is not u1, op, "reads numbers, of the invocation with an i32")
     elif op.code is ops.subgroup_shuffle:
-        v.need(isinstance(op.attr, int) and op.attr > 0, op, "its attribute is a mask")
-        v.need(t is not u1, op, "shuffles numbers")
+        v.need(isinstance(op.attr, int) and op.attr > 0 and t is not u1, op, "its attribute is a mask, and it shuffles numbers")
     else:
         v.need(op.attr in ops.COMBINE and _letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
-
-
-def _ballot(v: _Verifier, op: Op) -> None:
-    _in_group(v, op)
-    v.need(op.args[0].type is u1 and op.type in (u32, u64), op, "takes a u1 and makes a u32 or u64")
 
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
@@ -565,8 +561,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
-    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read), _subgroup),
-    ops.subgroup_ballot: _ballot,
+    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), _subgroup),
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -7,7 +7,7 @@ import pytest
 
 import spirograd as sg
 from spirograd import algorithms
-from spirograd.algorithms import checks_and_scratch
+from spirograd.algorithms import checks_and_scratch, scan_passes
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
@@ -53,6 +53,47 @@ def test_scans(n, op, accumulate):
     assert (out.to_numpy()[1:] == wanted[:-1]).all()
     assert out.to_numpy()[0] == {"add": 0, "max": -(2**31), "min": 2**31 - 1}[op]
     assert algorithms.reduce(x, op) == accumulate.reduce(a)
+
+
+@pytest.fixture
+def one_pass(monkeypatch):
+    """Scans of more than one tile look back, as on CUDA: tests run few workgroups at a time, each of which ends."""
+    monkeypatch.setattr(scan_passes, "has_groups", lambda: True)
+    monkeypatch.setattr(scan_passes, "runs_side_by_side", lambda: True)
+
+
+@pytest.mark.usefixtures("one_pass")
+@pytest.mark.parametrize(("op", "dtype"), [("add", sg.i32), ("max", sg.f32), ("mul", sg.u32)])
+@pytest.mark.parametrize("n", [2049, 4096, 4097, 9000, pytest.param(300_000, marks=pytest.mark.long)])
+def test_scans_in_one_pass(n, op, dtype):
+    a = numbers(n, dtype)
+    x, out = made(a, dtype), sg.ndarray(dtype, n)
+    accumulate = {"add": np.add, "max": np.maximum, "mul": np.multiply}[op].accumulate
+    wanted = accumulate(a, dtype=a.dtype)
+    for _ in range(2):  # the second time in scratch memory that is there
+        algorithms.inclusive_scan(x, out, op)
+        assert (out.to_numpy() == wanted).all()
+    algorithms.exclusive_scan(x, None, op)
+    assert (x.to_numpy()[1:] == wanted[:-1]).all()
+    assert x.to_numpy()[0] == {"add": 0, "max": -np.inf, "mul": 1}[op]
+
+
+@pytest.mark.usefixtures("one_pass")
+def test_order_of_a_scan_in_one_pass():
+    """A function for which the order of its operands matters."""
+
+    @sg.func
+    def last_nonzero(a, b):
+        return sg.select(b != 0, b, a)
+
+    n = 20_000
+    a = numbers(n, sg.i32) * (np.arange(n) % 4999 == 0)
+    x = made(a.astype(np.int32), sg.i32)
+    algorithms.inclusive_scan(x, op=last_nonzero)
+    wanted = a.copy()
+    for k in range(1, n):
+        wanted[k] = wanted[k] or wanted[k - 1]
+    assert (x.to_numpy() == wanted).all()
 
 
 def test_scan_by_a_function():

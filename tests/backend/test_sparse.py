@@ -569,3 +569,28 @@ def test_refusals(session: Any) -> None:
         no_cells()
     with pytest.raises(sg.SpirogradTypeError, match="cells"):
         sg.root.pointer(sg.i, 10, cells=0)
+
+
+def test_cells_of_one_index_are_looked_up_once(session: Any) -> None:
+    """Where an enclosing block has activated the cell; of another block, or another index, they are looked up."""
+    x, y = sg.field(sg.f32), sg.Vector.field(2, sg.f32)
+    sg.root.pointer(sg.i, 8).dense(sg.i, 4).place(x, y)
+
+    @sg.kernel
+    def write(offset: sg.i32):
+        for i in range(32):
+            if i % 3 == 0:
+                x[i + offset - offset] += 1.0
+            base = i // 2
+            for k in sg.static(range(2)):
+                x[base + k] += 0.5
+                y[base + k] += sg.Vector([1.0, 2.0])
+                if base + k < 4:
+                    y[base + k][0] += 4.0
+
+    write(3)
+    i = np.arange(32)
+    once, below = np.where(i % 3 == 0, 1.0, 0.0), np.bincount(np.concatenate([i // 2, i // 2 + 1]), minlength=32)
+    np.testing.assert_array_equal(x.to_numpy(), once + 0.5 * below)
+    np.testing.assert_array_equal(y.to_numpy(), np.stack([below + np.where(i < 4, 4.0 * below, 0.0), 2.0 * below], 1))
+    assert write.ir("kernel").count("call_memory[") == 3

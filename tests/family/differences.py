@@ -196,6 +196,16 @@ seen = k()
         "called where that pays, otherwise inlined like `func` ([details](../language.md#functions-that-are-called))",
     ),
     Difference(
+        "statistics of caches and launches on private objects of kernels (`kernel._primal`)",
+        "Quadrants has them",
+        "an error; `get_runtime().get_num_compiled_functions()` counts, and `spirograd cache` lists what is on disk",
+    ),
+    Difference(
+        "`call_internal`",
+        "operations of the family's own compiler",
+        "`do_nothing`; others are errors",
+    ),
+    Difference(
         "a `real_func` that calls itself too often for the stack",
         "the process ends",
         "an error with the line",

@@ -1,6 +1,7 @@
 """Random chains of kernels on two sparse fields under a tape: their gradient against central differences in f64.
 
-Kernels loop over what is active, write to cells that they thereby activate, overwrite what they read, and have serial loops inside.
+Kernels loop over what is active, write to cells that they thereby activate, overwrite what they read, append to lists, and have serial
+loops inside.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ TREES: tuple[Callable[[Any], Any], ...] = (
     lambda root: root.bitmasked(sg.ij, (2, 3)).pointer(sg.ij, (2, 4)).dense(sg.i, 2),
     lambda root: root.dense(sg.j, 3).pointer(sg.i, 4).dense(sg.i, 2).pointer(sg.j, 4),
     lambda root: root.bitmasked(sg.ij, (4, 3)).dense(sg.ij, (2, 4)),
+    lambda root: root.dense(sg.i, 8).dynamic(sg.j, 12, chunk_size=5),
+    lambda root: root.pointer(sg.i, 4).dense(sg.i, 2).dynamic(sg.j, 12),
     lambda root: root.dense(sg.ij, EXTENTS),
 )
+ROOM = 32  # of each of the lists that kernels append to
 STEP, TOLERANCE = 1e-5, 1e-6
 
 
@@ -53,7 +57,7 @@ def write(seed: int) -> Program:
     return Program(trees, tuple(r.sample(elements, r.randint(1, 20))), steps, tuple(zip(chosen[:6], chosen[6:])))
 
 
-def _square(x: Any, y: Any, pairs: Any) -> Any:
+def _square(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def square():
         for i, j in x:
@@ -62,7 +66,7 @@ def _square(x: Any, y: Any, pairs: Any) -> Any:
     return square
 
 
-def _scatter(x: Any, y: Any, pairs: Any) -> Any:
+def _scatter(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def scatter():
         for n in range(pairs.shape[0]):
@@ -72,7 +76,7 @@ def _scatter(x: Any, y: Any, pairs: Any) -> Any:
     return scatter
 
 
-def _in_place(x: Any, y: Any, pairs: Any) -> Any:
+def _in_place(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def in_place():
         for i, j in x:
@@ -81,7 +85,7 @@ def _in_place(x: Any, y: Any, pairs: Any) -> Any:
     return in_place
 
 
-def _set_others(x: Any, y: Any, pairs: Any) -> Any:
+def _set_others(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def set_others():
         for n in range(pairs.shape[0]):
@@ -91,7 +95,7 @@ def _set_others(x: Any, y: Any, pairs: Any) -> Any:
     return set_others
 
 
-def _inner_loop(x: Any, y: Any, pairs: Any) -> Any:
+def _inner_loop(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def inner_loop():
         for i, j in x:
@@ -103,7 +107,7 @@ def _inner_loop(x: Any, y: Any, pairs: Any) -> Any:
     return inner_loop
 
 
-def _back(x: Any, y: Any, pairs: Any) -> Any:
+def _back(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def back():
         for i, j in y:
@@ -112,7 +116,7 @@ def _back(x: Any, y: Any, pairs: Any) -> Any:
     return back
 
 
-def _two_loops(x: Any, y: Any, pairs: Any) -> Any:
+def _two_loops(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
     @sg.kernel
     def two_loops():
         for i, j in x:
@@ -123,8 +127,27 @@ def _two_loops(x: Any, y: Any, pairs: Any) -> Any:
     return two_loops
 
 
-STEPS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    f.__name__[1:]: f for f in (_square, _scatter, _in_place, _set_others, _inner_loop, _back, _two_loops)
+def _append(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
+    @sg.kernel
+    def append():
+        for i in range(EXTENTS[0]):
+            for k in range(i % 3 + 1):
+                lists[i].append(sg.sin(x[i, 2 * k]) + x[i, 3] ** 2)
+
+    return append
+
+
+def _entries(x: Any, y: Any, lists: Any, pairs: Any) -> Any:
+    @sg.kernel
+    def entries():
+        for i, j in lists:
+            y[i, j % EXTENTS[1]] += 0.4 * lists[i, j] ** 2 * (1.0 + 0.1 * j)
+
+    return entries
+
+
+STEPS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    f.__name__[1:]: f for f in (_square, _scatter, _in_place, _set_others, _inner_loop, _back, _two_loops, _append, _entries)
 }
 
 
@@ -132,23 +155,26 @@ class _Loaded:
     """A program in the running session, with numbers of type ``t``."""
 
     def __init__(self, program: Program, t: Any) -> None:
-        self.x, self.y = (sg.field(t, needs_grad=True) for _ in range(2))
+        self.x, self.y, self.lists = (sg.field(t, needs_grad=True) for _ in range(3))
         self.loss = sg.field(t, (), needs_grad=True)
         self.trees = []
         for number, field in zip(program.trees, (self.x, self.y)):
             builder = sg.FieldsBuilder()
             TREES[number](builder).place(field, field.grad)
             self.trees.append(builder)
+        builder = sg.FieldsBuilder()
+        builder.dense(sg.i, EXTENTS[0]).dynamic(sg.j, ROOM, chunk_size=4).place(self.lists, self.lists.grad)
+        self.trees.append(builder)
         pairs = sg.ndarray(sg.i32, (len(program.pairs), 2))
         pairs.from_numpy(np.array(program.pairs, np.int32))
         field_of_pairs = sg.field(sg.i32, (len(program.pairs), 2))
         field_of_pairs.from_numpy(pairs.to_numpy())
-        self.steps = [STEPS[name](self.x, self.y, field_of_pairs) for name in program.steps]
+        self.steps = [STEPS[name](self.x, self.y, self.lists, field_of_pairs) for name in program.steps]
         self.program = program
 
     def run(self, values: Sequence[float]) -> None:
         """From nothing active to the loss, under a tape, and its gradient."""
-        x, y, loss = self.x, self.y, self.loss
+        x, y, lists, loss = self.x, self.y, self.lists, self.loss
 
         @sg.kernel
         def finish():
@@ -156,8 +182,10 @@ class _Loaded:
                 loss[None] += (i + 0.5 * j + 1.0) * y[i, j]
             for i, j in x:
                 loss[None] += 0.1 * x[i, j] ** 2
+            for i, j in lists:
+                loss[None] += (0.2 + 0.1 * i) * lists[i, j]
 
-        for builder, field in zip(self.trees, (x, y)):
+        for builder, field in zip(self.trees, (x, y, lists)):
             builder.deactivate_all()
             field.fill(0.0)
         for element, value in zip(self.program.active, values):

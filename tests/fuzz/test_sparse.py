@@ -31,7 +31,7 @@ def test_random_programs(seed: int) -> None:
 # The second one reads elements of y, not active before the kernel, which overwrites them.
 GRADIENTS = [
     *map(sparse_gradients.write, range(EXAMPLES)),
-    sparse_gradients.Program((7, 3), (5, 17), ("two_loops",), ((0, 1),)),
+    sparse_gradients.Program((9, 3), (5, 17), ("two_loops",), ((0, 1),)),
 ]
 
 
@@ -66,11 +66,12 @@ def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(sparse.shortened(program, ["interpreter"]).steps) == 1
 
 
+@pytest.mark.parametrize("arch", ["cpu", "vulkan", "wgpu"])
 @pytest.mark.parametrize("rounds", [100, pytest.param(10_000, marks=pytest.mark.long)])
-def test_rounds_without_growth(rounds: int) -> None:
+def test_rounds_without_growth(rounds: int, arch: str) -> None:
     """Cells and chunks that are given again and again, with memory for few."""
-    needs.need("cpu")
-    sg.init(arch=sg.cpu)
+    needs.need(arch)
+    sg.init(arch=getattr(sg, arch))
     x = sg.field(sg.i32)
     outer = sg.root.pointer(sg.i, 50, cells=4)
     node = outer.dynamic(sg.j, 30, 4, cells=16)

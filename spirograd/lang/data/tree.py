@@ -505,6 +505,9 @@ class FieldsBuilder(NearNames):
         """The root has no parent: None."""
         return self._root().parent(n)
 
+    def _get_children(self) -> list[SNode]:
+        return list(self._root().nodes)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents of the root: none."""

@@ -6,7 +6,7 @@ Reads of inactive cells lead to the null cell of a region, and give 0. Writes ac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from spirograd.base.artifact import FAULT_MAX_OPERANDS, FaultSite
@@ -25,6 +25,9 @@ from spirograd.lang.frontend.runtime_values import leaves, rebuild
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
+
+# Operations that an index may be made of, such as `base + offset`, which are compared one by one.
+_KEY_DEPTH = 4
 
 
 @func
@@ -232,7 +235,17 @@ def _digit(part: tuple[int, int, int], index: Sequence[Value]) -> Value:
 
 def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate: bool, cell: Value | None = None) -> Value | None:
     """The number of the cell that these levels lead to, in the region of the last `pointer` node; None if there is none among them.
-    ``activate``: what is not active; else the number is NULL there. ``cell``: around the first level, if that is in none of the root."""
+    ``activate``: what is not active; else the number is NULL there. ``cell``: around the first level, if that is in none of the root.
+
+    What an enclosing block has activated is active, unless the kernel deactivates cells, and is not looked up again."""
+    key: Hashable = None
+    if activate and t.cells_last and levels and cell is None:
+        function = len(t.real_functions.being_traced)  # of whose own blocks it can use values
+        digits = tuple([(level.digits, level.number) for level in levels])  # fields with other index spaces have others
+        key = (id(levels[-1].node), digits, function, *[_value_key(v.op, _KEY_DEPTH) for v in index])
+        known = t.activated.get(key)
+        if known is not None and t.b.is_open(known[1]):
+            return known[0]
     for level in levels:
         at = in_cell(cell, level.digits, index)
         if level.table is not None:
@@ -240,7 +253,16 @@ def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate
             cell = _included_cell(t, level, at, index) if include else entry_of(t, level, at, index, activate)
         elif activate:
             set_bit(t, level, at, index)
+    if key is not None:
+        t.activated[key] = cell, t.b.block()
     return cell
+
+
+def _value_key(op: Op, depth: int) -> Hashable:
+    """A key that two operations share only if they have the same value: of integer arithmetic what it computes, down to some ``depth``."""
+    if depth == 0 or op.code.effect != "pure" or not (isinstance(op.type, DType) and op.type.is_int):
+        return id(op)
+    return (op.code.name, op.type, op.attr, *[_value_key(a, depth - 1) for a in op.args])
 
 
 def in_cell(cell: Value | None, digits: Digits, index: Sequence[Value]) -> list[Value]:

@@ -92,6 +92,7 @@ class Tracer:
         self.parallel_loops = 0  # traced so far
         self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
         self.cells_last = True  # whether no cell is deactivated while the kernel runs
+        self.activated: dict[Hashable, tuple[Value | None, list[Op]]] = {}  # cells, with the block in which they were activated
         self.held_nodes: list[Any] = []  # sparse nodes of which writes activate no cells
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.call_depth = 0  # of functions that are inlined

@@ -11,6 +11,7 @@ from unit.runtime.gpu_modules import compiled, image
 from unit.runtime.standin_gpu import CUDA
 
 import spirograd as sg
+from spirograd.algorithms import look_back_scan
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
@@ -200,3 +201,22 @@ def test_the_blocks_of_all_kinds_of_kernels_fit(session):
     sg.sync()
     sizes = {launch.size for launch in session.launches}
     assert len(session.launches) > 4 and len(sizes) > 2 and all(size % 4 == 0 for size in sizes)
+
+
+@pytest.mark.parametrize("dtype", [sg.f32, sg.f64])
+def test_long_scans_read_each_element_once(session, dtype):
+    """Workgroups of CUDA wait for those before them; by the specification of HIP they may not."""
+    sg.algorithms.inclusive_scan(sg.ndarray(dtype, 100_000))
+    names = [launch.name for launch in session.launches]
+    if session.api is not CUDA:
+        assert len(names) == 3
+        return
+    text = look_back_scan._scan_tiles.asm()
+    assert len(names) == 2 and names[-1] in text
+    loads, waiting = text.index("ld.global"), text.index("vote.sync.ballot")
+    assert text[loads:waiting].count("ld.global") >= 64 // dtype.size, "all loads of a tile are under way at once"
+    if dtype is sg.f32:
+        assert "fence" not in text and "exch.b64" in text, "the state and the value are one word"
+    else:
+        fence = text.index("fence")
+        assert "st.global" in text[:fence] and text[fence:].index("atom.") < 80, "the value is there before the state says so"

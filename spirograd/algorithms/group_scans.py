@@ -1,0 +1,64 @@
+"""Scans over the threads of a group."""
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+from __future__ import annotations
+
+from spirograd.algorithms.checks_and_scratch import reads_subgroups
+from spirograd.lang import arithmetic, forms
+from spirograd.lang.frontend.func import func
+from spirograd.simt import block, subgroup
+from spirograd.types import template
+
+THREADS = 256
+BANKS = 32  # of shared memory
+
+
+def padded_length(n: int) -> int:
+    """The length of a shared array for ``n`` elements that lie at places `padded`."""
+    return n + n // BANKS
+
+
+@func
+def padded(k):
+    """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
+    return k + k // BANKS
+
+
+@func
+def scan_of_block(value, shared, op: template()):
+    """The inclusive scan over a block of at most `THREADS` threads, left in ``shared``, too: an array with an element for each."""
+    t = block.thread_idx()
+    if forms.static(reads_subgroups()):
+        value = _scan_by_subgroups(value, shared, t, op)
+    else:
+        shared[t] = value
+        block.sync()
+        for step in forms.static(range(THREADS.bit_length() - 1)):
+            other = shared[arithmetic.max(t - (1 << step), 0)]
+            if t >= 1 << step:
+                value = op(other, value)
+            block.sync()
+            shared[t] = value
+            block.sync()
+    return value
+
+
+@func
+def _scan_by_subgroups(value, shared, t, op: template()):
+    lanes = forms.static(subgroup.group_size())
+    lane = t % lanes
+    for step in forms.static(range(lanes.bit_length() - 1)):
+        other = subgroup.shuffle(value, arithmetic.max(lane - (1 << step), 0))
+        if lane >= 1 << step:
+            value = op(other, value)
+    shared[t] = value
+    block.sync()
+    if t >= lanes:
+        before = shared[lanes - 1]
+        for number in range(1, t // lanes):
+            before = op(before, shared[number * lanes + lanes - 1])
+        value = op(before, value)
+    block.sync()
+    shared[t] = value
+    block.sync()
+    return value
