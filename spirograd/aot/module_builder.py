@@ -14,7 +14,7 @@ from spirograd.aot.examples import example_arguments
 from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
 from spirograd.aot.target import Target, capabilities_of
-from spirograd.aot.trees import Trees
+from spirograd.aot.trees import Trees, refuse_sparse
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
@@ -88,6 +88,7 @@ class Module(NearNames):
             raise SpirogradValueError(f"the module has a kernel `{name}` already: give this one another name, `add_kernel(..., name=...)`")
         declared, args = example_arguments(inner, first, template_args or {}, gradients)
         traced = inner.trace(self._target, args)
+        refuse_sparse(name, traced)
         if traced.captures.arrays:
             array = traced.kernel.args[-1].name
             hint = "pass it as an argument, or use a field"

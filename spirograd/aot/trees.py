@@ -8,10 +8,12 @@ from typing import Any
 
 from spirograd.aot.manifest import FieldRecord, NodeRecord, PlaceRecord, TreeRecord
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, SpirogradValueError
+from spirograd.ir.nodes import FieldRef, accesses_of
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.tree import FieldsBuilder, Place, SNode, Tree
 from spirograd.lang.matrix import make_host_element
 
+_DENSE = "give the kernels of the module dense fields or ndarrays"
 # Which attributes lead from a field to its shadow of each role.
 _SHADOWS = {"primal": (), "grad": ("grad",), "dual": ("dual",), "grad_dual": ("grad", "dual")}
 
@@ -42,8 +44,7 @@ class Trees:
         """The number of ``tree`` in the module, to which it is added. Raises SpirogradUnsupportedError if it has sparse nodes."""
         if tree not in self._trees:
             if tree.regions is not None or tree.region is not None or any(_is_sparse(place.field) for place in tree.root.places):
-                hint = "give the kernels of the module dense fields or ndarrays"
-                raise SpirogradUnsupportedError("a module of compiled kernels cannot hold sparse fields", None, hint)
+                raise SpirogradUnsupportedError("a module of compiled kernels cannot hold sparse fields", None, _DENSE)
             self._trees.append(tree)
             for place in tree.root.places:
                 if place.field not in self._fields:
@@ -84,6 +85,15 @@ class Trees:
                 for n in node.nodes
             ]
         )
+
+
+def refuse_sparse(name: str, traced: Any) -> None:
+    """Raise SpirogradUnsupportedError, with the line, if the kernel ``name`` uses sparse fields."""
+    for op in traced.kernel.walk():
+        for _, ref in accesses_of(op):
+            if isinstance(ref, FieldRef) and _is_sparse(traced.fields[ref]):
+                which = f"kernel `{name}` of a module uses the sparse field `{ref.name}`: modules cannot hold sparse fields"
+                raise SpirogradUnsupportedError(which, op.loc, _DENSE)
 
 
 def _is_sparse(field: ScalarField) -> bool:

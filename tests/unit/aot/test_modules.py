@@ -1,5 +1,6 @@
 """Modules of compiled kernels that cannot be built or loaded: what the errors say. Requirements of code and abilities of devices."""
 
+import dataclasses
 import json
 import re
 import zipfile
@@ -31,6 +32,11 @@ class Pair:
     b: sg.f32
 
 
+@dataclasses.dataclass
+class Settings:
+    weight: sg.f32
+
+
 def _refused():
     """Kernels that a module cannot have: arguments of `add_kernel`, and the error."""
     named, sparse, dense = sg.ndarray(sg.f32, 3), sg.field(sg.f32), sg.field(sg.f32, shape=4, needs_grad=True)
@@ -59,6 +65,10 @@ def _refused():
         dense[0] = p.a
 
     @sg.kernel
+    def takes_object(s: Settings):
+        dense[0] = s.weight
+
+    @sg.kernel
     def overwrites():
         for i in dense:
             dense[i] = dense[i] * dense[i]
@@ -74,7 +84,8 @@ def _refused():
     unsupported, value = sg.SpirogradUnsupportedError, sg.SpirogradValueError
     return {
         "names": ((names_an_array,), {}, unsupported, "names the ndarray `named`[^$]*pass it as an argument"),
-        "sparse": ((sparse_field,), {}, unsupported, "cannot hold sparse fields"),
+        "sparse": ((sparse_field,), {}, unsupported, r"`sparse_field` of a module uses the sparse field `sparse`[^$]*sparse\[i\] = 1"),
+        "class": ((takes_object,), {}, unsupported, "`s` is an instance of a class[^$]*pass its members one by one"),
         "any": ((any_array,), {}, value, r"`a` leaves open which arrays it takes[^$]*template_args=\{'a': array\}"),
         "template": ((templated,), {}, value, r"`n` is a template argument[^$]*template_args=\{'n': ...\}"),
         "struct": ((takes_struct,), {}, unsupported, "`p` is a struct"),
@@ -88,8 +99,8 @@ def _refused():
     }
 
 
-@pytest.mark.parametrize("case", ["names", "sparse", "any", "template", "struct", "overwrites", "several", "unknown", "no gradient", "name",
-                                  "grad", "function"])  # fmt: skip
+@pytest.mark.parametrize("case", ["names", "sparse", "any", "template", "struct", "class", "overwrites", "several", "unknown",
+                                  "no gradient", "name", "grad", "function"])  # fmt: skip
 def test_what_cannot_be_built(case):
     args, options, error, message = _refused()[case]
     module = sg.aot.Module()
@@ -186,6 +197,55 @@ def test_calls_that_do_not_fit(tmp_path):
         run(a, 1)
 
 
+def test_calls_in_kernels(tmp_path):
+    loaded = sg.aot.load(_saved(tmp_path)).kernel("run")
+    a = sg.ndarray(sg.f32, 3)
+
+    @sg.kernel
+    def outer(n: sg.i32):
+        sg.static(loaded(a, 1))
+
+    with pytest.raises((sg.SpirogradRuntimeError, sg.SpirogradCompilationError), match="cannot be called from a kernel"):
+        outer(1)
+
+
+def test_adjoints_of_results(tmp_path):
+    x = sg.field(sg.f32, shape=2, needs_grad=True)
+
+    @sg.kernel
+    def total(a: ARRAY) -> sg.f32:
+        s = 0.0
+        for i in range(2):
+            s += x[i] * a[i]
+        return s
+
+    @sg.kernel
+    def both(a: ARRAY) -> sg.math.vec2:
+        return sg.math.vec2(x[0] * a[0], x[1])
+
+    @sg.kernel
+    def none(a: ARRAY):
+        for i in x:
+            a[i] = x[i]
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    for kernel in (total, both, none):
+        module.add_kernel(kernel, gradients=True)
+    module.save(tmp_path / "m.zip")
+    loaded = sg.aot.load(tmp_path / "m.zip")
+    a = sg.ndarray(sg.f32, 2, needs_grad=True)
+    a.fill(3.0)
+    loaded.kernel("total").grad(a, returned=2.0)
+    assert (loaded.field("x").grad.to_numpy() == 6.0).all()
+    with pytest.raises(sg.SpirogradRuntimeTypeError, match="`returned=` takes what the kernel returns, got 'two'"):
+        loaded.kernel("total").grad(a, returned="two")
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"returns a value: its gradient starts from the adjoint[^$]*returned=1.0"):
+        loaded.kernel("both").grad(a)
+    with pytest.raises(sg.SpirogradRuntimeError, match="`returned=` is given, but nothing that the kernel returns depends on memory"):
+        loaded.kernel("none").grad(a, returned=1.0)
+
+
 def test_gradients_of_arrays_that_share_memory(tmp_path):
     @sg.kernel
     def square(a: ARRAY, b: ARRAY):
@@ -224,6 +284,7 @@ def test_files_that_are_no_modules(tmp_path):
 
     load(lambda plain: None).kernel("run")(sg.ndarray(sg.f32, 3), 1)
     changes = {
+        "has another layout as made again": lambda plain: plain["manifest"]["fields"][0].update(shape=[2]),
         "has format 2": lambda plain: plain["manifest"].update(format=2),
         "has format None": lambda plain: plain.update(manifest=[]),
         "was built by spirograd 0": lambda plain: plain["manifest"].update(version="0"),
