@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Any
 
 from spirograd.ad.binomial import Limits, repetitions, schedule
-from spirograd.ad.memory_report import MemoryReport, Repetitions, totals
+from spirograd.ad.copy_levels import CopyLevels, LevelLimits
+from spirograd.ad.memory_report import LevelReport, MemoryReport, Repetitions, totals
 from spirograd.ad.steps import LaunchStep, Step, WriteStep
 from spirograd.ad.undo_log import Part, UndoLog, Untouched, parts_of, reverse_steps
 from spirograd.ad.versions import Saved, Stored, nbytes_of
@@ -32,9 +33,12 @@ class Checkpoint:
 class Checkpoints:
     """The steps of a program, and checkpoints before some of them: at most ``count``, and so many that copies take ``nbytes`` at most."""
 
-    def __init__(self, count: int | None, nbytes: float | None) -> None:
+    def __init__(self, count: int | None, limits: LevelLimits | None) -> None:
         self._count = count
-        self._nbytes = nbytes
+        self._nbytes = None if limits is None else limits.total
+        self._levels = None if limits is None or limits.total == limits.memory else CopyLevels(limits)
+        self._largest = 0  # bytes of a copy
+        self._ends: list[tuple[Any, Saved]] = []  # while the reverse runs: what it puts back at its end
         self.steps: list[Step] = []
         self._kept: list[Checkpoint] = []
         self._stored: dict[Any, Stored] = {}
@@ -65,6 +69,7 @@ class Checkpoints:
         while self._over():
             self._give_up_one()
         self._note_peak()
+        self._arrange()
         self.steps.append(step)
         if isinstance(step, WriteStep):
             self._pending = step
@@ -87,10 +92,11 @@ class Checkpoints:
 
     def _log(self, checkpoint: Checkpoint, written: Iterable[Part]) -> int:
         """Save for a checkpoint what is about to be written; returns the bytes."""
-        before = checkpoint.log.nbytes
+        before, copies = checkpoint.log.nbytes, len(checkpoint.log.saved)
         checkpoint.log.before(written)
         grown = checkpoint.log.nbytes - before
         self._log_nbytes += grown
+        self._largest = max([self._largest, *[saved.nbytes for _, saved in checkpoint.log.saved[copies:]]])
         return grown
 
     def _over(self) -> bool:
@@ -98,7 +104,22 @@ class Checkpoints:
         return too_many or (self._nbytes is not None and self._needed() > self._nbytes)
 
     def _needed(self) -> int:
-        return self._log_nbytes + self._end_nbytes + self._host_nbytes + self._step_nbytes
+        return self._log_nbytes + self._end_nbytes + self._host_nbytes + self._step_nbytes + self._waste()
+
+    def _waste(self) -> int:
+        return 0 if self._levels is None else self._levels.waste(self._largest)
+
+    def _arrange(self) -> None:
+        """Move copies among the levels of memory."""
+        if self._levels is not None:
+            logs = [saved for kept in self._kept for _, saved in kept.log.saved]
+            self._levels.arrange([*[saved for _, saved in self._ends], *logs], self._host_nbytes + self._step_nbytes)
+
+    def close(self) -> None:
+        """Free what the copies take. The reverse cannot run any more."""
+        self._kept, self._ends = [], []
+        if self._levels is not None:
+            self._levels.close()
 
     def _give_up_one(self) -> None:
         """By the rule of Wang, Moin and Iaccarino: one that a later one of a higher level makes dispensable, else the last but one, whose
@@ -106,7 +127,8 @@ class Checkpoints:
         kept = self._kept
         if len(kept) == 1:
             assert self._nbytes is not None
-            problem = f"a tape with `memory_GB={self._nbytes / 1e9:g}` has too little memory"
+            levels = "memory_GB" if self._levels is None else "memory_GB, host_GB and disk_GB together"
+            problem = f"a tape with `{levels}={self._nbytes / 1e9:g}` has too little memory"
             needed = f"{self._needed() / 1e9:.3g} GB"
             hint = f"what the program writes, before and after it, and one step take {needed}: raise `memory_GB` to more"
             raise SpirogradRuntimeError(render(problem, None, hint))
@@ -137,22 +159,27 @@ class Checkpoints:
         if not self.steps:
             return
         whole = {key for key, _, part in self._end if part is None}
-        end = [(key, Saved(memory, part)) for key, memory, part in self._end if part is None or key not in whole]
+        self._ends = []
+        for key, memory, part in self._end:
+            if part is None or key not in whole:
+                self._ends.append((key, Saved(memory, part)))
+                self._arrange()
         try:
             for action in schedule([kept.step for kept in self._kept], len(self.steps), self._limits()):
                 self._do(action.kind, action.begin, action.end)
+                self._arrange()
         finally:
-            for _, saved in end:
+            for _, saved in self._ends:
                 saved.swap()
         first = Checkpoint(0, float("inf"), UndoLog())
-        first.log.take_over(end)
-        self._kept, self._log_nbytes = [first], first.log.nbytes
+        first.log.take_over(self._ends)
+        self._kept, self._log_nbytes, self._ends = [first], first.log.nbytes, []
 
     def _limits(self) -> Limits:
         """Of the checkpoints that the reverse makes."""
         if self._nbytes is None:
             return Limits(self._count)
-        free = self._nbytes - self._end_nbytes - self._host_nbytes - self._step_nbytes
+        free = self._nbytes - self._end_nbytes - self._host_nbytes - self._step_nbytes - self._waste()
         return Limits(self._count, free, self._end_nbytes, self._step_nbytes)
 
     def _do(self, kind: str, begin: int, end: int) -> None:
@@ -160,6 +187,7 @@ class Checkpoints:
         if kind == "repeat":
             for step in self.steps[begin:end]:
                 self._log(last, parts_of(step, self._stored))
+                self._arrange()
                 step.run()
             self._rerun += end - begin
             self._note_peak()
@@ -190,11 +218,15 @@ class Checkpoints:
         if self._before is not None:
             planned = self._before.repetitions
             assert planned is not None
-            facts = replace(planned, repeated=self._rerun, peak=self._peak, ran=True)
+            facts = replace(planned, repeated=self._rerun, peak=self._peak, ran=True, levels=self._level_reports())
             return replace(self._before, repetitions=facts)
         again = repetitions([kept.step for kept in self._kept], len(self.steps), self._limits()) if self.steps else 0
         launches = sum(isinstance(step, LaunchStep) and step.made is not None for step in self.steps)
         logs = (saved for kept in self._kept for _, saved in kept.log.saved)
         written = (step.copy for step in self.steps if isinstance(step, WriteStep) and step.copy is not None)
         items = totals((saved.memory.name, saved.nbytes) for saved in chain(logs, written))
-        return MemoryReport(launches, items, Repetitions(len(self.steps), len(self._kept), again, self._peak, ran=False))
+        planned = Repetitions(len(self.steps), len(self._kept), again, self._peak, False, self._level_reports())
+        return MemoryReport(launches, items, planned)
+
+    def _level_reports(self) -> tuple[LevelReport, ...]:
+        return () if self._levels is None else self._levels.reports()

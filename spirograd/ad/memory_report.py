@@ -9,22 +9,41 @@ from spirograd.base.wording import counted
 
 
 @dataclass(frozen=True)
+class LevelReport:
+    """One level of memory for checkpoints: "memory" (of the device), "host" or "disk". ``limit``: the bytes that it may have; ``peak``:
+    that it had at most, on the device with what a step needs; ``copies``, ``nbytes``: that were moved there."""
+
+    name: str
+    limit: int
+    peak: int
+    copies: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        moved = f", {counted(self.copies, 'copy', 'copies')} moved there ({counted(self.nbytes, 'byte')})" if self.name != "memory" else ""
+        return f"  {self.name:<6}  at most {counted(self.peak, 'byte')} of {self.limit:,}{moved}"
+
+
+@dataclass(frozen=True)
 class Repetitions:
     """What checkpoints cost. ``steps``: launches and writes of the program; ``checkpoints``: before how many of them there is one;
     ``repeated``: how many steps the reverse pass runs again; ``peak``: bytes that all copies take at most, at a time. ``ran``: whether
-    the reverse pass ran, of which these are the facts, or is planned."""
+    the reverse pass ran, of which these are the facts, or is planned. ``levels``: the levels of memory, if there are several; what they
+    had at most and what was moved are facts so far."""
 
     steps: int
     checkpoints: int
     repeated: int
     peak: int
     ran: bool
+    levels: tuple[LevelReport, ...] = ()
 
     def __str__(self) -> str:
         steps, checkpoints = counted(self.steps, "step"), counted(self.checkpoints, "checkpoint")
         runs = "ran" if self.ran else "will run"
         each = self.repeated / max(self.steps, 1)
-        return f"  {checkpoints} in {steps}; the reverse pass {runs} {counted(self.repeated, 'step')} again, {each:.2f} times the program"
+        text = f"  {checkpoints} in {steps}; the reverse pass {runs} {counted(self.repeated, 'step')} again, {each:.2f} times the program"
+        return "\n".join([text, *map(str, self.levels)])
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
+from spirograd.ad.limits import limited
 from spirograd.ad.losses import loss_of
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording import Recording
@@ -20,7 +22,7 @@ from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, memory_identity
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, SpirogradValueError, render
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
@@ -45,8 +47,10 @@ class Tape(context.Recorder, NearNames):
     list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
 
     ``checkpoints``: save memory at so many steps (launches and writes of Python) at a time, and run the steps again from there in the
-    reverse pass; ``memory_GB``: so many that all copies take that much (1 GB: 1e9 bytes). The gradients are the same, bit for bit. Prints
-    are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or use sparse fields.
+    reverse pass; ``memory_GB``: so many that all copies take that much (1 GB: 1e9 bytes). ``host_GB``, ``disk_GB``: more levels of memory
+    for copies, of the host and of files in ``disk_folder``, which are deleted at the end, also after an exception. The gradients are the
+    same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or use
+    sparse fields.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
@@ -63,6 +67,9 @@ class Tape(context.Recorder, NearNames):
         grad_check: Any = None,
         checkpoints: int | None = None,
         memory_GB: float | None = None,
+        host_GB: float | None = None,
+        disk_GB: float | None = None,
+        disk_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         self.loss = loss
         self._loss = None if loss is None else loss_of(loss)
@@ -70,7 +77,9 @@ class Tape(context.Recorder, NearNames):
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
-        self._steps: Recording | Checkpoints | Repeated = _limited(checkpoints, memory_GB) or Recording()
+        self._steps: Recording | Checkpoints | Repeated = (
+            limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        )
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
@@ -104,16 +113,27 @@ class Tape(context.Recorder, NearNames):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
         if kind is None and self.loss is not None:
-            if self._check is not None:
-                self._check.begin()
-            self.grad()
-            if self._check is not None:
-                self._check.run()
+            try:
+                self._reverse_at_end()
+            except BaseException:
+                self._close()
+                raise
         if kind is not None or self.loss is not None:
             self._release()
         else:
             self._look()
             self._left = self._generations()
+
+    def _reverse_at_end(self) -> None:
+        if self._check is not None:
+            self._check.begin()
+        self.grad()
+        if self._check is not None:
+            self._check.run()
+
+    def _close(self) -> None:
+        if isinstance(self._steps, Checkpoints):
+            self._steps.close()
 
     def grad(self) -> None:
         """Run the reverse pass of the recorded launches, starting from 1 for the gradient of the loss, or without a loss from the gradients
@@ -182,6 +202,7 @@ class Tape(context.Recorder, NearNames):
 
     def _release(self) -> None:
         self._released = self.memory_report()
+        self._close()
         self._steps = Recording()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
@@ -455,18 +476,6 @@ class Tape(context.Recorder, NearNames):
         finally:
             self._steps = recording
         return result
-
-
-def _limited(checkpoints: int | None, memory_GB: float | None) -> Checkpoints | None:
-    """The checkpoints that a tape asks for, None for a tape that saves everything."""
-    for name, limit in (("checkpoints", checkpoints), ("memory_GB", memory_GB)):
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):
-            raise SpirogradValueError(f"`{name}` of a tape is a number above 0, got {limit!r}")
-    if checkpoints is not None and checkpoints != int(checkpoints):
-        raise SpirogradValueError(f"`checkpoints` of a tape is an integer, got {checkpoints!r}")
-    if checkpoints is None and memory_GB is None:
-        return None
-    return Checkpoints(checkpoints, None if memory_GB is None else memory_GB * 1e9)
 
 
 def _generation(memory: Any) -> Any:

@@ -20,7 +20,7 @@ from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.field import ComponentField
 from spirograd.lang.data.ndarray import Ndarray, array_of
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.views import Block, HostView, dense_view, from_first
+from spirograd.lang.data.views import Block, HostView, dense_view, from_first, same_bytes
 
 
 class Stored:
@@ -89,6 +89,7 @@ class Saved:
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
         self._copy = self._current(known)
+        self._elsewhere: Any = None  # once the copy leaves the device: see `copy_levels.Elsewhere`
 
     def _current(self, known: Saved | None = None) -> Any:
         copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
@@ -118,15 +119,53 @@ class Saved:
 
     def put(self) -> None:
         """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
-        numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+        if self._elsewhere is None:
+            numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
+        else:
+            self._put_bytes(self._elsewhere.data())
         view = self.memory.view(self.part)
         if view.shape != self._view.shape:
             numpy_transfer.fill(self.memory.allocation, from_first(view, self._view.shape[0]), 0)
+
+    def _put_bytes(self, data: memoryview) -> None:
+        """Set memory to the bytes of a copy that is not on the device."""
+        if same_bytes(self._view, self._compact):
+            for block, source in zip(self._view.blocks, self._compact.blocks):
+                self.memory.allocation.write(block.offset, data[source.offset : source.offset + block.span], self._view.part)
+            return
+        copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
+        copy.write(0, data)
+        numpy_transfer.copy(self.memory.allocation, self._view, copy, self._compact)
+
+    # --- levels of memory, see `copy_levels` -------------------------------------------------------------------------------
+
+    @property
+    def level(self) -> int:
+        """Where the copy is: 0 on the device, 1 on the host, 2 in a file."""
+        return 0 if self._elsewhere is None else self._elsewhere.level
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the copy was asked to leave the device."""
+        return self._elsewhere is not None
+
+    def leave(self, elsewhere: Callable[[Any, int], Any]) -> None:
+        """Have ``elsewhere`` take the copy from the device."""
+        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1)), None
+
+    def arrive(self) -> None:
+        """Wait until the copy has left the device."""
+        self._elsewhere.wait()
+
+    def to_disk(self, files: Any) -> None:
+        """Move the copy from the host to a file."""
+        self._elsewhere.to_disk(files)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
         current = Saved(self.memory, self.part)
         self.put()
+        self._elsewhere = None
         self._view, self.nbytes, self._compact, self._copy = current._view, current.nbytes, current._compact, current._copy
 
 

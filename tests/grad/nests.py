@@ -13,5 +13,8 @@ def nest(kernel: Any, levels: int, length: int) -> tuple[int, ...]:
     kernel.grad._last.native.forget()
     ways = kernel.grad._last.ways
     numbers = tuple(sorted({record.number for record in ways.plain.derivative.records}))
-    ways.current = ways.plain if levels == 1 else ways._planned(ways._make, Nesting(tuple([(n, levels) for n in numbers]), length))
+    if levels == 1 or not numbers:
+        ways.current = ways.plain
+    else:
+        ways.current = ways._planned(ways._make, Nesting(tuple([(n, levels) for n in numbers]), length))
     return numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import needs
@@ -506,8 +507,8 @@ def test_checkpoint_saves_memory(arch: str) -> None:
 # --- random programs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_programs(program: Program, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(program: Program, seed: int, tmp_path: Path) -> None:
     p, rng = program, random.Random(seed)
     fields = [p.a, p.b, p.c]
 
@@ -537,4 +538,10 @@ def test_random_programs(program: Program, seed: int) -> None:
             step()
         p.total(p.a)
 
-    p.check(run, **rng.choice([{"checkpoints": rng.randrange(1, 8)}, {"memory_GB": rng.randrange(1500, 6000) / 1e9}]))
+    limits: dict[str, Any] = {"memory_GB": rng.randrange(1500, 6000) / 1e9}
+    if seed >= 3:
+        limits |= {"memory_GB": 1500 / 1e9, "host_GB": rng.randrange(300, 2000) / 1e9}
+    if seed >= 4:
+        limits |= {"disk_GB": rng.randrange(300, 3000) / 1e9, "disk_folder": tmp_path}
+    p.check(run, **rng.choice([{"checkpoints": rng.randrange(1, 8)}, limits] if seed < 3 else [limits]))
+    assert not [*tmp_path.iterdir()]

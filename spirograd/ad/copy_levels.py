@@ -1,0 +1,252 @@
+"""Levels of memory for the copies that a tape with checkpoints keeps: of the device, of the host, and of files in a folder.
+
+Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
+device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Copies to the host
+are asynchronous: the program waits for one only where the device has no room left for the next step. A thread writes the files.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from spirograd.ad.memory_report import LevelReport
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
+from spirograd.base.records import dataclass
+
+NAMES = ("memory", "host", "disk")
+_DEVICE, _HOST, _DISK = range(3)
+# Copies to the host begin when the device has less than this part of its limit left.
+_EARLY = 1 / 8
+# So many files may wait to be written; what is in them takes memory of the host meanwhile.
+_WAITING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LevelLimits:
+    """Bytes that copies may take on each level, 0 where there is none; ``folder``: of the files."""
+
+    memory: float
+    host: float = 0
+    disk: float = 0
+    folder: str = ""
+
+    @property
+    def total(self) -> float:
+        return self.memory + self.host + self.disk
+
+
+class Elsewhere:
+    """The bytes of a copy that leaves its ``allocation``, for the host and then, by `to_disk`, for a file."""
+
+    def __init__(self, allocation: Any, nbytes: int) -> None:
+        self._allocation = allocation  # until the bytes are here
+        self._readback = allocation.read_async(0, nbytes)
+        self._data: bytes | None = None
+        self._file: _File | None = None
+
+    @property
+    def level(self) -> int:
+        """Where the copy counts: on the device as long as it takes memory there."""
+        if self._file is not None:
+            return _DISK
+        if self._data is None:
+            self._take(self._readback.take())
+        return _DEVICE if self._data is None else _HOST
+
+    def wait(self) -> None:
+        """Wait until the bytes are on the host."""
+        if self._data is None and self._file is None:
+            self._take(self._readback.wait())
+
+    def _take(self, data: bytes | None) -> None:
+        if data is not None:
+            self._data, self._allocation, self._readback = data, None, None
+
+    def to_disk(self, files: Files) -> None:
+        """Move the bytes to a file."""
+        self.wait()
+        assert self._data is not None
+        self._file, self._data = files.write(self._data), None
+
+    def data(self) -> memoryview:
+        """The bytes, wherever they are."""
+        if self._file is not None:
+            return memoryview(self._file.read())
+        self.wait()
+        assert self._data is not None
+        return memoryview(self._data)
+
+
+class _File:
+    """Bytes that a thread writes to a file, which goes with this object."""
+
+    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: bytes) -> None:
+        self.path = path
+        self.written: Future[Any] = worker.submit(path.write_bytes, data)
+        weakref.finalize(self, _remove, path, self.written).atexit = False
+
+    def settle(self) -> None:
+        """Wait until it is written. Raises SpirogradRuntimeError if that failed."""
+        _checked(self.path, self.written.result)
+
+    def read(self) -> bytes:
+        self.settle()
+        found: bytes = _checked(self.path, self.path.read_bytes)
+        return found
+
+
+def _remove(path: Path, written: Future[Any]) -> None:
+    written.add_done_callback(lambda _: path.unlink(missing_ok=True))
+
+
+def _checked(path: Path, access: Any) -> Any:
+    try:
+        return access()
+    except OSError as error:
+        problem = f"a tape cannot keep checkpoints in {path.parent.parent}: {error.strerror or error}"
+        hint = "free memory there, lower `disk_GB`, or give another folder with `disk_folder=`"
+        raise SpirogradRuntimeError(render(problem, None, hint)) from error
+
+
+class Files:
+    """Files in a folder of their own inside of ``folder``; all are deleted by `close`, and at the end of the program.
+
+    Raises SpirogradValueError if there is no such folder, SpirogradRuntimeError if nothing can be written there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        if not Path(folder).is_dir():
+            raise SpirogradValueError(f"`disk_folder` of a tape is a folder that exists, got {folder!r}")
+        made = _checked(Path(folder, "x", "x"), lambda: tempfile.mkdtemp(prefix="spirograd-checkpoints-", dir=folder))
+        self.path = Path(made)
+        self._worker = ThreadPoolExecutor(1, "spirograd-checkpoints")
+        self._number = 0
+        self._waiting: list[_File] = []
+        self._end = weakref.finalize(self, _delete, self.path, self._worker)
+
+    def write(self, data: bytes) -> _File:
+        """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
+        while len(self._waiting) >= _WAITING:
+            self._waiting.pop(0).settle()
+        self._number += 1
+        file = _File(self.path / f"{self._number}", self._worker, data)
+        self._waiting.append(file)
+        return file
+
+    def close(self) -> None:
+        """Delete all files."""
+        self._waiting.clear()
+        self._end()
+
+
+def _delete(path: Path, worker: ThreadPoolExecutor) -> None:
+    worker.shutdown(wait=True, cancel_futures=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class _Used:
+    """Of a level: bytes at most at a time; copies that came to it, and their bytes."""
+
+    peak: int = 0
+    copies: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class CopyLevels:
+    """Where the copies of a tape lie: `arrange` moves them."""
+
+    limits: LevelLimits
+    files: Files | None = None
+    used: tuple[_Used, ...] = field(default_factory=lambda: (_Used(), _Used(), _Used()))
+
+    def __post_init__(self) -> None:
+        if self.limits.disk:
+            self.files = Files(self.limits.folder)
+
+    def waste(self, largest: int) -> int:
+        """The bytes that may stay free on all levels when the next copy, of ``largest`` bytes at most, goes nowhere."""
+        return largest * sum(limit > 0 for limit in (self.limits.host, self.limits.disk))
+
+    def arrange(self, copies: Sequence[Any], reserved: float) -> None:
+        """Move ``copies`` (`Saved`, the oldest first) so that each level has what it may have; the device has ``reserved`` bytes besides
+        them. Raises SpirogradRuntimeError if it cannot be done, or if a file cannot be written."""
+        there: list[list[Any]] = [[], [], []]
+        for saved in copies:
+            there[saved.level].append(saved)
+        limits = (self.limits.memory - reserved, self.limits.host, self.limits.disk)
+        self._to_host(there, limits)
+        if self.limits.disk:
+            self._to_disk(there, limits)
+        for level, (saved_there, limit) in enumerate(zip(there, limits)):
+            nbytes = _nbytes(saved_there)
+            used = self.used[level]
+            used.peak = max(used.peak, nbytes + (math.ceil(reserved) if level == _DEVICE else 0))
+            if nbytes > limit:
+                self._refuse(level, nbytes + (reserved if level == _DEVICE else 0))
+
+    def _to_host(self, there: list[list[Any]], limits: Sequence[float]) -> None:
+        if not (self.limits.host or self.limits.disk):
+            return
+        nbytes, limit = _nbytes(there[_DEVICE]), limits[_DEVICE]
+        staying, held = nbytes, _nbytes(there[_HOST]) + _nbytes(there[_DISK])
+        # What may leave early: copies are not divided, so that each level may have so much left that it cannot use.
+        room = self.limits.host + self.limits.disk - held - 2 * max([saved.nbytes for saved in there[_DEVICE]], default=0)
+        for saved in there[_DEVICE]:  # the oldest first
+            room -= saved.nbytes
+            if staying <= limit - _EARLY * self.limits.memory or (staying <= limit and room < 0):
+                break
+            if not saved.leaving:
+                saved.leave(Elsewhere)
+                self._count(_HOST, saved)
+            staying -= saved.nbytes
+        for saved in [saved for saved in there[_DEVICE] if saved.leaving]:
+            if nbytes <= limit and saved.level == _DEVICE:
+                continue  # it may go on leaving
+            saved.arrive()
+            nbytes -= saved.nbytes
+            there[_DEVICE].remove(saved)
+            there[_HOST].append(saved)
+
+    def _to_disk(self, there: list[list[Any]], limits: Sequence[float]) -> None:
+        assert self.files is not None
+        nbytes = _nbytes(there[_HOST])
+        while nbytes > limits[_HOST]:
+            saved = there[_HOST].pop(0)
+            saved.to_disk(self.files)
+            self._count(_DISK, saved)
+            nbytes -= saved.nbytes
+            there[_DISK].append(saved)
+
+    def _count(self, level: int, saved: Any) -> None:
+        self.used[level].copies += 1
+        self.used[level].nbytes += saved.nbytes
+
+    def _refuse(self, level: int, nbytes: float) -> None:
+        name = NAMES[level]
+        limit = (self.limits.memory, self.limits.host, self.limits.disk)[level]
+        problem = f"a tape with `{name}_GB={limit / 1e9:g}` has too little memory"
+        raise SpirogradRuntimeError(render(problem, None, f"one step and its copies take {nbytes / 1e9:.3g} GB there: raise `{name}_GB`"))
+
+    def reports(self) -> tuple[LevelReport, ...]:
+        """What each level has, and took."""
+        limits = (self.limits.memory, self.limits.host, self.limits.disk)
+        return tuple([LevelReport(n, int(x), u.peak, u.copies, u.nbytes) for n, x, u in zip(NAMES, limits, self.used) if x])
+
+    def close(self) -> None:
+        """Delete the files."""
+        if self.files is not None:
+            self.files.close()
+
+
+def _nbytes(copies: Iterable[Any]) -> int:
+    return sum(saved.nbytes for saved in copies)

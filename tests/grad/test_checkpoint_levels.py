@@ -1,0 +1,190 @@
+"""Checkpoints of tapes in host memory and in files: the gradients are the same, and each level takes what it may."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+
+pytestmark = pytest.mark.vulkan_or_wgpu
+
+N = 256  # 1,024 bytes of a field
+STEPS = 40
+GB = 1e9
+
+
+class Program:
+    def __init__(self) -> None:
+        self.a, self.b = (sg.field(sg.f32, shape=N, needs_grad=True) for _ in range(2))
+        self.pair = sg.Vector.field(2, sg.f32, shape=33, needs_grad=True)  # whose elements lie side by side
+        self.loss = sg.field(sg.f32, shape=(), needs_grad=True)
+
+        @sg.kernel
+        def step(t: sg.i32):
+            for i in self.a:
+                self.a[i] += 0.1 * sg.sin(self.b[i] * self.a[i] + t) * self.b[(i + 1) % N] if i % 2 == 0 else 0.05 * sg.random()
+            for i in self.pair:
+                self.pair[i] = self.pair[i] * 0.9 + 0.1 * sg.Vector([self.a[i], self.pair[i].x * self.pair[i].y])
+
+        @sg.kernel
+        def swap():
+            for i in self.b:
+                self.b[i] = sg.cos(self.b[i] * self.a[i]) + self.pair[i % 33].y
+
+        @sg.kernel
+        def total():
+            for i in self.a:
+                self.loss[None] += self.a[i] ** 2 + self.b[i]
+
+        self.step, self.swap, self.total = step, swap, total
+
+    def run(self, fail_at: int = -1, **options: Any) -> tuple[list[np.ndarray], Any]:
+        self.a.from_numpy(np.linspace(0.1, 0.9, N, dtype=np.float32))
+        self.b.from_numpy(np.linspace(0.9, 0.2, N, dtype=np.float32))
+        self.pair.fill(0.3)
+        with sg.ad.Tape(self.loss, **options) as tape:
+            for t in range(STEPS):
+                self.step(t)
+                self.swap()
+                if t == 20:
+                    self.b[3] = 0.5
+                if t == fail_at:
+                    raise KeyError(t)
+            self.total()
+        memory = (self.a, self.b, self.pair, self.loss)
+        return [x.to_numpy() for memory in memory for x in (memory, memory.grad)], tape.memory_report()
+
+
+def start(arch: str) -> Program:
+    sg.init(arch=arch, random_seed=4)
+    return Program()
+
+
+OPTIONS: dict[str, dict[str, float]] = {
+    "host": {"memory_GB": 14_000 / GB, "host_GB": 30_000 / GB},
+    "disk": {"memory_GB": 14_000 / GB, "disk_GB": 50_000 / GB},
+    "all": {"memory_GB": 14_000 / GB, "host_GB": 9_000 / GB, "disk_GB": 20_000 / GB},
+    "count": {"memory_GB": 14_000 / GB, "host_GB": 30_000 / GB, "checkpoints": 5},
+    "much": {"memory_GB": 14_000 / GB, "host_GB": 1, "disk_GB": 1},
+}
+
+
+@pytest.mark.parametrize("levels", OPTIONS)
+def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
+    program = start(arch)
+    wanted, _ = program.run()
+    sg.init(arch=arch, random_seed=4)
+    program = Program()
+    options: dict[str, Any] = dict(OPTIONS[levels])
+    if "disk_GB" in options:
+        options["disk_folder"] = tmp_path
+    found, report = program.run(**options)
+    for a, b in zip(wanted, found):
+        np.testing.assert_array_equal(a, b)
+    facts = {level.name: level for level in report.repetitions.levels}
+    for name, level in facts.items():
+        assert 0 <= level.peak <= level.limit == int(options[f"{name}_GB"] * GB)
+    assert facts["memory"].peak > 4 * N
+    moved = "host" if "host_GB" in options else "disk"
+    assert facts[moved].copies > 3 and facts[moved].nbytes >= facts[moved].peak > 0
+    if levels == "all":
+        assert facts["disk"].copies > 1
+    assert f"  {moved:<6}  at most {facts[moved].peak} bytes of " in str(report)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_fewer_steps_are_repeated_with_more_levels(arch: str) -> None:
+    program = start(arch)
+    few = program.run(memory_GB=14_000 / GB)[1].repetitions
+    more = program.run(memory_GB=14_000 / GB, host_GB=60_000 / GB)[1].repetitions
+    assert more.repeated < 0.8 * few.repeated
+    assert more.peak > few.peak
+
+
+@pytest.mark.archs("cpu")
+def test_the_plan_before_and_the_facts_after(arch: str) -> None:
+    program = start(arch)
+    with sg.ad.Tape(program.loss, memory_GB=14_000 / GB, host_GB=30_000 / GB) as tape:
+        for t in range(STEPS):
+            program.step(t)
+        planned = tape.memory_report().repetitions
+        program.total()
+    done = tape.memory_report().repetitions
+    assert planned is not None and done is not None
+    assert not planned.ran and done.ran
+    assert planned.levels[1].copies > 0
+    assert done.levels[1].nbytes >= planned.levels[1].nbytes
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_files_are_deleted_after_an_exception(arch: str, tmp_path: Path) -> None:
+    program = start(arch)
+    with pytest.raises(KeyError):
+        program.run(fail_at=30, memory_GB=14_000 / GB, disk_GB=1, disk_folder=tmp_path)
+    assert not [*tmp_path.iterdir()]
+    tape = sg.ad.Tape(memory_GB=14_000 / GB, disk_GB=1, disk_folder=str(tmp_path))
+    with tape:
+        for t in range(STEPS):
+            program.step(t)
+    assert [*tmp_path.iterdir()]
+    tape.grad()
+    tape.grad()
+    del tape
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.archs("cpu")
+def test_a_full_disk(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = start(arch)
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"cannot keep checkpoints in .*: No space left on device(.|\n)*`disk_folder=`"):
+        program.run(memory_GB=14_000 / GB, disk_GB=1, disk_folder=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.archs("cpu")
+def test_folders_that_do_not_serve(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = start(arch)
+    with pytest.raises(sg.SpirogradValueError, match="`disk_folder` of a tape is a folder that exists, got"):
+        sg.ad.Tape(program.loss, memory_GB=1, disk_GB=1, disk_folder=tmp_path / "none")
+
+    def refused(*_: Any, **__: Any) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refused)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"cannot keep checkpoints in .*: Permission denied"):
+        sg.ad.Tape(program.loss, memory_GB=1, disk_GB=1, disk_folder=tmp_path)
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"host_GB": 1}, "give that, too"),
+        ({"memory_GB": 1, "disk_GB": 1}, "belong together"),
+        ({"memory_GB": 1, "disk_folder": os.curdir}, "belong together"),
+        ({"memory_GB": 1, "host_GB": -1}, "`host_GB` of a tape is a number above 0, got -1"),
+        ({"memory_GB": 1, "host_GB": float("nan")}, "`host_GB` of a tape is a number above 0, got nan"),
+        ({"memory_GB": 1, "disk_GB": True, "disk_folder": os.curdir}, "`disk_GB` of a tape is a number above 0, got True"),
+    ],
+)
+def test_limits_that_are_none(arch: str, options: dict[str, Any], message: str) -> None:
+    program = start(arch)
+    with pytest.raises(sg.SpirogradValueError, match=message):
+        sg.ad.Tape(program.loss, **options)
+
+
+@pytest.mark.archs("cpu")
+def test_too_little_on_the_device(arch: str) -> None:
+    program = start(arch)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"a tape with `memory_GB=1e-06` has too little memory(.|\n)*raise `memory_GB`"):
+        program.run(memory_GB=1e-6, host_GB=1)
