@@ -18,6 +18,8 @@ from spirograd.distributed.transport import Message, Transport, TransportFailure
 
 _NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # in messages of gloo: where they are raised, and guesses
 
+_JOINING = 300.0  # seconds that processes may start after each other, at least
+
 
 class TorchTransport(Transport):
     """``place``: of this process. If the program has set torch.distributed up, its processes are used, else those of the launcher."""
@@ -32,10 +34,9 @@ class TorchTransport(Transport):
         with _failures():
             if self._owner:
                 _check_address()
-                self._dist.init_process_group("gloo", rank=place.rank, world_size=place.size, timeout=timedelta(seconds=timeout))
-                self._host = None
-            else:
-                self._host = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+                joining = timedelta(seconds=max(timeout, _JOINING))
+                self._dist.init_process_group("gloo", rank=place.rank, world_size=place.size, timeout=joining)
+            self._host = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         self._gpu: Any = None
         self.rank, self.size = self._dist.get_rank(), self._dist.get_world_size()
 

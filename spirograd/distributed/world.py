@@ -44,7 +44,8 @@ def init(
 
     ``device``: by default the number of this process on its machine, as the launcher says (`LOCAL_RANK` of torchrun, and what mpirun
     sets); processes on CPUs divide the cores. ``transport``: "torch" (torch.distributed: gloo, and NCCL for CUDA), "mpi" (mpi4py) or
-    "single"; by default that of the launcher. ``timeout``: seconds that a process waits for another before it raises an error.
+    "single"; by default that of the launcher. ``timeout``: seconds that a process waits for another before it raises an error; for others
+    to start, 300 at least.
 
     Raises SpirogradRuntimeError on every process if one of them cannot start; SpirogradValueError for options that there are not.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,16 +14,16 @@ from tests.distributed.processes import PROGRAMS, ROOT, environment, finish, run
 pytestmark = pytest.mark.needs("torch")
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_of_torch(count):
+@pytest.mark.parametrize(("count", "cases"), [(2, "6"), (4, "3")])
+def test_processes_of_torch(count, cases):
     """Random partitions, gradients, mistakes, states: see programs/checks.py."""
-    printed = run(count, "checks.py", "6")
+    printed = run(count, "checks.py", cases)
     assert [f"all is right on process {rank} of {count}" in text for rank, text in enumerate(printed)] == [True] * count
 
 
 @pytest.mark.needs("torch", "mpirun", "mpi4py")
 def test_processes_of_mpi():
-    status, printed = run_mpi(2, "checks.py", "6")
+    status, printed = run_mpi(2, "checks.py", "3")
     assert status == 0 and all(f"all is right on process {rank} of 2" in printed for rank in range(2)), printed
 
 
@@ -51,11 +50,11 @@ def test_examples_have_the_gradient_of_one_process(tmp_path, example):
 def test_one_process_is_killed(tmp_path):
     """The others end with an error, long before the timeout; the last state loads on another number of processes, under torchrun."""
     folder = str(tmp_path / "state")
-    begin = time.monotonic()
-    (*others, killed) = finish(start(3, PROGRAMS / "survivors.py", folder, "12", "kill"), 60)
-    assert killed[0] == -9 and time.monotonic() - begin < 50
+    (*others, killed) = finish(start(3, PROGRAMS / "survivors.py", folder, "12", "kill"))
+    assert killed[0] == -9
     for rank, (status, text) in enumerate(others):
         assert status == 1 and f"process {rank} of 3 failed in a halo exchange: another process ended, or did not" in text, text
+        assert "Timed out" not in text
     assert json.loads((tmp_path / "state" / "state.json").read_text())["values"] == {"step": 4}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAMS / "survivors.py")]
     done = subprocess.run([*command, folder, "9"], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
@@ -66,7 +65,7 @@ def test_one_process_is_killed(tmp_path):
 def test_one_process_hangs(tmp_path):
     found = finish(start(2, PROGRAMS / "survivors.py", str(tmp_path), "12", "hang"), 60)
     assert [status for status, _ in found] == [1, 1]
-    assert "process 0 of 2 failed in a halo exchange: another process ended, or did not take part within 4 s" in found[0][1]
+    assert "process 0 of 2 failed in a halo exchange: another process ended, or did not take part within 6 s" in found[0][1]
 
 
 @pytest.mark.needs("torch", "mpirun", "mpi4py")

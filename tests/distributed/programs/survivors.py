@@ -30,7 +30,7 @@ def reference(steps):
 
 def main() -> None:
     folder, end, *mode = sys.argv[1:]
-    dist.init(arch="cpu", timeout=4 if mode else 60)
+    dist.init(arch="cpu", timeout=6 if mode == ["hang"] else 60)
     part = dist.Partition(SHAPE, halo=2, periodic=(False, True))
     fields = [part.field(sg.f64), part.field(sg.f64)]
     gain = sg.field(sg.f64, 2)
@@ -57,7 +57,7 @@ def main() -> None:
         if mode and number == 5 and dist.rank() == dist.size() - 1:
             if mode == ["kill"]:
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(12)
+            time.sleep(11)
         part.exchange(now)
         step(old, now, *part.owned.flat)
         old, now = now, old
