@@ -1,9 +1,9 @@
 """Levels of memory for the copies that a tape with checkpoints keeps: of the device, of the host, and of files in a folder.
 
 Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
-device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Copies of up to
-`READBACK_LIMIT` bytes go to the host asynchronously: the program waits for one only where the device has no room left for the next step.
-For larger ones it waits. A thread writes the files.
+device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Small copies (see
+`Device.read_async`) go to the host asynchronously: the program waits for one only where the device has no room left for the next step.
+For large ones it waits. A thread writes the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import READBACK_LIMIT
 
 NAMES = ("memory", "host", "disk")
 _DEVICE, _HOST, _DISK = range(3)
@@ -53,7 +52,7 @@ class Elsewhere:
         self._readback: Any = None
         self._data: bytes | None = None
         self._file: _File | None = None
-        if nbytes <= READBACK_LIMIT and nbytes % 4 == 0:
+        if allocation.reads_async(nbytes):
             self._readback = allocation.read_async(0, nbytes)
         else:  # waits for the launches before it
             data = bytearray(nbytes)

@@ -14,7 +14,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import Buffer, Device, Readback, SharesMemory
+from spirograd.runtime.device import READBACK_LIMIT, Buffer, Device, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
@@ -100,6 +100,10 @@ class Allocation:
             return form.unpack(data)
         self.device.synchronize()
         return form.unpack_from(view, offset)
+
+    def reads_async(self, nbytes: int) -> bool:
+        """Whether `read_async` takes so many bytes."""
+        return nbytes % 4 == 0 and 0 < nbytes <= READBACK_LIMIT
 
     def read_async(self, offset: int, nbytes: int) -> Readback:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
