@@ -86,6 +86,8 @@ def _has_several(arch: Any) -> bool:
 def _use_gpu(transport: Transport) -> None:
     """Have messages go from one GPU to the other, where all processes can."""
     session = context.session()
+    if session.arch != "cuda":  # the last session may have been on CUDA
+        transport.takes_gpu = False
     if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
         return
     ordinal = session.device.ordinal
@@ -95,7 +97,12 @@ def _use_gpu(transport: Transport) -> None:
             reason = f"the transport {transport.name} has no NCCL here" if None in gpus else "several processes share one"
             logger.warning("messages between GPUs go through the host: %s", reason)
         return
-    together("`sg.distributed.init`", lambda: transport.use_gpu(ordinal))
+
+    def use() -> None:
+        with waiting("`sg.distributed.init`"):
+            transport.use_gpu(ordinal)
+
+    together("`sg.distributed.init`", use)
 
 
 def end() -> None:
