@@ -101,7 +101,7 @@ class Partition(NearNames):
 
     def to_numpy(self, memory: Any) -> Array:
         """The contents of ``memory``, a field or ndarray, in the whole domain, on every process; without what lies outside of it."""
-        self.check(memory)
+        world.together("`Partition.to_numpy`", lambda: self.check(memory))
         mine = memory.to_numpy()[self.owned.slices_from(self.origin)]
         blocks = world.gathered("`Partition.to_numpy`", mine)
         out: Array = np.empty(self.shape + memory.element_shape, memory.dtype.np)

@@ -42,6 +42,7 @@ def memory():
     y = sg.field(sg.f32, (3, 3)) if mine else part.field(sg.f32)
     text = "on this process the block with its halo" if mine else "failed on process 1: .*has shape"
     raises(lambda: part.exchange(y), sg.SpirogradRuntimeError, text)
+    raises(lambda: part.to_numpy(y), sg.SpirogradRuntimeError, text)
     z = [part.field(sg.f32, needs_grad=mine)]
     raises(lambda: part.add_halos(*z), sg.SpirogradValueError, "'f32 with a gradient'")
     raises(lambda: part.exchange(*z, *(z if mine else [])), sg.SpirogradRuntimeError, "names the same memory twice")
