@@ -123,6 +123,22 @@ def test_the_plan_before_and_the_facts_after(arch: str) -> None:
     assert done.levels[1].nbytes >= planned.levels[1].nbytes
 
 
+@pytest.mark.archs("cpu")
+def test_a_relative_folder_stays_the_same_one(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked up once: the program may change its working directory."""
+    program = start(arch)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with sg.ad.Tape(program.loss, memory_GB=14_000 / GB, disk_GB=1, disk_folder="files"):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for t in range(STEPS):
+            program.step(t)
+        assert [*(tmp_path / "files").iterdir()]
+        program.total()
+    assert not [*(tmp_path / "files").iterdir()]
+
+
 @pytest.mark.archs("cpu", "vulkan")
 def test_files_are_deleted_after_an_exception(arch: str, tmp_path: Path) -> None:
     program = start(arch)
