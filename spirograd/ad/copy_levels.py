@@ -133,7 +133,7 @@ class Files:
         if not Path(folder).is_dir():
             raise SpirogradValueError(f"`disk_folder` of a tape is a folder that exists, got {folder!r}")
         made = _checked(Path(folder, "x", "x"), lambda: tempfile.mkdtemp(prefix="spirograd-checkpoints-", dir=folder))
-        self.path = Path(made)
+        self.path = Path(made).absolute()  # programs may change their working directory
         self._worker = ThreadPoolExecutor(1, "spirograd-checkpoints")
         self._number = 0
         self._waiting: list[_File] = []

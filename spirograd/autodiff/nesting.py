@@ -42,8 +42,10 @@ def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: f
         for n in loops:
             more = Nesting((*chosen.levels, (n, level)), length)
             saved = costs[n] * (iterations[n] - more.entries(n, iterations[n]))
-            if nbytes <= room or saved <= 0:
+            if nbytes <= room:
                 break
+            if saved <= 0:  # it is shorter than the tapes of a nest would be; later loops may be longer
+                continue
             chosen, nbytes = more, nbytes - saved
         fits = fits or nbytes <= room
         if chosen.levels and (fits or _power_of_two(max(iterations[n] for n in loops), level + 1) < _SHORTEST):

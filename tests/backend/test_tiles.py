@@ -60,6 +60,34 @@ def test_loads_and_stores(arch: str, tile: Any, make: Any) -> None:
         np.testing.assert_array_equal(b.to_numpy(), wanted[:40, :37])
 
 
+def test_groups_with_more_threads_than_rows(arch: str) -> None:
+    """Threads beyond the rows of a tile load nothing, store nothing, and change nothing, however long the slices are."""
+    data = numbers(40, 37)
+    a, b = field(data), filled((40, 37))
+    m = data[:16, :16] @ data[:16, :16].T + np.eye(16, dtype="f4")
+    c, lower = field(m), filled((40, 37))
+
+    @sg.kernel
+    def run(a: sg.Template, b: sg.Template, c: sg.Template, lower: sg.Template):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=32)
+        for _ in range(32):
+            t = Tile16x16.zeros()
+            t[:] = a[0:32, 0:16]
+            t += sg.outer(a[0:32, 20], a[0:32, 21])
+            b[2:34, 1:17] = t
+            t[:] = c[0:16, 0:16]
+            t.cholesky_(1e-6)
+            lower[0:40, 0:16] = t
+
+    run(a, b, c, lower)
+    wanted = np.full((40, 37), -1, "f4")
+    wanted[2:18, 1:17] = data[:16, :16] + np.outer(data[:16, 20], data[:16, 21])
+    np.testing.assert_allclose(b.to_numpy(), wanted, rtol=1e-6)
+    found = lower.to_numpy()
+    np.testing.assert_allclose(np.tril(found[:16, :16]), np.linalg.cholesky(m), rtol=1e-4, atol=1e-5)
+    assert (found[16:] == -1).all()
+
+
 def run_on_tile(size: int, body: Any, a: Any, b: Any, out: Any, groups: int = 1) -> None:
     @sg.kernel
     def run(a: sg.Template, b: sg.Template, out: sg.Template):  # type: ignore[no-untyped-def]

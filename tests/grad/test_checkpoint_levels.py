@@ -84,8 +84,10 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     if "disk_GB" in options:
         options["disk_folder"] = tmp_path
     found, report = program.run(**options)
+    # Where workgroups run at the same time, atomics add up gradients in another order each time.
+    tolerance = 1e-3 if arch in ("cuda", "amdgpu") else 0
     for a, b in zip(wanted, found):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 10)
     facts = {level.name: level for level in report.repetitions.levels}
     for name, level in facts.items():
         assert 0 <= level.peak <= level.limit == int(options[f"{name}_GB"] * GB)
@@ -119,6 +121,22 @@ def test_the_plan_before_and_the_facts_after(arch: str) -> None:
     assert not planned.ran and done.ran
     assert planned.levels[1].copies > 0
     assert done.levels[1].nbytes >= planned.levels[1].nbytes
+
+
+@pytest.mark.archs("cpu")
+def test_a_relative_folder_stays_the_same_one(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked up once: the program may change its working directory."""
+    program = start(arch)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with sg.ad.Tape(program.loss, memory_GB=14_000 / GB, disk_GB=1, disk_folder="files"):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for t in range(STEPS):
+            program.step(t)
+        assert [*(tmp_path / "files").iterdir()]
+        program.total()
+    assert not [*(tmp_path / "files").iterdir()]
 
 
 @pytest.mark.archs("cpu", "vulkan")

@@ -10,6 +10,7 @@ import pytest
 from grad.nests import nest
 
 import spirograd as sg
+from spirograd.autodiff.nesting import nestings
 
 N = 5
 Kernel = Callable[..., Any]
@@ -290,3 +291,10 @@ def test_a_million_iterations(arch: str) -> None:
     run, x, y = long_chain()
     np.testing.assert_allclose(found, slope(run, x, y, n), rtol=1e-4)
     assert sum(tape.slot_bytes for tape in run.grad.memory_plan(n).tapes) == 4 * n
+
+
+def test_a_short_loop_with_large_entries_before_a_long_one() -> None:
+    """The short loop takes the most bytes, and would take more as a nest as long as the other one needs."""
+    first = next(nestings({0: 16, 1: 1_000_000}, {0: 1e6, 1: 4}, 0.86))
+    assert first.levels == ((1, 2),)
+    assert first.entries(0, 16) == 16 and first.entries(1, 1_000_000) < 3000

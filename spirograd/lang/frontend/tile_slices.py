@@ -41,7 +41,7 @@ def store_tile(t: Tracer, view: Any, tile: Any) -> None:
     entries = tile.r.entries
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
-    here = _inside(view, rows, at)
+    here = _has_row(view, rows, at, len(entries))
     b.begin()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
@@ -74,7 +74,7 @@ def _column(t: Tracer, x: Any, size: int) -> Value:
     _check_elements(x)
     at, b = tiles.row_of_thread(size), scalar.builder()
     (axis,) = _taken_axes(x)
-    here = scalar.bit_and(_inside(x, axis, at), at < size)
+    here = _has_row(x, axis, at, size)
     b.begin()
     then = b.end([scalar.as_value(_element(t, x, (at,)).load()).op])
     b.begin()
@@ -87,7 +87,7 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     _check_elements(view)
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
-    here = _inside(view, rows, at)
+    here = _has_row(view, rows, at, len(entries))
     b.begin()
     found = []
     for k, entry in enumerate(entries):
@@ -130,6 +130,11 @@ def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
     place, whole = part.place(at), scalar.as_value(view.base.shape[axis])
     inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, whole))
     return scalar.as_value(scalar.bit_and(scalar.as_value(arithmetic.cmp_lt(at, part.extent)), inside))
+
+
+def _has_row(view: ViewProxy, axis: int, at: Value, size: int) -> Value:
+    """Whether a tile of ``size`` rows has row ``at``, and the slice, too: groups may have more threads than a tile has rows."""
+    return scalar.as_value(scalar.bit_and(_inside(view, axis, at), at < size))
 
 
 def _element(t: Tracer, view: ViewProxy, indices: tuple[Value, ...]) -> Lvalue:
