@@ -30,9 +30,8 @@ class TorchTransport(Transport):
         super().__init__(timeout)
         torch = _torch()
         self._torch, self._dist = torch, torch.distributed
-        self._owner = not self._dist.is_initialized()
         with _failures():
-            if self._owner:
+            if not self._dist.is_initialized():
                 _check_address()
                 joining = timedelta(seconds=max(timeout, _JOINING))
                 self._dist.init_process_group("gloo", rank=place.rank, world_size=place.size, timeout=joining)
@@ -88,8 +87,10 @@ class TorchTransport(Transport):
         return found
 
     def close(self) -> None:
-        if self._owner and self._dist.is_initialized():
-            self._dist.destroy_process_group()
+        """The default group stays until Python ends: torchrun's store has its addresses, so that a second one would not find its peers."""
+        if self._dist.is_initialized():
+            for group in filter(None, (self._gpu, self._host)):
+                self._dist.destroy_process_group(group)
 
     def _tensor(self, array: Any) -> tuple[Any, Any]:
         if isinstance(array, np.ndarray):

@@ -62,6 +62,12 @@ def test_one_process_is_killed(tmp_path):
     assert all(f"steps 4 to 9 on process {rank} of 2" in done.stdout for rank in range(2))
 
 
+def test_processes_join_again_under_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAMS / "sessions.py")]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and all(f"joined again as process {rank} of 2" in done.stdout for rank in range(2)), done.stderr
+
+
 def test_one_process_hangs(tmp_path):
     found = finish(start(2, PROGRAMS / "survivors.py", str(tmp_path), "12", "hang"), 60)
     assert [status for status, _ in found] == [1, 1]
