@@ -85,8 +85,10 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     if "disk_GB" in options:
         options["disk_folder"] = tmp_path
     found, report = program.run(**options)
+    # Where workgroups run at the same time, atomics add up gradients in another order each time.
+    tolerance = 1e-3 if arch in ("cuda", "amdgpu") else 0
     for a, b in zip(wanted, found):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 10)
     facts = {level.name: level for level in report.repetitions.levels}
     for name, level in facts.items():
         assert 0 <= level.peak <= level.limit == int(options[f"{name}_GB"] * GB)

@@ -98,6 +98,7 @@ class _Expander(Rewriter):
         self.tables = tables
         self.fast_math = fast_math
         self.calls = False  # whether the task being rewritten calls functions
+        self.yielded_values: frozenset[Op] = frozenset()  # by the regions of that task
         self.functions: dict[tuple[OpCode, DType], Function] = {}
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
         # While a loop is emitted for near arguments only: whether an argument was far away up to here.
@@ -107,6 +108,8 @@ class _Expander(Rewriter):
 
     def task(self, op: Op) -> Op:
         regions, values = op.regions, dict[Op, int]()
+        inside = [*regions, *[nested for region in regions for x in region.walk() for nested in x.regions]]
+        self.yielded_values = frozenset(v for region in inside for v in region.results)
         count = self._count(regions, True)
         one_by_one = 2 * max([self._chain(region, values) for region in regions]) > count
         self.calls = count > (_INLINED_ONE_BY_ONE if one_by_one else _INLINED) or self._count(regions, False) > _INLINED_OUTSIDE_LOOPS
@@ -189,7 +192,8 @@ class _Expander(Rewriter):
         done = 0
         for first, end in self._runs(body):
             super().visit_all(body[done:first])
-            self.run(_with_partners(body[first:end]), _values_used(body[first:end], body[end:]))
+            used = self.yielded_values.union(*[_operands(op) for op in body[end:]])
+            self.run(_with_partners(body[first:end]), [op for op in body[first:end] if op in used])
             done = end
         super().visit_all(body[done:])
 
@@ -270,10 +274,9 @@ def _with_partners(run: Sequence[Op]) -> list[Op]:
     return list(ordered)
 
 
-def _values_used(run: Sequence[Op], after: Sequence[Op]) -> list[Op]:
-    """The values of ``run`` that operations ``after`` it use."""
-    used = {a for op in after for a in (*op.args, *[v for region in op.regions for v in region.live_ins])}
-    return [op for op in run if op in used]
+def _operands(op: Op) -> set[Op]:
+    """The values that ``op`` uses, its regions included."""
+    return {*op.args, *[v for region in op.regions for v in region.live_ins]}
 
 
 def _has_near(region: Region) -> bool:

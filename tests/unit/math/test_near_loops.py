@@ -13,16 +13,19 @@ import spirograd as sg
 from spirograd import dumps
 from spirograd.base.artifact import Slot
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import f32, i32
+from spirograd.base.dtypes import VOID, f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.targets import TARGETS
 from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BufferRef, Kernel, Op
+from spirograd.ir.nodes import BufferRef, Kernel, Op, TaskAttr
+from spirograd.ir.spec import verify
 from spirograd.llvmgen import ptx
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.pass_context import PassContext
+from validation.case import Case, Results
+from validation.collecting import kernels_of
 
 # Near ones are small: lavapipe rounds `fma` twice.
 X = np.array([0.0, -0.0, 0.3, -2.0, 29.5, 2.5e5, -123_456.0, 4e7, np.inf, np.nan], np.float32)
@@ -103,6 +106,30 @@ def test_runs_of_a_short_loop(trips: int) -> None:
     np.testing.assert_allclose(x.grad.to_numpy(), d, rtol=2e-3, atol=1e-7)
 
 
+def test_values_of_a_run_that_a_region_yields() -> None:
+    """A loop that is too long for a version of its own, with 20 sines in a row in its body, the last of which it hands on."""
+    b = Builder()
+    b.begin()
+    b.begin()
+    bounds = b.end([b.const(0), b.const(1)])
+    b.begin(i32)
+    _, v = b.begin(i32, f32)
+    for _ in range(20):
+        v = b.emit(ops.sin, v)
+    inside = b.end([v])
+    (total,) = b.for_(b.const(0), b.const(8), [b.const(1.0, f32)], inside)
+    b.store(BufferRef("out", Slot("array", 0), f32), b.const(0), total)
+    body = b.end([])
+    b.begin()
+    finish = b.end([])
+    b.emit(ops.task, attr=TaskAttr("range_for", "k_0"), type=VOID, regions=(bounds, body, finish))
+    kernel = Kernel("k", (), b.end())
+    expanded = expand_math(kernel, PassContext(Capabilities("cuda"), CompileOptions()))
+    verify(expanded, "lowering")
+    (loop,) = [op for op in expanded.walk() if op.code is ops.for_]
+    assert loop.regions[0].results[0].code is ops.result
+
+
 def test_loops_of_a_gradient_are_single_blocks_of_ptx() -> None:
     """The forward and the reverse loop, in the version for near arguments."""
     needs.need("vulkan")
@@ -128,6 +155,30 @@ def test_loops_of_a_gradient_are_single_blocks_of_ptx() -> None:
     text = compile_kernel(found[-1].kernel, caps, CompileOptions()).binaries[0].decode()
     loops = [block for block in text.split("\n$") if f"bra \t${block.split(':')[0]};" in block]
     assert len(loops) == 2 and all("fma.rn.f32" in block and "f64" not in block for block in loops)
+
+
+@pytest.mark.parametrize("trips", [4, 8, 31])
+def test_gradients_of_short_loops_compile_for_cuda(trips: int) -> None:
+    """They have runs of sines whose values are used in many places."""
+
+    def run() -> Results:
+        x, y, z, c = (sg.field(sg.f32, 64, needs_grad=True) for _ in range(4))
+
+        @sg.kernel
+        def chain():
+            for i in x:
+                v, w = x[i], y[i]
+                for k in range(trips):
+                    v, w = sg.sin(v) * c[k] + w, w * 0.5 + v * v * 0.1
+                z[i] = v + w
+
+        chain.grad()
+        return {}
+
+    caps = ptx.capabilities("sm_90")
+    for source in kernels_of(Case("chain", run)):
+        for kernel in source.kernels(caps):
+            assert b".entry" in compile_kernel(kernel, caps, replace(source.options, verify=True)).binaries[0]
 
 
 def loop_kernel(write: Slot | None) -> Kernel:
