@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_the_device_does_not_take_the_whole_program_at_the_end(arch: str, monkey
         for k, x in enumerate(fields):
             x.fill(0.1 * k)
         with sg.ad.Tape(loss, **options):
-            for x, y in [*zip(fields, fields[1:])] * 2:
+            for x, y in [*pairwise(fields)] * 2:
                 step(x, y)
             total(fields[-1])
         return [part.to_numpy() for x in (*fields, loss) for part in (x, x.grad)]
