@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -136,7 +137,7 @@ class JaxFunction:
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
         self.inputs[name].pack(number, Packer(context.session()))  # raises for what does not fit
         text = repr(number)
-        self._numbers[text] = number
+        self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text
 
     def number(self, text: str) -> Any:

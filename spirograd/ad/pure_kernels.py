@@ -1,4 +1,4 @@
-"""Kernels as functions of their arguments: what other frameworks may merge, repeat and leave away."""
+"""Kernels as functions of their arguments: other frameworks may merge, repeat and remove their calls."""
 
 from __future__ import annotations
 

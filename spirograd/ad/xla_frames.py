@@ -14,6 +14,7 @@ import numpy as np
 
 from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
 
+_MAJOR = 0  # XLA_FFI_API_MAJOR
 _EXECUTE = 3  # XLA_FFI_ExecutionStage_EXECUTE
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
@@ -162,7 +163,10 @@ def address_of(function: Any) -> int:
 
 
 def _tell_version(api: Any, metadata: Any) -> None:
-    """XLA takes handlers of its own version only; what is used here is the same in all versions that `_Structure.check` lets pass."""
+    """XLA takes handlers of its own version only. Minor versions append to structures, which `_Structure.check` lets pass; another major
+    version may have others."""
+    if api.major != _MAJOR:
+        raise RuntimeError(f"XLA has version {api.major} of its interface for handlers, expected {_MAJOR}: this JAX is not supported")
     metadata.major, metadata.minor, metadata.traits = api.major, api.minor, 0
 
 
@@ -197,7 +201,7 @@ def _stream(frame: Any) -> int:
 
 
 def _error(frame: Any, message: str) -> int | None:
-    given = _ErrorArguments(_ErrorArguments.least(), None, message.encode(), _INTERNAL)
+    given = _ErrorArguments(_ErrorArguments.least(), None, message.encode("utf-8", "replace"), _INTERNAL)
     api: Any = Api.from_address(frame.api)
     made: int | None = _Function(api.error_create)(ctypes.addressof(given))
     return made

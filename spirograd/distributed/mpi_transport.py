@@ -1,4 +1,4 @@
-"""Communication by mpi4py. MPI itself waits without end, so each operation is one that does not block, and is asked until it is done."""
+"""Communication by mpi4py. MPI has no timeouts, so all operations are nonblocking, and polled until they are complete or time is up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.distributed.transport import Message, Transport, TransportFailure
 
-_SPINS = 200  # times that a process asks before it lets others have its processor
+_SPINS = 200  # polls before the process yields its processor
 
 
 class MpiTransport(Transport):

@@ -101,7 +101,7 @@ class Partition(NearNames):
 
     def to_numpy(self, memory: Any) -> Array:
         """The contents of ``memory``, a field or ndarray, in the whole domain, on every process; without what lies outside of it."""
-        self.check(memory)
+        world.together("`Partition.to_numpy`", lambda: self.check(memory))
         mine = memory.to_numpy()[self.owned.slices_from(self.origin)]
         blocks = world.gathered("`Partition.to_numpy`", mine)
         out: Array = np.empty(self.shape + memory.element_shape, memory.dtype.np)
@@ -121,7 +121,8 @@ class Partition(NearNames):
         there = Region(
             bounds if around else (max(bounds[0], 0), min(bounds[1], n)) for bounds, around, n in zip(reach, self.periodic, self.shape)
         )
-        local[there.slices_from(self.origin)] = whole[np.ix_(*halo_cells.wrapped(self.shape, there))]
+        inside = whole[np.ix_(*halo_cells.wrapped(self.shape, there))]
+        local[there.slices_from(self.origin)] = memory.dtype.array(inside)  # converts as kernels do
         memory.from_numpy(local)
 
     # --- halos -----------------------------------------------------------------------------------------------------------------
@@ -164,10 +165,12 @@ class Partition(NearNames):
             self._session, self._tables, self._agreed = context.session(), {}, set()
             self._lanes = weakref.WeakKeyDictionary()
         key = (movement.name, *map(id, memories))
-        if self._size == 1 or context.session().cfg.debug or key not in self._agreed:
+        known = key in self._agreed
+        if not known or context.session().cfg.debug:
             world.together(movement.name, lambda: self.check(*memories))
             kinds = [f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}" for m in memories]
             world.same(f"the memory of {movement.name}", f"{kinds} in {self._described()}")
+        if not known:
             self._agreed.add(key)
             for memory in memories:  # an `id` may come again
                 weakref.finalize(memory, self._agreed.discard, key)

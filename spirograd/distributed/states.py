@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -69,8 +70,9 @@ def load(
     """Read the state that `save` wrote to ``folder``, on any number of processes: set ``memories`` and ``replicated``, which have the names
     that they had there, and return ``values``.
 
-    Halos inside of the domain are those of the owners, as after an `exchange`. Raises SpirogradRuntimeError on all processes if there is no
-    state, SpirogradValueError if a name is missing there, or if a domain, a type or a halo at an end of the domain is another one.
+    Halos inside of the domain are those of the owners, halos outside of it as they were saved. Raises SpirogradRuntimeError on all
+    processes if there is no state, SpirogradValueError if a name is missing there, or if a domain, a type or a halo at an end of the
+    domain is another one.
     """
     path = Path(folder)
     manifest = world.together("`load`", lambda: _read(path, partition, memories, replicated or {}))
@@ -78,8 +80,6 @@ def load(
         memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
     for name, memory in (replicated or {}).items():
         memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy")))
-    if memories:
-        partition.exchange(*memories.values())
     found: dict[str, Any] = manifest["values"]
     return found
 
@@ -189,14 +189,17 @@ def _loaded(path: Path) -> Array:
 
 
 def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: str, memory: Any) -> Array:
-    """The contents of a memory on this process: of each file what it needs."""
+    """The contents of a memory on this process, its halo included: of each file what it needs. Where the domain is periodic, the halo at
+    one end has the cells of the other."""
     local = memory.to_numpy()
-    wanted = _stored(partition, world.rank())
+    wanted = Region((first, first + n) for first, n in zip(partition.origin, partition.local_shape))
+    shifts = [(-n, 0, n) if around else (0,) for n, around in zip(partition.shape, partition.periodic)]
     with _disk():
         for number, bounds in enumerate(manifest["blocks"]):
-            stored = Region((first, end) for first, end in bounds)
-            common = wanted.intersection(stored)
-            if common.size:
-                block = np.load(path / str(manifest["number"]) / f"{name}-{number}.npy", mmap_mode="r")
-                local[common.slices_from(partition.origin)] = block[common.slices_from([first for first, _ in stored])]
+            for shift in itertools.product(*shifts):
+                stored = Region((first + s, end + s) for (first, end), s in zip(bounds, shift))
+                common = wanted.intersection(stored)
+                if common.size:
+                    block = np.load(path / str(manifest["number"]) / f"{name}-{number}.npy", mmap_mode="r")
+                    local[common.slices_from(partition.origin)] = block[common.slices_from([first for first, _ in stored])]
     return local  # type: ignore[no-any-return]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.dtypes import f32, f64, i32, i64
 from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
 from spirograd.distributed import world
@@ -98,9 +100,9 @@ def _transform(memory: Any, change: Callable[[Any], None], what: str) -> None:
     if transport.size == 1 or not memory.view.count:
         return
     if transport.takes_gpu:
-        contents, put = memory.to_torch(device="cuda"), memory.from_torch
-    else:
-        contents, put = memory.to_numpy(), memory.from_numpy
+        contents, put = memory.to_torch(device="cuda").contiguous(), memory.from_torch
+    else:  # fields with other layouts give arrays with other strides
+        contents, put = np.asarray(memory.to_numpy(), order="C"), memory.from_numpy
     with world.waiting(what):
         change(contents)
     put(contents)

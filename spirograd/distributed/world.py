@@ -47,7 +47,7 @@ def init(
     "single"; by default that of the launcher. ``timeout``: seconds that a process waits for another before it raises an error; for others
     to start, 300 at least.
 
-    Raises SpirogradRuntimeError on every process if one of them cannot start; SpirogradValueError for options that there are not.
+    Raises SpirogradRuntimeError on every process if one of them cannot start; SpirogradValueError for unknown options.
     """
     global _transport
     if not timeout > 0:
@@ -86,6 +86,8 @@ def _has_several(arch: Any) -> bool:
 def _use_gpu(transport: Transport) -> None:
     """Have messages go from one GPU to the other, where all processes can."""
     session = context.session()
+    if session.arch != "cuda":  # the last session may have been on CUDA
+        transport.takes_gpu = False
     if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
         return
     ordinal = session.device.ordinal
@@ -95,7 +97,12 @@ def _use_gpu(transport: Transport) -> None:
             reason = f"the transport {transport.name} has no NCCL here" if None in gpus else "several processes share one"
             logger.warning("messages between GPUs go through the host: %s", reason)
         return
-    together("`sg.distributed.init`", lambda: transport.use_gpu(ordinal))
+
+    def use() -> None:
+        with waiting("`sg.distributed.init`"):
+            transport.use_gpu(ordinal)
+
+    together("`sg.distributed.init`", use)
 
 
 def end() -> None:
@@ -131,7 +138,7 @@ def barrier() -> None:
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """While ``what`` needs other processes: what the transport raises is an error that says who waited for what."""
+    """Turn failures of the transport during ``what`` into SpirogradRuntimeError, which names this process, ``what`` and the timeout."""
     try:
         yield
     except TransportFailure as failure:
@@ -167,7 +174,7 @@ def together(what: str, function: Callable[[], T]) -> T:
 
 
 def same(what: str, value: Any) -> None:
-    """Raise SpirogradValueError on all processes unless all pass equal values. ``what``: that the value describes."""
+    """Raise SpirogradValueError on all processes unless all pass equal values. ``what``: what the value describes."""
     values = gathered(f"the comparison of {what}", value)
     for number, other in enumerate(values):
         if other != values[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -149,6 +150,47 @@ def test_before_init_and_bad_options():
     distributed.init(arch=sg.cpu)
     assert (distributed.rank(), distributed.size()) == (0, 1)
     distributed.barrier()
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("periodic", [(True, True), (False, True), (False, False)])
+def test_states_have_halos_with_their_corners(tmp_path, periodic):
+    part = distributed.Partition((3, 4), halo=(2, 1), periodic=periodic)
+    local = np.random.default_rng(0).normal(size=part.local_shape).astype(np.float32)
+    if periodic[1]:  # outside of the domain, too
+        local[:, 0], local[:, -1] = local[:, -2], local[:, 1]
+    x, y = part.field(sg.f32), part.ndarray(sg.f32)
+    x.from_numpy(local)
+    part.exchange(x)
+    y.from_numpy(x.to_numpy() + 1)
+    before = x.to_numpy(), y.to_numpy()
+    distributed.save(tmp_path, part, {"x": x, "y": y})
+    x.fill(0)
+    y.fill(0)
+    distributed.load(tmp_path, part, {"x": x, "y": y})
+    assert all(np.array_equal(a, b) for a, b in zip(before, (x.to_numpy(), y.to_numpy())))
+
+
+@pytest.mark.archs("cpu")
+def test_arrays_of_numpy_are_converted_as_in_kernels():
+    part = distributed.Partition(4, halo=0)
+    found = []
+    for memory in (part.field(sg.i32), sg.field(sg.i32, 4)):
+        values = np.array([1e20, -1e20, np.nan, -2.75])
+        part.from_numpy(memory, values) if not found else memory.from_numpy(values)
+        found.append(memory.to_numpy().tolist())
+    assert found[0] == found[1] == [2**31 - 1, -(2**31), 0, -2]
+
+
+@pytest.mark.archs("cpu")
+def test_repeated_exchanges_keep_nothing():
+    part = distributed.Partition(4, periodic=True)
+    x = part.field(sg.f32)
+    part.exchange(x)
+    count = weakref.getweakrefcount(x)
+    for _ in range(3):
+        part.exchange(x)
+    assert weakref.getweakrefcount(x) == count
 
 
 @pytest.mark.archs("cpu")

@@ -3,13 +3,15 @@ takes tensors, and works on torch's stream, as NCCL does."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import spirograd as sg
 from spirograd import distributed
 from spirograd.distributed import world
-from spirograd.distributed.transport import Transport
+from spirograd.distributed.transport import Transport, TransportFailure
 from tests.distributed.test_cells import halo_cells, neighbours
 
 
@@ -38,6 +40,35 @@ class Mirror(Transport):
 
     def all_gather(self, value):
         return [value, value]
+
+
+@pytest.mark.archs("cpu")
+def test_a_session_on_the_cpu_after_one_on_cuda(session, monkeypatch):
+    mirror = Mirror(True)
+    mirror.name, mirror.timeout = "single", 300.0
+    monkeypatch.setattr(world, "_transport", mirror)
+    distributed.init(arch=sg.cpu)
+    assert distributed.world.transport() is mirror and not mirror.takes_gpu
+
+
+@pytest.mark.archs("cpu")
+def test_nccl_that_does_not_start(session, monkeypatch):
+    class Broken(Mirror):
+        def gpu(self, ordinal):
+            return "a"
+
+        def all_gather(self, value):
+            return [value, "b" if value == "a" else value]
+
+        def use_gpu(self, ordinal):
+            raise TransportFailure("no link")
+
+    broken = Broken(False)
+    monkeypatch.setattr(world, "_transport", broken)
+    cuda = SimpleNamespace(arch="cuda", device=SimpleNamespace(ordinal=0))
+    monkeypatch.setattr(world, "context", SimpleNamespace(session=lambda: cuda))
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"process 0 of 2 failed in `sg.distributed.init`: .*\(no link\)"):
+        world._use_gpu(broken)
 
 
 @pytest.mark.archs("cpu", "cuda")

@@ -78,6 +78,23 @@ def test_numbers_of_compiled_programs():
     assert [float(g(jax.numpy.ones(1), c)[0]) for c in (0.0, -0.0, np.float32(2.0))] == [np.inf, -np.inf, 0.5]
 
 
+def test_lists_that_change_after_the_call():
+    """A compiled program has the numbers that a list held when it was traced."""
+
+    @sg.kernel
+    def weigh(x: LINE, v: sg.types.vector(2, sg.f32), y: LINE):
+        for i in x:
+            y[i] = x[i] * v[0] + v[1]
+
+    f, v = sg.ad.jax_function(weigh, {"y": "x"}), [2.0, 1.0]
+    compiled = jax.jit(lambda x: f(x, v))
+    x = of(3)
+    same(compiled(x), 2 * x + 1)
+    v[0] = 9.0
+    same(compiled(x), 2 * x + 1)
+    same(f(x, v), 9 * x + 1)
+
+
 # Of a function of two arrays with a number as its result.
 TRANSFORMS = {
     "jvp": lambda g: lambda u, w: jax.jvp(g, (u, w), (w[0] * u, u[:2])),

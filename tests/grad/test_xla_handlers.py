@@ -164,6 +164,9 @@ def test_handlers_tell_the_version_of_xla(session):
     frame = xla_frames.Frame(size=168, extension=ctypes.addressof(extension), api=ctypes.addressof(xla.api))
     assert xla.handler(ctypes.addressof(frame)) is None
     assert (metadata.major, metadata.minor, metadata.traits) == (0, 3, 0)
+    xla.api.major = 1
+    assert xla.handler(ctypes.addressof(frame)) == 1
+    assert "XLA has version 1 of its interface for handlers, expected 0" in xla.errors.pop()
 
 
 @pytest.mark.archs("cpu")

@@ -42,6 +42,7 @@ def memory():
     y = sg.field(sg.f32, (3, 3)) if mine else part.field(sg.f32)
     text = "on this process the block with its halo" if mine else "failed on process 1: .*has shape"
     raises(lambda: part.exchange(y), sg.SpirogradRuntimeError, text)
+    raises(lambda: part.to_numpy(y), sg.SpirogradRuntimeError, text)
     z = [part.field(sg.f32, needs_grad=mine)]
     raises(lambda: part.add_halos(*z), sg.SpirogradValueError, "'f32 with a gradient'")
     raises(lambda: part.exchange(*z, *(z if mine else [])), sg.SpirogradRuntimeError, "names the same memory twice")
@@ -63,6 +64,17 @@ def sums():
     dist.all_reduce(big)
     every = dist.world.gathered("a test", big.to_numpy().tobytes())
     assert len({*every}) == 1, "other bits"
+    columns, pair = sg.field(sg.f32, (3, 4), order="ji"), sg.Struct.field({"a": sg.f32, "b": sg.f32}, shape=(3, 4))
+    pair.b.fill(7)
+    for x in (columns, pair.a):  # whose elements lie in another order, or apart
+        whole = np.arange(12, dtype=np.float32).reshape(3, 4)
+        x.from_numpy(whole + dist.rank())
+        dist.all_reduce(x, "max")
+        assert (x.to_numpy() == whole + n - 1).all()
+        x.from_numpy(whole + dist.rank())
+        dist.replicate(x)
+        assert (x.to_numpy() == whole).all()
+    assert (pair.b.to_numpy() == 7).all()
 
 
 def states():
@@ -75,6 +87,11 @@ def states():
         part.from_numpy(x, whole + turn)
         part.from_numpy(v, vectors - turn)
         dist.save(folder, part, {"x": x, "v": v}, values={"turn": turn, "list": [1, 2]})
+    i, j = np.indices(part.local_shape)
+    i, j = (i + part.origin[0]) % 9, j + part.origin[1]
+    outside = (j < 0) | (j >= 8)  # of the domain, corners included
+    x.from_numpy(np.where(outside, 100 * i + j, x.to_numpy()).astype(np.float32))
+    dist.save(folder, part, {"x": x, "v": v}, values={"turn": 1, "list": [1, 2]})
     before = x.to_numpy(), v.to_numpy()
     x.fill(0)
     v.fill(0)
