@@ -164,13 +164,17 @@ class Checkpoints:
             if part is None or key not in whole:
                 self._ends.append((key, Saved(memory, part)))
                 self._arrange()
+        complete = False
         try:
             for action in schedule([kept.step for kept in self._kept], len(self.steps), self._limits()):
                 self._do(action.kind, action.begin, action.end)
                 self._arrange()
+            complete = True
         finally:
             for _, saved in self._ends:
                 saved.swap()
+                if complete:  # after an exception memory is only put back, since moving copies may fail
+                    self._arrange()
         first = Checkpoint(0, float("inf"), UndoLog())
         first.log.take_over(self._ends)
         self._kept, self._log_nbytes, self._ends = [first], first.log.nbytes, []

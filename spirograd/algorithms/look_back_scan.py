@@ -22,8 +22,9 @@ from spirograd.simt import block, grid, subgroup
 from spirograd.types import template
 
 _NOTHING, _TOTAL, _WHOLE = range(3)
-# Bytes of elements that a thread takes: so many loads are under way, and so much shared memory is taken.
-_BYTES = 64
+# Bytes of elements that a thread takes: so many loads are under way, and so much shared memory is taken. 2^28 numbers on an H200: 75 % of a
+# copy's speed with 64, 81 with 96, 82 with 112; 2^24 numbers: 51, 52, 47.
+_BYTES = 96
 
 
 @kernel

@@ -1,9 +1,9 @@
 """Races, found by the interpreter: two iterations of a parallel loop access one element of memory, one of them by a store that is not
-atomic, and no barrier stands in between. In shared memory a load beside an atomic update is a race, too; in outer memory it is how loops
-over ``cas`` begin.
+atomic, and no barrier stands in between. In shared memory a load beside an atomic update is a race, too; in outer memory it is none,
+since loops around ``cas`` begin with such a load.
 
-The iterations of a loop are in no order, but for those of one group of threads: what stands before a barrier comes before what stands after
-it. Of each element only as many accesses are kept as a later one has to be compared with.
+The iterations of a loop are in no order, except that in a group of threads all accesses before a barrier come before all accesses after it.
+Of each element only as many accesses are kept as a later one has to be compared with.
 
 Accesses to outer memory are compared where a ``label`` says which element they are to: the front end labels those of the program, and none
 of its own, such as those to the tables of sparse fields.

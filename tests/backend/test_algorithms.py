@@ -64,7 +64,7 @@ def one_pass(monkeypatch):
 
 @pytest.mark.usefixtures("one_pass")
 @pytest.mark.parametrize(("op", "dtype"), [("add", sg.i32), ("max", sg.f32), ("mul", sg.u32)])
-@pytest.mark.parametrize("n", [2049, 4096, 4097, 9000, pytest.param(300_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("n", [2049, 6144, 6145, 12_300, pytest.param(300_000, marks=pytest.mark.long)])
 def test_scans_in_one_pass(n, op, dtype):
     a = numbers(n, dtype)
     x, out = made(a, dtype), sg.ndarray(dtype, n)

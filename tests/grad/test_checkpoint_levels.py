@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.ad.versions import Saved
 
 pytestmark = pytest.mark.vulkan_or_wgpu
 
@@ -121,6 +123,47 @@ def test_the_plan_before_and_the_facts_after(arch: str) -> None:
     assert not planned.ran and done.ran
     assert planned.levels[1].copies > 0
     assert done.levels[1].nbytes >= planned.levels[1].nbytes
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_the_device_does_not_take_the_whole_program_at_the_end(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reverse puts memory back, and keeps what was there for another one: on the levels that have room."""
+    sg.init(arch=arch)
+    fields = [sg.field(sg.f32, shape=N, needs_grad=True) for _ in range(30)]
+    loss = sg.field(sg.f32, shape=(), needs_grad=True)
+
+    @sg.kernel
+    def step(x: sg.Template, y: sg.Template):
+        for i in x:
+            y[i] = sg.sin(x[i]) + 0.5 * y[i]
+
+    @sg.kernel
+    def total(x: sg.Template):
+        for i in x:
+            loss[None] += x[i]
+
+    swap, swapped, most = Saved.swap, [], []
+
+    def watched(saved: Saved) -> None:
+        swap(saved)
+        swapped.append(saved)
+        most.append(sum(each.nbytes for each in swapped if each.level == 0))
+
+    def run(**options: Any) -> list[np.ndarray]:
+        loss.fill(0.0)
+        for k, x in enumerate(fields):
+            x.fill(0.1 * k)
+        with sg.ad.Tape(loss, **options):
+            for x, y in [*pairwise(fields)] * 2:
+                step(x, y)
+            total(fields[-1])
+        return [part.to_numpy() for x in (*fields, loss) for part in (x, x.grad)]
+
+    wanted = run()
+    monkeypatch.setattr(Saved, "swap", watched)
+    for a, b in zip(wanted, run(memory_GB=10_000 / GB, host_GB=80_000 / GB)):
+        np.testing.assert_array_equal(a, b)
+    assert len(swapped) == 30 and 0 < max(most) <= 10_000
 
 
 @pytest.mark.archs("cpu")

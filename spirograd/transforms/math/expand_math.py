@@ -7,9 +7,9 @@ compute in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its
 Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
 
 On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
-from overlapping, so innermost loops get two versions: one without branches, which finds out whether an argument was large, and the one with
-branches, which the invocations run for which one was, and which calls functions to stay small. So does each long run of such functions
-without branches or writes between them, as derivatives of loops that are one segment have.
+from overlapping, so innermost loops get two versions. All invocations run the first, which has no branches and finds out whether an
+argument was large. Those for which one was run the second, which has the branches, and calls functions to stay small. Long runs of such
+functions without branches or writes between them, as in derivatives of loops that are one segment, get two versions in the same way.
 
 A task with many calls keeps them as calls: each function that it uses is expanded once, into a `Function` of the kernel. The time that
 code generators and drivers take grows faster than the size of a function.
