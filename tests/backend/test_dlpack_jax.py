@@ -11,6 +11,11 @@ jax = needs.package("jax")
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.needs("jax")]
 
 
+def on_the_host(x):
+    """``x`` in memory that NumPy can read, also where JAX has a GPU."""
+    return jax.device_put(x, jax.devices("cpu")[0])
+
+
 @sg.kernel
 def double(a: sg.types.NDArray, b: sg.types.NDArray):
     for i in a:
@@ -52,7 +57,7 @@ def test_the_memory_outlives_the_session(session):
 
 def test_kernels_take_what_jax_exports():
     """Through NumPy, whose arrays share the memory of JAX's, which nobody may write to."""
-    x = jax.numpy.arange(6.0) + 1
+    x = on_the_host(jax.numpy.arange(6.0) + 1)
     shared = np.from_dlpack(x)
     out = np.zeros(6, np.float32)
     double(shared, out)
@@ -77,6 +82,6 @@ def test_from_torch_to_jax_through_a_kernel():
 
 
 def test_arrays_of_jax_are_no_arguments():
-    x = jax.numpy.arange(4.0)
+    x = on_the_host(jax.numpy.arange(4.0))
     with pytest.raises(sg.SpirogradRuntimeTypeError, match="argument `a` takes an array"):
         double(x, np.zeros(4, np.float32))
