@@ -1,4 +1,4 @@
-"""Scans over the threads of a group."""
+"""Scans over the elements of a thread and over the threads of a group."""
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
@@ -22,6 +22,23 @@ def padded_length(n: int) -> int:
 def padded(k):
     """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
     return k + k // BANKS
+
+
+@func
+def scan_elements(staged, first, end, before, some, op: template(), start: template()):
+    """Scan the elements of one thread in place, after those that make ``before``, if there are ``some``. ``start``: as of `scan`."""
+    for k in range(first, end):
+        value = staged[padded(k)]
+        if some:
+            value = op(before, value)
+        if forms.static(start is None):
+            staged[padded(k)] = value
+        elif some:
+            staged[padded(k)] = before
+        else:
+            staged[padded(k)] = arithmetic.cast(start, value.dtype)
+        before = value
+        some = True
 
 
 @func

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, reads_subgroups, scratch
-from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_of_block
+from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
 from spirograd.base.dtypes import i32, u32, u64
 from spirograd.lang import arithmetic, forms
 from spirograd.lang.context import session
@@ -171,23 +171,6 @@ def _look_back(t, tile, whole, states, values: template(), before_tile, op: temp
             _publish(states, values, tile, op(found, whole), _WHOLE)
 
 
-@func
-def _scan_elements(staged, first, end, before, some, op: template(), start: template()):
-    """Scan the elements of one thread, after those ``before``, if there are ``some``."""
-    for k in range(first, end):
-        value = staged[padded(k)]
-        if some:
-            value = op(before, value)
-        if forms.static(start is None):
-            staged[padded(k)] = value
-        elif some:
-            staged[padded(k)] = before
-        else:
-            staged[padded(k)] = arithmetic.cast(start, value.dtype)
-        before = value
-        some = True
-
-
 @kernel
 def _scan_tiles(
     x: template(), out: template(), states: template(), tickets: template(), totals: template(), wholes: template(), n: int, tiles: int,
@@ -224,7 +207,7 @@ def _scan_tiles(
                 before = op(before_tile[0], before)
         elif tile > 0:
             before = before_tile[0]
-        _scan_elements(staged, first, end, before, tile > 0 or t > 0, op, start)
+        scan_elements(staged, first, end, before, tile > 0 or t > 0, op, start)
         block.sync()
         _store_tile(staged, out, begin, have, t, each)
         block.sync()  # before the next tile takes the shared memory

@@ -198,6 +198,15 @@ def _take_last(grad: template(), flow: template(), n: int):
             flow[k] = _only(grad)
 
 
+@func
+def _element_after(x, k, n):
+    """The element after ``k``; 0 if that is the last of ``n``."""
+    found = arithmetic.cast(0, x.dtype)
+    if k + 1 < n:
+        found = x[k + 1]
+    return found
+
+
 @kernel
 def _combine_chunks(x: template(), flow: template(), factors: template(), sums: template(), n: int, length: int, chunks: int):
     """Of each chunk, what r is at its first element: a sum, and a factor times r of the next chunk."""
@@ -206,9 +215,7 @@ def _combine_chunks(x: template(), flow: template(), factors: template(), sums: 
         factor, total = arithmetic.cast(1, x.dtype), arithmetic.cast(0, x.dtype)
         for j in range(last - c * length + 1):
             k = last - j
-            after = arithmetic.cast(0, x.dtype)
-            if k + 1 < n:
-                after = x[k + 1]
+            after = _element_after(x, k, n)
             total = flow[k] + after * total
             factor = after * factor
         factors[c] = factor
@@ -234,9 +241,7 @@ def _add_products(
             r = sums[c + 1]
         for j in range(last - c * length + 1):
             k = last - j
-            after = arithmetic.cast(0, x.dtype)
-            if k + 1 < n:
-                after = x[k + 1]
+            after = _element_after(x, k, n)
             r = flow[k] + after * r
             grad[k] = grad[k] + before[k] * r
 

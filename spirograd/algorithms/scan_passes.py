@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, chunks_of, has_groups, runs_side_by_side, scratch
-from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_of_block
+from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
 from spirograd.algorithms.look_back_scan import scan_in_one_pass
 from spirograd.base.errors import SpirogradValueError
 from spirograd.ir.ops import identity
@@ -119,25 +119,13 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
             total = op(total, staged[padded(k)])
         scan_of_block(total, shared, op)
         before = total  # of what comes before the elements of this thread
-        some = tile > 0 or t > 0
         if t > 0:
             before = shared[t - 1]
             if tile > 0:
                 before = op(totals[tile - 1], before)
         elif tile > 0:
             before = totals[tile - 1]
-        for k in range(first, last):
-            value = staged[padded(k)]
-            if some:
-                value = op(before, value)
-            if forms.static(start is None):
-                staged[padded(k)] = value
-            else:
-                staged[padded(k)] = before
-                if not some:
-                    staged[padded(k)] = arithmetic.cast(start, x.dtype)
-            before = value
-            some = True
+        scan_elements(staged, first, last, before, tile > 0 or t > 0, op, start)
         block.sync()
         for k in range(-(-(have - t) // live)):
             out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]

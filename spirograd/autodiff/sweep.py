@@ -19,8 +19,8 @@ from spirograd.transforms.checks.space_limits import is_space_check
 @dataclass(frozen=True, slots=True)
 class Recording:
     """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its loop-carried values, ``count`` of iterations if it is a
-    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: it
-    is the whole loop, which begins with what the loop is given."""
+    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: they are all, and begin with what
+    the loop is given."""
 
     loop: Op
     tapes: tuple[TapeRef, ...]

@@ -6,6 +6,7 @@ same functions in the same order; between two of them messages arrive in the ord
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ class TransportFailure(Exception):
     """A process ended, or did not answer in time. ``str``: what the library says."""
 
 
-class Transport:
+class Transport(ABC):
     """Communication with the other processes. ``timeout``: seconds that a process waits for others before it raises TransportFailure."""
 
     name = "single"
@@ -32,26 +33,27 @@ class Transport:
         return None
 
     def use_gpu(self, ordinal: int) -> None:
-        """From now on take messages in the memory of a CUDA device, too: one that no other process has."""
-        raise NotImplementedError
+        """From now on take messages in the memory of a CUDA device, too: one that no other process has, and that `gpu` names."""
+        raise NotImplementedError(f"{self.name} cannot send from the memory of a GPU")
 
+    @abstractmethod
     def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
         """Begin to send and to receive. Returns what waits until all has arrived; until then messages must stay as they are. On a GPU it
         has the current stream of torch wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def all_reduce(self, array: Any, op: str) -> None:
         """Replace an array of f32, f64, i32 or i64 by the sum ("add"), "min" or "max" over all processes. The same bits everywhere."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broadcast(self, array: Any) -> None:
         """Replace an array by that of process 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def all_gather(self, value: Any) -> list[Any]:
         """What all processes pass, by rank: values that can be pickled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Give back what the library holds. Others that wait for this process then fail."""
 
@@ -71,3 +73,6 @@ class SingleProcess(Transport):
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value]
+
+    def close(self) -> None:
+        """There is nothing to give back."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from backend.central_differences import differences
 
 import spirograd as sg
 from spirograd import algorithms
@@ -19,11 +19,6 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture(autouse=True)
 def _session(arch: str) -> None:
     sg.init(arch=arch)
-
-
-def differences(f: Callable[[Array], float], x: Array) -> Array:
-    """Exact for quadratic functions, but for rounding."""
-    return np.array([(f(x + h) - f(x - h)) / 2e-3 for h in 1e-3 * np.eye(len(x))])
 
 
 def numbers(n: int, seed: int = 1) -> Array:

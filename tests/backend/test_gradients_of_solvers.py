@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import needs
 import numpy as np
 import pytest
+from backend.central_differences import differences
 
 import spirograd as sg
 from spirograd.linalg import LinearOperator, MatrixFreeBICGSTAB, MatrixFreeCG, SparseCG, SparseMatrix, SparseMatrixBuilder, SparseSolver
@@ -22,11 +22,6 @@ WEIGHTS = np.arange(1, N + 1)
 @pytest.fixture(autouse=True)
 def _session(arch: str) -> None:
     sg.init(arch=arch)
-
-
-def differences(f: Callable[[Array], float], x: Array) -> Array:
-    h = 1e-4
-    return np.array([(f(x + e) - f(x - e)) / (2 * h) for e in h * np.eye(len(x))])
 
 
 def weighted(x: Array) -> float:

@@ -11,11 +11,11 @@ import pytest
 import spirograd as sg
 from spirograd import distributed
 from spirograd.distributed import world
-from spirograd.distributed.transport import Transport, TransportFailure
+from spirograd.distributed.transport import SingleProcess, TransportFailure
 from tests.distributed.test_cells import halo_cells, neighbours
 
 
-class Mirror(Transport):
+class Mirror(SingleProcess):
     """Process 0 of 2, whose neighbour has the same block, and computes the same."""
 
     size = 2

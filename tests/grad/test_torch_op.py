@@ -3,6 +3,7 @@
 import needs
 import numpy as np
 import pytest
+from grad.impure_kernels import KERNELS
 
 import spirograd as sg
 
@@ -304,45 +305,10 @@ def test_operators_outlive_sessions(session):
     same(gradients(lambda a, b: f(a, b, 2, 0.5), u, w), before)
 
 
-def _refused():
-    field, array = sg.field(sg.f32, shape=4), sg.ndarray(sg.f32, 4)
-
-    @sg.kernel
-    def uses_field(a: LINE, b: LINE):
-        for i in a:
-            b[i] = a[i] * field[0]
-
-    @sg.kernel
-    def uses_array(a: LINE, b: LINE):
-        for i in a:
-            b[i] = a[i] * array[0]
-
-    @sg.kernel
-    def draws(a: LINE, b: LINE):
-        for i in a:
-            b[i] = a[i] * sg.random()
-
-    @sg.kernel
-    def writes_input(a: LINE, b: LINE):
-        for i in a:
-            a[i] = 1.0
-            b[i] = a[i]
-
-    return {"field": uses_field, "array": uses_array, "random": draws, "input": writes_input}
-
-
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("field", r"uses the field `field`[^$]*b\[i\] = a\[i\] \* field\[0\]"),
-        ("array", "uses the ndarray `array`"),
-        ("random", "draws random numbers"),
-        ("input", "writes to `a`, which is not among the outputs"),
-    ],
-)
-def test_kernels_that_are_no_functions(case, message):
-    f = sg.ad.torch_op(_refused()[case], {"b": "a"})
-    with pytest.raises(sg.SpirogradRuntimeError, match=message):
+@pytest.mark.parametrize("case", KERNELS)
+def test_kernels_that_are_no_functions(case):
+    f = sg.ad.torch_op(KERNELS[case].made(), {"b": "a"})
+    with pytest.raises(sg.SpirogradRuntimeError, match=KERNELS[case].message):
         f(torch.ones(4))
 
 
