@@ -30,8 +30,8 @@ class HashedKey(tuple[Hashable, ...]):
 
 @dataclass(slots=True, eq=False)
 class Facts:
-    """``key``, as a parameter gives it; None until it was asked for. ``flat``: the flat scalars and arrays, as bindings (True) or as ndarrays
-    (False), as far as they were asked for. ``number``: of the time that they are of."""
+    """``key``, as a parameter gives it; None until it was asked for. ``flat``: the flat scalars and arrays, as bindings (True) or as
+    ndarrays (False), as far as they were asked for. ``number``: of the time that they are of."""
 
     number: int
     instance: weakref.ref[Any]
