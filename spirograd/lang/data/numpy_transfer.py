@@ -194,8 +194,10 @@ def share(allocation: Any, view: HostView) -> None:
 
 
 def strides_of(view: HostView) -> tuple[int, ...] | None:
-    """The strides in bytes of an array of ``full_shape`` over the very memory; None if there are none, or no elements."""
-    if len(view.blocks) != 1 or view.count == 0:
+    """The strides in bytes of an array of ``full_shape`` over the very memory; None if there are none."""
+    if view.count == 0:
+        return np.empty(view.full_shape, view.dtype.np).strides
+    if len(view.blocks) != 1:
         return None
     axes: list[tuple[int, int]] = []  # extents and strides, where one does not go on in the next
     for extent, stride in zip(view.blocks[0].dims, view.blocks[0].strides):
