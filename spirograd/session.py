@@ -294,6 +294,11 @@ class Session:
         """Wait for all launches; prints, and raises what kernels reported."""
         self.launcher.synchronize()
 
+    def raise_reported(self) -> None:
+        """As `sync`, if a kernel that can fail or print was launched since the last time."""
+        if self.launcher.diagnostics.pending:
+            self.launcher.synchronize()
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
@@ -448,6 +453,7 @@ class Transfers:
         def run() -> None:
             result = np.empty(array.shape, array.dtype)
             if result.nbytes:
+                self.session.raise_reported()
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"

@@ -202,6 +202,8 @@ def _compact(view: HostView) -> HostView:
     """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
     if not _are_bytes(view):
         return dense_view(view.dtype, view.shape, view.element_shape)
+    if len(view.blocks) == 1 and not view.blocks[0].offset:
+        return view
     offsets = np.cumsum([0, *(b.span for b in view.blocks)]).tolist()
     return replace(view, blocks=tuple(replace(b, offset=offset) for b, offset in zip(view.blocks, offsets)))
 

@@ -139,7 +139,10 @@ class Launcher:
             if stream_order.active is not None:
                 stream_order.active.join()
             self.device.synchronize()
-            self.tapes.print_reports()
+            if self.tapes.reports:
+                self.tapes.print_reports()
+            if not self.diagnostics.pending:
+                return
             with graph_recording.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
