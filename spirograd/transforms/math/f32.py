@@ -181,8 +181,8 @@ def is_near(x: Value) -> Value:
 
 
 def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
-    """(r, n as i32): x = n pi / ``multiple`` + r, with ``half`` |x| = (n + 1/2) pi / ``multiple`` + r, |r| at most half of that step, nearly.
-    x must be near, and ``fma`` round once. ``parts``: pi as a sum; where all are positive, r of -0 is -0."""
+    """(r, n as i32): x = n pi / ``multiple`` + r, with ``half`` |x| = (n + 1/2) pi / ``multiple`` + r, |r| at most half of that step,
+    nearly. x must be near, and ``fma`` round once. ``parts``: pi as a sum; where all are positive, r of -0 is -0."""
     turns = multiple / math.pi
     if half:  # 2**23 - 1/2 is a number of f32, which saves sums, but those of less than 2**23 would round to halves
         x = x.abs()
