@@ -230,9 +230,10 @@ class Session:
             kind = self._kinds.setdefault(signature, kind_numbers())
         return kind
 
-    def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
-        """A new array of zeros that only launches see."""
-        allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
+    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: Allocation | None = None) -> ArrayBinding:
+        """A new array of zeros that only launches see, or the array in ``allocation``."""
+        if allocation is None:
+            allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
     def transfers_by_kernel(self, allocation: Allocation) -> bool:
