@@ -10,6 +10,7 @@ import numpy as np
 
 from spirograd.base.artifact import FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
+from spirograd.base.matrix_shapes import SHAPES
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.called_accesses import acting
@@ -537,6 +538,17 @@ def _subgroup(v: _Verifier, op: Op) -> None:
         v.need(op.attr in ops.COMBINE and _letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
 
 
+def _matrix_fma(v: _Verifier, op: Op) -> None:
+    """The entries of the factors, then those of the sum, and a result of as many as these."""
+    _in_group(v, op)
+    shape = SHAPES.get(op.attr)
+    if shape is None:
+        v.fail(op, f"there is no product {op.attr!r} of matrices")
+    types = (shape.factor,) * (len(shape.a) + len(shape.b)) + (shape.total,) * len(shape.c)
+    v.need(tuple([a.type for a in op.args]) == types, op, f"takes {types}")
+    v.need(op.type == Vec(len(shape.c), shape.total), op, f"its type is {Vec(len(shape.c), shape.total)}")
+
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 
@@ -562,6 +574,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), _subgroup),
+    ops.subgroup_matrix_fma: _matrix_fma,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 
