@@ -19,7 +19,7 @@ LANES, _QUAD = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Row and column of an entry of a lane in quad q = lane // 4, at place t = lane % 4 in it: each is (of q) * q + (of t) * t + (first)."""
+    """Row and column of an entry of a lane, each by factors of the number of its quad (lane // 4), of its number in that, and of 1."""
 
     row: tuple[int, int, int]
     column: tuple[int, int, int]
@@ -32,8 +32,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class MatrixShape:
-    """A product a @ b + c, of ``rows`` x ``depth``, ``depth`` x ``columns`` and ``rows`` x ``columns`` entries. ``factor``: the type of a and
-    b; ``total``: of c and the result. ``a``, ``b``, ``c``: the places of the entries that a lane has of each."""
+    """A product a @ b + c, of ``rows`` x ``depth``, ``depth`` x ``columns`` and ``rows`` x ``columns`` entries. ``factor``: the type of a
+    and b; ``total``: of c and the result. ``a``, ``b``, ``c``: the places of the entries that a lane has of each."""
 
     factor: DType
     total: DType

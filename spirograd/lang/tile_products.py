@@ -64,7 +64,7 @@ class _Staged:
         at = [quad * part[0] + within * part[1] + (part[2] + first) for part, first in ((place.row, row), (place.column, column))]
         if transposed:
             at.reverse()
-        return at[0] * self._stride + at[1]
+        return scalar.as_value(at[0] * self._stride + at[1])
 
     def load(self, index: Value) -> Value:
         return Value(scalar.builder().load(self._ref, index.op))

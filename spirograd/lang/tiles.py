@@ -190,8 +190,8 @@ class TileType:
     and columns that there are not, in the slice or in ``a``, are left alone. ``t -= outer(u, v)`` subtracts a product of columns;
     ``t.eye_()`` makes it the identity; ``t.cholesky_(eps)`` replaces its lower triangle by L with ``L @ L^T == t`` (diagonal entries are at
     least the root of eps), ``L.solve_triangular_(B)`` replaces the tile B by X with ``X @ L^T == B``.
-    ``t.add_product_(A, B)`` adds the product of two tiles, ``A @ B^T`` with ``transposed=True``; ``t.subtract_product_`` subtracts it. Factors
-    of f16 have a product of f32. ``t.r`` is the row of this thread.
+    ``t.add_product_(A, B)`` adds the product of two tiles, ``A @ B^T`` with ``transposed=True``; ``t.subtract_product_`` subtracts it.
+    Factors of f16 have a product of f32. ``t.r`` is the row of this thread.
 
     The loop needs ``loop_config(block_dim=SIZE)``, and all threads of a group have to come to an operation together.
     """
@@ -205,8 +205,8 @@ class TileType:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
     def zeros(self, dtype: Any = None) -> Any:
-        """A tile of zeros of ``dtype``, f32, f64, or f16 for the factors of products, by default ``default_fp``. Raises SpirogradTypeError for another type, and where groups
-        have fewer threads than the tile has rows."""
+        """A tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises SpirogradTypeError
+        for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)
         if t not in (f16, f32, f64):
             raise type_error(f"a {self!r} is of f16, f32 or f64, not of {t}")

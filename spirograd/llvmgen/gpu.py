@@ -77,7 +77,8 @@ class Dialect:
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
     a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
-    with a bit for each lane, set where an i1 is. ``barrier``, which has no result: waits for the workgroup. ``clock``: a counter, an i64. ``matrix_fma``: of `ops.subgroup_matrix_fma`, typed.
+    with a bit for each lane, set where an i1 is. ``barrier``, which has no result: waits for the workgroup. ``clock``: a counter, an i64.
+    ``matrix_fma``: the entries of `ops.subgroup_matrix_fma`, typed.
     ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
 

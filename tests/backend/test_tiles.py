@@ -346,7 +346,9 @@ def test_products_of_tiles(arch: str, tile: Any, threads: int) -> None:
 
 
 @pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")  # wgpu has no f64, and may have no f16
-@pytest.mark.parametrize(("dtype", "tile"), [(sg.f64, Tile16x16), (sg.f16, Tile16x16), pytest.param(sg.f64, Tile32x32, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("dtype", "tile"), [(sg.f64, Tile16x16), (sg.f16, Tile16x16), pytest.param(sg.f64, Tile32x32, marks=pytest.mark.long)]
+)
 def test_products_of_wide_and_narrow_tiles(arch: str, tile: Any, dtype: Any) -> None:
     """On CUDA and the interpreter by an instruction for matrices."""
     check_products(tile, 32, dtype)
