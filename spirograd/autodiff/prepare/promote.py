@@ -17,7 +17,7 @@ from spirograd.autodiff.prepare.element_aliases import (
     owned,
     same_memory,
 )
-from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
+from spirograd.ir.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
