@@ -1,23 +1,22 @@
 """Levels of memory for the copies that a tape with checkpoints keeps: of the device, of the host, and of files in a folder.
 
 Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
-device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Small copies (see
+device, older ones on the host, the oldest in files; copies move before newer ones are made. Small copies (see
 `Device.read_async`) go to the host asynchronously: the program waits for one only where the device has no room left for the next step.
 For large ones it waits. A thread writes the files.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
@@ -47,17 +46,19 @@ class LevelLimits:
 class Elsewhere:
     """The bytes of a copy that leaves its ``allocation``, for the host and then, by `to_disk`, for a file."""
 
-    def __init__(self, allocation: Any, nbytes: int) -> None:
-        self._allocation = allocation  # until the bytes are here
+    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None]) -> None:
+        """``release``: gets the allocation when the bytes are here."""
+        self._allocation = allocation
+        self._release = release
         self._readback: Any = None
-        self._data: bytes | None = None
+        self._data: bytes | bytearray | None = None
         self._file: _File | None = None
         if allocation.reads_async(nbytes):
             self._readback = allocation.read_async(0, nbytes)
         else:  # waits for the launches before it
             data = bytearray(nbytes)
             allocation.read_into(0, memoryview(data))
-            self._take(bytes(data))
+            self._take(data)
 
     @property
     def level(self) -> int:
@@ -73,9 +74,20 @@ class Elsewhere:
         if self._data is None and self._file is None:
             self._take(self._readback.wait())
 
-    def _take(self, data: bytes | None) -> None:
+    def _take(self, data: bytes | bytearray | None) -> None:
         if data is not None:
-            self._data, self._allocation, self._readback = data, None, None
+            self._data, self._readback = data, None
+            self._give()
+
+    def _give(self) -> None:
+        allocation, self._allocation = self._allocation, None
+        if allocation is not None:
+            self._release(allocation)
+
+    def free(self) -> None:
+        """The bytes are not needed any more."""
+        self._give()
+        self._data = self._file = self._readback = None
 
     def to_disk(self, files: Files) -> None:
         """Move the bytes to a file."""
@@ -95,7 +107,7 @@ class Elsewhere:
 class _File:
     """Bytes that a thread writes to a file, which goes with this object."""
 
-    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: bytes) -> None:
+    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: bytes | bytearray) -> None:
         self.path = path
         self.written: Future[Any] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
@@ -139,7 +151,7 @@ class Files:
         self._waiting: list[_File] = []
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
-    def write(self, data: bytes) -> _File:
+    def write(self, data: bytes | bytearray) -> _File:
         """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
         while len(self._waiting) >= _WAITING:
             self._waiting.pop(0).settle()
@@ -168,85 +180,88 @@ class _Used:
     nbytes: int = 0
 
 
-@dataclass(slots=True)
 class CopyLevels:
-    """Where the copies of a tape lie: `arrange` moves them."""
+    """Where the copies of a tape lie: on the device, in ``memory``, on the host, in files. ``used``: of each level but the first."""
 
-    limits: LevelLimits
-    files: Files | None = None
-    used: tuple[_Used, ...] = field(default_factory=lambda: (_Used(), _Used(), _Used()))
-
-    def __post_init__(self) -> None:
-        if self.limits.disk:
-            self.files = Files(self.limits.folder)
+    def __init__(self, limits: LevelLimits, memory: CopyMemory) -> None:
+        self.limits = limits
+        self.memory = memory
+        self.used = (_Used(), _Used(), _Used())
+        self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
         """The bytes that may stay free on all levels when the next copy, of ``largest`` bytes at most, goes nowhere."""
         return largest * sum(limit > 0 for limit in (self.limits.host, self.limits.disk))
 
-    def arrange(self, copies: Sequence[Any], reserved: float) -> None:
-        """Move ``copies`` (`Saved`, the oldest first) so that each level has what it may have; the device has ``reserved`` bytes besides
-        them. Raises SpirogradRuntimeError if it cannot be done, or if a file cannot be written."""
-        there: list[list[Any]] = [[], [], []]
-        for saved in copies:
-            there[saved.level].append(saved)
-        limits = (self.limits.memory - reserved, self.limits.host, self.limits.disk)
-        self._to_host(there, limits)
-        if self.limits.disk:
-            self._to_disk(there, limits)
-        for level, (saved_there, limit) in enumerate(zip(there, limits)):
-            nbytes = _nbytes(saved_there)
-            used = self.used[level]
-            used.peak = max(used.peak, nbytes + (math.ceil(reserved) if level == _DEVICE else 0))
-            if nbytes > limit:
-                self._refuse(level, nbytes + (reserved if level == _DEVICE else 0))
+    def make_room(self, copies: Sequence[Any], nbytes: int) -> bool:
+        """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
 
-    def _to_host(self, there: list[list[Any]], limits: Sequence[float]) -> None:
-        if not (self.limits.host or self.limits.disk):
-            return
-        nbytes, limit = _nbytes(there[_DEVICE]), limits[_DEVICE]
-        staying, held = nbytes, _nbytes(there[_HOST]) + _nbytes(there[_DISK])
-        # What may leave early: copies are not divided, so that each level may have so much left that it cannot use.
-        room = self.limits.host + self.limits.disk - held - 2 * max([saved.nbytes for saved in there[_DEVICE]], default=0)
-        for saved in there[_DEVICE]:  # the oldest first
-            room -= saved.nbytes
-            if staying <= limit - _EARLY * self.limits.memory or (staying <= limit and room < 0):
+        Waits for copies that are under way. Raises SpirogradRuntimeError if a file cannot be written."""
+        there = self._sorted(copies)
+        for saved in tuple(there[_DEVICE]):
+            if self.memory.room(nbytes) or not (saved.leaving or self._leave(saved, there)):
                 break
-            if not saved.leaving:
-                saved.leave(Elsewhere)
-                self._count(_HOST, saved)
-            staying -= saved.nbytes
-        for saved in [saved for saved in there[_DEVICE] if saved.leaving]:
-            if nbytes <= limit and saved.level == _DEVICE:
-                continue  # it may go on leaving
             saved.arrive()
-            nbytes -= saved.nbytes
-            there[_DEVICE].remove(saved)
-            there[_HOST].append(saved)
+            self._land(there)
+        return self.memory.room(nbytes)
 
-    def _to_disk(self, there: list[list[Any]], limits: Sequence[float]) -> None:
-        assert self.files is not None
+    def ease(self, copies: Sequence[Any]) -> None:
+        """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `make_room` need not wait."""
+        staying, aim = self.memory.used, (1 - _EARLY) * self.limits.memory
+        if staying <= aim:
+            return
+        there = self._sorted(copies)
+        for saved in there[_DEVICE]:
+            if staying <= aim or not (saved.leaving or self._leave(saved, there)):
+                break
+            staying -= saved.nbytes
+        self._land(there)
+
+    def _sorted(self, copies: Sequence[Any]) -> list[list[Any]]:
+        """The copies by level; those under way are on the device still."""
+        there: list[list[Any]] = [[*copies], [], []]
+        self._land(there)
+        return there
+
+    def _land(self, there: list[list[Any]]) -> None:
+        """Sort copies anew that have left the device, and move the oldest on the host to files where they are too many."""
+        found, there[_DEVICE] = there[_DEVICE], []
+        for saved in found:
+            there[saved.level].append(saved)
         nbytes = _nbytes(there[_HOST])
-        while nbytes > limits[_HOST]:
+        while nbytes > self.limits.host and self.files is not None:
             saved = there[_HOST].pop(0)
             saved.to_disk(self.files)
             self._count(_DISK, saved)
             nbytes -= saved.nbytes
             there[_DISK].append(saved)
+        for level in (_HOST, _DISK):
+            self.used[level].peak = max(self.used[level].peak, _nbytes(there[level]))
+
+    def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
+        """Have a copy begin to leave the device, if there is room for it; whether it does."""
+        coming = [*there[_HOST], *[one for one in there[_DEVICE] if one.leaving], saved]
+        excess = _nbytes(coming) - self.limits.host
+        on_disk = _nbytes(there[_DISK])
+        for one in coming:  # the oldest go on to files
+            if excess <= 0:
+                break
+            excess -= one.nbytes
+            on_disk += one.nbytes
+            if on_disk > self.limits.disk:
+                return False
+        saved.leave(Elsewhere)
+        self._count(_HOST, saved)
+        return True
 
     def _count(self, level: int, saved: Any) -> None:
         self.used[level].copies += 1
         self.used[level].nbytes += saved.nbytes
 
-    def _refuse(self, level: int, nbytes: float) -> None:
-        name = NAMES[level]
-        limit = (self.limits.memory, self.limits.host, self.limits.disk)[level]
-        problem = f"a tape with `{name}_GB={limit / 1e9:g}` has too little memory"
-        raise SpirogradRuntimeError(render(problem, None, f"one step and its copies take {nbytes / 1e9:.3g} GB there: raise `{name}_GB`"))
-
     def reports(self) -> tuple[LevelReport, ...]:
         """What each level has, and took."""
         limits = (self.limits.memory, self.limits.host, self.limits.disk)
+        self.used[_DEVICE].peak = self.memory.peak
         return tuple([LevelReport(n, int(x), u.peak, u.copies, u.nbytes) for n, x, u in zip(NAMES, limits, self.used) if x])
 
     def close(self) -> None:

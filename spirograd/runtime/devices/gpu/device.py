@@ -459,13 +459,14 @@ class GpuDevice(StreamedDevice):
         interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, as in `launch`
-                self._check()
+                if self._trouble:
+                    self._check()
                 self.waits += 1
                 if self._sides.busy:
                     with self._turn:
                         self._sides.join()
                 self._stream.finish()
-                if self._deletions or self._unloads:
+                if self._deletions.released or self._unloads.released:  # what comes after the wait costs time, before it none
                     with self._turn:
                         self._collect()
                         self._unloads.collect()
