@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.injectivity import determines, invariant_values
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, rank
 from spirograd.ir.threaded import LOOPS, Cell, Threaded
 from spirograd.transforms.pass_context import PassContext
 
@@ -98,7 +98,8 @@ class _Carry(Threaded):
             return {}
         within = {*inside, *(p for region in loop.regions for p in region.params)}
         within.update(p for x in inside for region in x.regions for p in region.params)
-        tested = {x for op in (loop, *inside) if op.code is ops.while_ for x in op.regions[0].walk()}  # conditions yield their verdicts alone
+        # The condition of a `while` yields its verdict alone.
+        tested = {x for op in (loop, *inside) if op.code is ops.while_ for x in op.regions[0].walk()}
         found: dict[_Element, list[Op]] = {}
         for op in inside:
             if op.code in (ops.load, ops.store):
