@@ -230,9 +230,10 @@ class Session:
             kind = self._kinds.setdefault(signature, kind_numbers())
         return kind
 
-    def scratch(self, dtype: DType, shape: tuple[int, ...]) -> ArrayBinding:
-        """A new array of zeros that only launches see."""
-        allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
+    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: Allocation | None = None) -> ArrayBinding:
+        """A new array of zeros that only launches see, or the array in ``allocation``."""
+        if allocation is None:
+            allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
     def transfers_by_kernel(self, allocation: Allocation) -> bool:
@@ -292,6 +293,11 @@ class Session:
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
         self.launcher.synchronize()
+
+    def raise_reported(self) -> None:
+        """As `sync`, if a kernel that can fail or print was launched since the last time."""
+        if self.launcher.diagnostics.pending:
+            self.launcher.synchronize()
 
     def close(self) -> None:
         if not self.closed:
@@ -447,6 +453,7 @@ class Transfers:
         def run() -> None:
             result = np.empty(array.shape, array.dtype)
             if result.nbytes:
+                self.session.raise_reported()
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"

@@ -67,24 +67,26 @@ def split(steps: int, checkpoints: int) -> int:
     return max(1, least, steps - comb(checkpoints + times, times))
 
 
-def schedule(checkpoints: Sequence[int], steps: int, limits: Limits) -> Iterator[Action]:
-    """The reverse of ``steps`` steps, from ``checkpoints`` made before some of them, the first before step 0; memory is as after the last.
+def schedule(kept: list[int], steps: int, limits: Limits) -> Iterator[Action]:
+    """The reverse of ``steps`` steps, from checkpoints before the steps ``kept``, the first of which is 0; memory is as after the last.
 
     Ends with the checkpoint before step 0, and memory as it was there. There may be more checkpoints than ``limits`` allow: then no more
-    are made until some of them are dropped.
+    are made until some of them are dropped. ``kept`` changes with the actions, and the caller may remove others than the first and the
+    last between them.
     """
-    kept, end = [*checkpoints], steps
-    taken = sum(limits.log(after - before) for before, after in pairwise(kept))
+    end, taken, counted = steps, 0, -1  # bytes of the logs of so many checkpoints
     yield Action("return", kept[-1], end)
     while end:
         at = kept[-1]
         while end - at > 1:
+            if counted != len(kept):
+                taken, counted = sum(limits.log(after - before) for before, after in pairwise(kept)), len(kept)
             left = limits.left(len(kept), taken, end - at)
             ahead = split(end - at, left)
             yield Action("repeat", at, at + ahead)
             at += ahead
             if left:
-                taken += limits.log(ahead)
+                taken, counted = taken + limits.log(ahead), counted + 1
                 kept.append(at)
                 yield Action("keep", at, at)
         yield Action("reverse", at, end)
@@ -92,11 +94,11 @@ def schedule(checkpoints: Sequence[int], steps: int, limits: Limits) -> Iterator
         end = at
         while kept[-1] == end and end > 0:
             kept.pop()
-            taken -= limits.log(end - kept[-1])
+            taken, counted = taken - limits.log(end - kept[-1]), counted - 1
             yield Action("drop", end, end)
             yield Action("return", kept[-1], end)
 
 
 def repetitions(checkpoints: Sequence[int], steps: int, limits: Limits) -> int:
     """How many steps that reverse runs again."""
-    return sum(action.end - action.begin for action in schedule(checkpoints, steps, limits) if action.kind in ("repeat", "reverse"))
+    return sum(action.end - action.begin for action in schedule([*checkpoints], steps, limits) if action.kind in ("repeat", "reverse"))

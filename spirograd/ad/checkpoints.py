@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 from spirograd.ad.binomial import Limits, repetitions, schedule
 from spirograd.ad.copy_levels import CopyLevels, LevelLimits
+from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.memory_report import LevelReport, MemoryReport, Repetitions, totals
 from spirograd.ad.steps import LaunchStep, Step, WriteStep
 from spirograd.ad.undo_log import Part, UndoLog, Untouched, parts_of, reverse_steps
@@ -36,8 +37,11 @@ class Checkpoints:
     def __init__(self, count: int | None, limits: LevelLimits | None) -> None:
         self._count = count
         self._nbytes = None if limits is None else limits.total
-        self._levels = None if limits is None or limits.total == limits.memory else CopyLevels(limits)
+        self._memory = CopyMemory(None if limits is None else limits.memory, self._make_room)
+        self._levels = None if limits is None or limits.total == limits.memory else CopyLevels(limits, self._memory)
         self._largest = 0  # bytes of a copy
+        self._writes: list[Saved] = []  # what Python wrote
+        self._positions: list[int] = []  # while the reverse runs: before which steps the checkpoints lie
         self._ends: list[tuple[Any, Saved]] = []  # while the reverse runs: what it puts back at its end
         self.steps: list[Step] = []
         self._kept: list[Checkpoint] = []
@@ -47,8 +51,9 @@ class Checkpoints:
         self._end: list[Part] = []
         self._unwritten = Untouched()
         self._end_nbytes = 0
-        # Bytes that all logs take, that the recording of a step may take, and that all took at most at a time.
-        self._log_nbytes = self._step_nbytes = self._peak = 0
+        # Bytes that all logs take, that a step adds to a log at most, that its recording takes, and that all took at most at a time.
+        self._log_nbytes = self._step_nbytes = self._recorded_nbytes = self._peak = 0
+        self._recorder: LaunchStep | None = None  # the step whose recording takes that
         self._host_nbytes = 0  # of what Python wrote
         self._rerun = 0
         self._before: MemoryReport | None = None  # of the first run, once the reverse has run
@@ -62,14 +67,16 @@ class Checkpoints:
         """
         self.settle()
         written = parts_of(step, self._stored)
-        self._kept.append(Checkpoint(len(self.steps), 0 if self._kept else float("inf"), UndoLog()))
+        self._kept.append(Checkpoint(len(self.steps), 0 if self._kept else float("inf"), UndoLog(self._memory)))
         self._count_end(written)
-        grown = self._log(self._kept[-1], written)
-        self._step_nbytes = max(self._step_nbytes, grown)
-        while self._over():
-            self._give_up_one()
+        if isinstance(step, WriteStep):
+            self._host_nbytes += step.kept_nbytes()
+        self._count_step(step, self._kept[-1].log.growth(written))
+        while self._over(self._kept[-1].log.growth(written)):
+            self._give_up_one(self._kept[-1].log.growth(written))
+        self._log(self._kept[-1], written)
         self._note_peak()
-        self._arrange()
+        self._ease()
         self.steps.append(step)
         if isinstance(step, WriteStep):
             self._pending = step
@@ -79,10 +86,19 @@ class Checkpoints:
     def settle(self) -> None:
         """The last step is done, also if it was a write."""
         if self._pending is not None:
-            self._pending.settle()
+            self._pending.settle(self._memory)
             if self._pending.copy is not None:
-                self._host_nbytes += self._pending.copy.nbytes
+                self._writes.append(self._pending.copy)
             self._pending = None
+
+    def _count_step(self, step: Step, nbytes: int) -> None:
+        """Note what a step takes that writes so much: in a log, and when it is recorded."""
+        self._step_nbytes = max(self._step_nbytes, nbytes)
+        saving = step if isinstance(step, LaunchStep) else None
+        saved = 0 if saving is None else saving.saved_nbytes()
+        if nbytes + saved > self._recorded_nbytes:
+            self._recorded_nbytes = nbytes + saved
+            self._recorder = saving if saved else None
 
     def _count_end(self, written: Iterable[Part]) -> None:
         for key, memory, part in written:
@@ -90,48 +106,63 @@ class Checkpoints:
                 self._end.append((key, memory, taken))
                 self._end_nbytes += nbytes_of(memory.view(taken))
 
-    def _log(self, checkpoint: Checkpoint, written: Iterable[Part]) -> int:
-        """Save for a checkpoint what is about to be written; returns the bytes."""
+    def _log(self, checkpoint: Checkpoint, written: Iterable[Part]) -> None:
+        """Save for a checkpoint what is about to be written."""
         before, copies = checkpoint.log.nbytes, len(checkpoint.log.saved)
         checkpoint.log.before(written)
-        grown = checkpoint.log.nbytes - before
-        self._log_nbytes += grown
+        self._log_nbytes += checkpoint.log.nbytes - before
         self._largest = max([self._largest, *[saved.nbytes for _, saved in checkpoint.log.saved[copies:]]])
-        return grown
 
-    def _over(self) -> bool:
+    def _over(self, grown: int) -> bool:
         too_many = self._count is not None and len(self._kept) > self._count
-        return too_many or (self._nbytes is not None and self._needed() > self._nbytes)
+        return too_many or (self._nbytes is not None and self._needed() + grown > self._nbytes)
 
     def _needed(self) -> int:
-        return self._log_nbytes + self._end_nbytes + self._host_nbytes + self._step_nbytes + self._waste()
+        return self._log_nbytes + self._end_nbytes + self._host_nbytes + self._recorded_nbytes + self._waste()
 
     def _waste(self) -> int:
         return 0 if self._levels is None else self._levels.waste(self._largest)
 
-    def _arrange(self) -> None:
-        """Move copies among the levels of memory."""
+    def _copies(self) -> list[Saved]:
+        """All copies that may leave the device, those that are needed last first."""
+        return [*self._writes, *[saved for _, saved in chain(self._ends, *[kept.log.saved for kept in self._kept])]]
+
+    def _ease(self) -> None:
         if self._levels is not None:
-            logs = [saved for kept in self._kept for _, saved in kept.log.saved]
-            self._levels.arrange([*[saved for _, saved in self._ends], *logs], self._host_nbytes + self._step_nbytes)
+            self._levels.ease(self._copies())
+
+    def _make_room(self, nbytes: int, purpose: Purpose) -> None:
+        """The device is to have ``nbytes`` left: move copies to other levels, or give up checkpoints of the reverse. Raises
+        SpirogradRuntimeError if that does not suffice."""
+        while not (self._memory.room(nbytes) or (self._levels is not None and self._levels.make_room(self._copies(), nbytes))):
+            if len(self._positions) < 3:
+                assert self._memory.limit is not None
+                used = f"{purpose.what} takes {nbytes / 1e9:.3g} GB, and other copies {self._memory.used / 1e9:.3g} GB"
+                hint = f"{used}: raise `memory_GB`{purpose.remedy}"
+                raise SpirogradRuntimeError(render(f"a tape with {self._limit()} has too little memory", purpose.loc, hint))
+            # The one between whose neighbours least is to be repeated.
+            k = min(range(1, len(self._positions) - 1), key=lambda k: self._positions[k + 1] - self._positions[k - 1])
+            del self._positions[k]
+            self._give_up(k)
+
+    def _limit(self) -> str:
+        """How the user limited the memory of the device."""
+        assert self._memory.limit is not None
+        return f"`memory_GB={self._memory.limit / 1e9:g}`"
 
     def close(self) -> None:
         """Free what the copies take. The reverse cannot run any more."""
-        self._kept, self._ends = [], []
+        self._kept, self._ends, self._writes = [], [], []
+        self._memory.clear()
         if self._levels is not None:
             self._levels.close()
 
-    def _give_up_one(self) -> None:
+    def _give_up_one(self, grown: int) -> None:
         """By the rule of Wang, Moin and Iaccarino: one that a later one of a higher level makes dispensable, else the last but one, whose
-        level the last one then exceeds."""
+        level the last one then exceeds. ``grown``: bytes that the last step adds."""
         kept = self._kept
         if len(kept) == 1:
-            assert self._nbytes is not None
-            levels = "memory_GB" if self._levels is None else "memory_GB, host_GB and disk_GB together"
-            problem = f"a tape with `{levels}={self._nbytes / 1e9:g}` has too little memory"
-            needed = f"{self._needed() / 1e9:.3g} GB"
-            hint = f"what the program writes, before and after it, and one step take {needed}: raise `memory_GB` to more"
-            raise SpirogradRuntimeError(render(problem, None, hint))
+            self._refuse(grown)
         highest, number = kept[-1].level, len(kept) - 1
         for k in range(len(kept) - 2, 0, -1):
             if kept[k].level < highest:
@@ -142,13 +173,29 @@ class Checkpoints:
             if len(kept) > 2:
                 number = len(kept) - 2
                 kept[-1].level = kept[number].level + 1
-        given_up = kept.pop(number).log
-        before = kept[number - 1].log.nbytes
-        kept[number - 1].log.take_over(given_up.saved)
-        self._log_nbytes += kept[number - 1].log.nbytes - before - given_up.nbytes
+        self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        """Have the checkpoint before this one reach to the next."""
+        given_up, before = self._kept.pop(number).log, self._kept[number - 1].log
+        nbytes = before.nbytes + given_up.nbytes
+        before.take_over(given_up.saved)
+        self._log_nbytes += before.nbytes - nbytes
+
+    def _refuse(self, grown: int) -> NoReturn:
+        assert self._nbytes is not None
+        levels = "memory_GB" if self._levels is None else "memory_GB, host_GB and disk_GB together"
+        problem = f"a tape with `{levels}={self._nbytes / 1e9:g}` has too little memory"
+        needed = f"{(self._needed() + grown) / 1e9:.3g} GB"
+        step, loc = "one step", None
+        if self._recorder is not None:
+            step = f"one launch of {self._recorder.made.label}, which saves values that it overwrites and its gradient needs,"
+            loc = self._recorder.launch.specialization.kernel.loc
+        hint = f"what the program writes, before and after it, and {step} take {needed}: raise `memory_GB` to more"
+        raise SpirogradRuntimeError(render(problem, loc, hint))
 
     def _note_peak(self, recorded: int = 0) -> None:
-        self._peak = max(self._peak, self._log_nbytes + self._end_nbytes + self._host_nbytes + recorded)
+        self._peak = max(self._peak, self._memory.peak, self._log_nbytes + self._end_nbytes + self._host_nbytes + recorded)
 
     # --- the reverse -----------------------------------------------------------------------------------------------------------
 
@@ -162,20 +209,23 @@ class Checkpoints:
         self._ends = []
         for key, memory, part in self._end:
             if part is None or key not in whole:
-                self._ends.append((key, Saved(memory, part)))
-                self._arrange()
-        complete = False
+                self._ends.append((key, Saved(memory, part, None, self._memory)))
+                self._ease()
+        self._positions = [kept.step for kept in self._kept]
         try:
-            for action in schedule([kept.step for kept in self._kept], len(self.steps), self._limits()):
+            for action in schedule(self._positions, len(self.steps), self._limits()):
                 self._do(action.kind, action.begin, action.end)
-                self._arrange()
-            complete = True
-        finally:
+                self._ease()
+        except BaseException:
             for _, saved in self._ends:
-                saved.swap()
-                if complete:  # after an exception memory is only put back, since moving copies may fail
-                    self._arrange()
-        first = Checkpoint(0, float("inf"), UndoLog())
+                saved.put()
+            raise
+        finally:
+            self._positions = []
+        for _, saved in self._ends:
+            saved.swap()
+            self._ease()
+        first = Checkpoint(0, float("inf"), UndoLog(self._memory))
         first.log.take_over(self._ends)
         self._kept, self._log_nbytes, self._ends = [first], first.log.nbytes, []
 
@@ -183,7 +233,7 @@ class Checkpoints:
         """Of the checkpoints that the reverse makes."""
         if self._nbytes is None:
             return Limits(self._count)
-        free = self._nbytes - self._end_nbytes - self._host_nbytes - self._step_nbytes - self._waste()
+        free = self._nbytes - self._end_nbytes - self._host_nbytes - self._recorded_nbytes - self._waste()
         return Limits(self._count, free, self._end_nbytes, self._step_nbytes)
 
     def _do(self, kind: str, begin: int, end: int) -> None:
@@ -191,17 +241,17 @@ class Checkpoints:
         if kind == "repeat":
             for step in self.steps[begin:end]:
                 self._log(last, parts_of(step, self._stored))
-                self._arrange()
+                self._ease()
                 step.run()
             self._rerun += end - begin
             self._note_peak()
         elif kind == "keep":
-            self._kept.append(Checkpoint(begin, 0, UndoLog()))
+            self._kept.append(Checkpoint(begin, 0, UndoLog(self._memory)))
         elif kind == "reverse":
             before = last.log.nbytes
-            recorded = reverse_steps(self.steps[begin:end], last.log, self._stored)
+            recorded = reverse_steps(self.steps[begin:end], last.log, self._stored, self._memory)
             self._log_nbytes += last.log.nbytes - before
-            self._step_nbytes = max(self._step_nbytes, recorded)
+            self._recorded_nbytes = max(self._recorded_nbytes, recorded)
             self._note_peak(recorded)
             self._rerun += end - begin
         elif kind == "return":
@@ -227,8 +277,7 @@ class Checkpoints:
         again = repetitions([kept.step for kept in self._kept], len(self.steps), self._limits()) if self.steps else 0
         launches = sum(isinstance(step, LaunchStep) and step.made is not None for step in self.steps)
         logs = (saved for kept in self._kept for _, saved in kept.log.saved)
-        written = (step.copy for step in self.steps if isinstance(step, WriteStep) and step.copy is not None)
-        items = totals((saved.memory.name, saved.nbytes) for saved in chain(logs, written))
+        items = totals((saved.memory.name, saved.nbytes) for saved in chain(logs, self._writes))
         planned = Repetitions(len(self.steps), len(self._kept), again, self._peak, False, self._level_reports())
         return MemoryReport(launches, items, planned)
 

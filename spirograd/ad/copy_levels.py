@@ -1,33 +1,34 @@
 """Levels of memory for the copies that a tape with checkpoints keeps: of the device, of the host, and of files in a folder.
 
 Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
-device, older ones on the host, the oldest in files; copies move as newer ones come, and back when memory is set to them. Small copies (see
-`Device.read_async`) go to the host asynchronously: the program waits for one only where the device has no room left for the next step.
-For large ones it waits. A thread writes the files.
+device, older ones on the host, the oldest in files; copies move before newer ones are made. They go to the host asynchronously: the
+program waits for one only where the device has no room left for the next copy. A thread writes the files.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
 
 NAMES = ("memory", "host", "disk")
 _DEVICE, _HOST, _DISK = range(3)
-# Copies to the host begin when the device has less than this part of its limit left.
+# Copies to the host begin when the device has less than this part of its limit left, or room for fewer than two such as the last.
 _EARLY = 1 / 8
 # So many files may wait to be written; what is in them takes memory of the host meanwhile.
 _WAITING = 2
+# Pieces of copies (see `Allocation.readback_limit`) that may be under way to the host.
+_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +45,82 @@ class LevelLimits:
         return self.memory + self.host + self.disk
 
 
-class Elsewhere:
-    """The bytes of a copy that leaves its ``allocation``, for the host and then, by `to_disk`, for a file."""
+class Window:
+    """How many pieces of copies may be under way at a time: each takes staging memory, which devices keep. ``left``: how many more."""
 
-    def __init__(self, allocation: Any, nbytes: int) -> None:
-        self._allocation = allocation  # until the bytes are here
-        self._readback: Any = None
-        self._data: bytes | None = None
+    def __init__(self) -> None:
+        self.left = _PIECES
+
+
+class Elsewhere:
+    """The bytes of a copy that leaves its ``allocation``, for the host and then, by `to_disk`, for a file.
+
+    They come piece by piece beside the work of the device, where it works on its own; asking where the copy is (`level`) takes the pieces
+    that are here, and asks for more.
+    """
+
+    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], window: Window) -> None:
+        """``release``: gets the allocation when the bytes are here. ``window``: of all copies of a tape."""
+        self._allocation = allocation
+        self._release = release
+        self._window = window
+        self._nbytes = nbytes
+        self._pieces: deque[Any] = deque()  # readbacks that are under way
+        self._asked = self._taken = 0  # bytes of the pieces so far
+        self._data: bytearray | None = bytearray(nbytes)
         self._file: _File | None = None
-        if allocation.reads_async(nbytes):
-            self._readback = allocation.read_async(0, nbytes)
-        else:  # waits for the launches before it
-            data = bytearray(nbytes)
-            allocation.read_into(0, memoryview(data))
-            self._take(bytes(data))
+        if nbytes % 4 or getattr(allocation.device, "on_host", False):  # which readbacks cannot read, or only copy twice
+            allocation.read_into(0, memoryview(self._data))
+            self._give()
+        else:
+            self._ask()
 
     @property
     def level(self) -> int:
         """Where the copy counts: on the device as long as it takes memory there."""
         if self._file is not None:
             return _DISK
-        if self._data is None:
-            self._take(self._readback.take())
-        return _DEVICE if self._data is None else _HOST
+        while self._pieces and (data := self._pieces[0].take()) is not None:
+            self._take(data)
+        return _HOST if self._allocation is None else _DEVICE
 
     def wait(self) -> None:
         """Wait until the bytes are on the host."""
-        if self._data is None and self._file is None:
-            self._take(self._readback.wait())
+        while self._allocation is not None:
+            self._ask(1)
+            self._take(self._pieces[0].wait())
 
-    def _take(self, data: bytes | None) -> None:
-        if data is not None:
-            self._data, self._allocation, self._readback = data, None, None
+    def _ask(self, least: int = 0) -> None:
+        """Ask for pieces: as many as the window has room for, but let ``least`` be under way."""
+        while self._asked < self._nbytes and (self._window.left > 0 or len(self._pieces) < least):
+            size = min(self._allocation.readback_limit, self._nbytes - self._asked)
+            self._pieces.append(self._allocation.read_async(self._asked, size))
+            self._asked += size
+            self._window.left -= 1
+
+    def _take(self, data: bytes) -> None:
+        """The next piece is here."""
+        assert self._data is not None
+        self._data[self._taken : self._taken + len(data)] = data
+        self._taken += len(data)
+        self._pieces.popleft()
+        self._window.left += 1
+        if self._taken == self._nbytes:
+            self._give()
+        else:
+            self._ask()
+
+    def _give(self) -> None:
+        allocation, self._allocation = self._allocation, None
+        if allocation is not None:
+            self._release(allocation)
+
+    def free(self) -> None:
+        """The bytes are not needed any more."""
+        self._window.left += len(self._pieces)
+        self._pieces.clear()
+        self._give()
+        self._data = self._file = None
 
     def to_disk(self, files: Files) -> None:
         """Move the bytes to a file."""
@@ -95,7 +140,7 @@ class Elsewhere:
 class _File:
     """Bytes that a thread writes to a file, which goes with this object."""
 
-    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: bytes) -> None:
+    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: bytearray) -> None:
         self.path = path
         self.written: Future[Any] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
@@ -139,7 +184,7 @@ class Files:
         self._waiting: list[_File] = []
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
-    def write(self, data: bytes) -> _File:
+    def write(self, data: bytearray) -> _File:
         """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
         while len(self._waiting) >= _WAITING:
             self._waiting.pop(0).settle()
@@ -168,85 +213,92 @@ class _Used:
     nbytes: int = 0
 
 
-@dataclass(slots=True)
 class CopyLevels:
-    """Where the copies of a tape lie: `arrange` moves them."""
+    """Where the copies of a tape lie: on the device, in ``memory``, on the host, in files. ``used``: of each level but the first."""
 
-    limits: LevelLimits
-    files: Files | None = None
-    used: tuple[_Used, ...] = field(default_factory=lambda: (_Used(), _Used(), _Used()))
-
-    def __post_init__(self) -> None:
-        if self.limits.disk:
-            self.files = Files(self.limits.folder)
+    def __init__(self, limits: LevelLimits, memory: CopyMemory) -> None:
+        self.limits = limits
+        self.memory = memory
+        self.used = (_Used(), _Used(), _Used())
+        self._window = Window()
+        self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
         """The bytes that may stay free on all levels when the next copy, of ``largest`` bytes at most, goes nowhere."""
         return largest * sum(limit > 0 for limit in (self.limits.host, self.limits.disk))
 
-    def arrange(self, copies: Sequence[Any], reserved: float) -> None:
-        """Move ``copies`` (`Saved`, the oldest first) so that each level has what it may have; the device has ``reserved`` bytes besides
-        them. Raises SpirogradRuntimeError if it cannot be done, or if a file cannot be written."""
-        there: list[list[Any]] = [[], [], []]
-        for saved in copies:
-            there[saved.level].append(saved)
-        limits = (self.limits.memory - reserved, self.limits.host, self.limits.disk)
-        self._to_host(there, limits)
-        if self.limits.disk:
-            self._to_disk(there, limits)
-        for level, (saved_there, limit) in enumerate(zip(there, limits)):
-            nbytes = _nbytes(saved_there)
-            used = self.used[level]
-            used.peak = max(used.peak, nbytes + (math.ceil(reserved) if level == _DEVICE else 0))
-            if nbytes > limit:
-                self._refuse(level, nbytes + (reserved if level == _DEVICE else 0))
+    def make_room(self, copies: Sequence[Any], nbytes: int) -> bool:
+        """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
 
-    def _to_host(self, there: list[list[Any]], limits: Sequence[float]) -> None:
-        if not (self.limits.host or self.limits.disk):
-            return
-        nbytes, limit = _nbytes(there[_DEVICE]), limits[_DEVICE]
-        staying, held = nbytes, _nbytes(there[_HOST]) + _nbytes(there[_DISK])
-        # What may leave early: copies are not divided, so that each level may have so much left that it cannot use.
-        room = self.limits.host + self.limits.disk - held - 2 * max([saved.nbytes for saved in there[_DEVICE]], default=0)
-        for saved in there[_DEVICE]:  # the oldest first
-            room -= saved.nbytes
-            if staying <= limit - _EARLY * self.limits.memory or (staying <= limit and room < 0):
+        Waits for copies that are under way. Raises SpirogradRuntimeError if a file cannot be written."""
+        there = self._sorted(copies)
+        for saved in tuple(there[_DEVICE]):
+            if self.memory.room(nbytes) or not (saved.leaving or self._leave(saved, there)):
                 break
-            if not saved.leaving:
-                saved.leave(Elsewhere)
-                self._count(_HOST, saved)
-            staying -= saved.nbytes
-        for saved in [saved for saved in there[_DEVICE] if saved.leaving]:
-            if nbytes <= limit and saved.level == _DEVICE:
-                continue  # it may go on leaving
             saved.arrive()
-            nbytes -= saved.nbytes
-            there[_DEVICE].remove(saved)
-            there[_HOST].append(saved)
+            self._land(there)
+        return self.memory.room(nbytes)
 
-    def _to_disk(self, there: list[list[Any]], limits: Sequence[float]) -> None:
-        assert self.files is not None
+    def ease(self, copies: Sequence[Any]) -> None:
+        """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `make_room` need not wait."""
+        if not copies:
+            return
+        aim = self.limits.memory - max(_EARLY * self.limits.memory, 2 * copies[-1].nbytes)
+        staying = self.memory.used
+        if staying <= aim:
+            return
+        there = self._sorted(copies)
+        for saved in there[_DEVICE]:
+            if staying <= aim or not (saved.leaving or self._leave(saved, there)):
+                break
+            staying -= saved.nbytes
+        self._land(there)
+
+    def _sorted(self, copies: Sequence[Any]) -> list[list[Any]]:
+        """The copies by level; those under way are on the device still."""
+        there: list[list[Any]] = [[*copies], [], []]
+        self._land(there)
+        return there
+
+    def _land(self, there: list[list[Any]]) -> None:
+        """Sort copies anew that have left the device, and move the oldest on the host to files where they are too many."""
+        found, there[_DEVICE] = there[_DEVICE], []
+        for saved in found:
+            there[saved.level].append(saved)
         nbytes = _nbytes(there[_HOST])
-        while nbytes > limits[_HOST]:
+        while nbytes > self.limits.host and self.files is not None:
             saved = there[_HOST].pop(0)
             saved.to_disk(self.files)
             self._count(_DISK, saved)
             nbytes -= saved.nbytes
             there[_DISK].append(saved)
+        for level in (_HOST, _DISK):
+            self.used[level].peak = max(self.used[level].peak, _nbytes(there[level]))
+
+    def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
+        """Have a copy begin to leave the device, if there is room for it; whether it does."""
+        coming = [*there[_HOST], *[one for one in there[_DEVICE] if one.leaving], saved]
+        excess = _nbytes(coming) - self.limits.host
+        on_disk = _nbytes(there[_DISK])
+        for one in coming:  # the oldest go on to files
+            if excess <= 0:
+                break
+            excess -= one.nbytes
+            on_disk += one.nbytes
+            if on_disk > self.limits.disk:
+                return False
+        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._window))
+        self._count(_HOST, saved)
+        return True
 
     def _count(self, level: int, saved: Any) -> None:
         self.used[level].copies += 1
         self.used[level].nbytes += saved.nbytes
 
-    def _refuse(self, level: int, nbytes: float) -> None:
-        name = NAMES[level]
-        limit = (self.limits.memory, self.limits.host, self.limits.disk)[level]
-        problem = f"a tape with `{name}_GB={limit / 1e9:g}` has too little memory"
-        raise SpirogradRuntimeError(render(problem, None, f"one step and its copies take {nbytes / 1e9:.3g} GB there: raise `{name}_GB`"))
-
     def reports(self) -> tuple[LevelReport, ...]:
         """What each level has, and took."""
         limits = (self.limits.memory, self.limits.host, self.limits.disk)
+        self.used[_DEVICE].peak = self.memory.peak
         return tuple([LevelReport(n, int(x), u.peak, u.copies, u.nbytes) for n, x, u in zip(NAMES, limits, self.used) if x])
 
     def close(self) -> None:

@@ -201,6 +201,10 @@ class Launch:
     def again(self) -> Packer:
         """The arguments of its derivative."""
         packer = Packer(self.session, gradients=True)
+        if not self.external:
+            packer.scalars += [*self.packer.scalars, *(0 for _ in self.buffers)]
+            packer.arrays += [*self.packer.arrays, *self.buffers]
+            return packer
         for k, (scalar, binding) in enumerate(zip(self.packer.scalars, self.packer.arrays)):
             external = self.external.get(k)
             if external is not None:

@@ -14,15 +14,26 @@ from spirograd.lang.data.ndarray import Ndarray, array_of
 
 
 class Collector:
-    """Receives the flat arguments of a launch, as `signature.Packer` does, and keeps them as they are."""
+    """Receives the flat arguments of a launch, as `parameters.Packer` does, and keeps them as they are."""
+
+    bound = False
 
     def __init__(self, kernel: Any, specialization: Any, args: Sequence[Any]) -> None:
-        self.scalars: list[Any] = []
-        self.arrays: list[Any] = []
+        self._clear()
         for parameter, value in zip(kernel._parameters, args):
             parameter.pack(value, self)
         for array, get in specialization.captures:
             self.put_array(array if get is None else get(args))
+
+    def _clear(self) -> None:
+        self.scalars: list[Any] = []
+        self.arrays: list[Any] = []
+
+    def empty(self) -> Collector:
+        """Another one, of no arguments. What it receives are numbers and ndarrays."""
+        made = Collector.__new__(Collector)
+        made._clear()
+        return made
 
     def put_scalar(self, value: Any) -> None:
         self.scalars.append(value)

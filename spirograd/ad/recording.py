@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.versions import Saved, Versions
+from spirograd.base.dtypes import DType
+from spirograd.lang import context
 
 
 class Recording:
-    """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`."""
+    """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`.
 
-    def __init__(self) -> None:
-        self.versions = Versions()
+    ``home``: where the memory of copies comes from; None for memory that is freed with this object."""
+
+    def __init__(self, home: CopyMemory | None = None) -> None:
+        self._home = home
+        self.versions = Versions(home)
         self.events: list[Event] = []
 
     def add(self, step: Any) -> Any:
@@ -31,7 +38,8 @@ class Recording:
         for access in memory.writes:
             self._save(access, launch, event)
         if made.derivative.saving is not None and made.acts:
-            values, launch.number, launch.buffers = made.launch_saving(launch.packer, launch.number)
+            scratch = functools.partial(self._scratch, made.label)
+            values, launch.number, launch.buffers = made.launch_saving(launch.packer, launch.number, scratch)
             event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
             values = launch.run()
@@ -105,11 +113,42 @@ class Recording:
                 event.reverse()
             yield from _swap([saved for key, saved in event.saved if key not in event.before])
 
+    def reverse_once(self) -> None:
+        """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards."""
+        while self.events:
+            event = self.events.pop()
+            _put([saved for key, saved in event.saved if key in event.before])
+            if event.reverse is not None:
+                event.reverse()
+            if self._home is not None:
+                for launch in event.used:
+                    while launch.buffers:
+                        self._home.give(launch.buffers.pop().allocation)
+            _put([saved for key, saved in event.saved if key not in event.before])
+
+    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Any) -> Any:
+        """An array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: of the first of them."""
+        session = context.session()
+        if self._home is None:
+            return session.scratch(dtype, shape)
+        nbytes = max(math.prod(shape) * dtype.size, 1)
+        what = f"what one launch of {label} saves, values that it overwrites and its gradient needs,"
+        allocation = self._home.allocate(nbytes, Purpose(what, loc, ", or run fewer iterations in one launch"))
+        allocation.fill(0, -(-nbytes // 4) * 4, 0)
+        return session.scratch(dtype, shape, allocation)
+
     def copies(self) -> Iterator[tuple[str, int]]:
         """All copies of memory: name and bytes."""
         for event in self.events:
             yield from ((saved.memory.name, saved.nbytes) for _, saved in event.saved)
             yield from event.copies
+
+
+def _put(saved: Sequence[Saved]) -> None:
+    """Go back before some writes, and free what was saved."""
+    for one in reversed(saved):
+        one.put()
+        one.free()
 
 
 def _swap(saved: Iterable[Saved]) -> Iterator[Saved]:

@@ -45,7 +45,7 @@ class Guard(context.Recorder):
     def restore(self) -> None:
         """Put everything back."""
         for saved in self._saved.values():
-            saved.swap()
+            saved.put()
 
 
 def run_guarded(run: Callable[[], None]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.recording import Recording
-from spirograd.ad.versions import Saved, Stored
+from spirograd.ad.versions import Saved, Stored, nbytes_of
 
 Used = tuple[Any, str, Any]  # key, name, field or ndarray
 
@@ -39,6 +40,10 @@ class LaunchStep:
 
     def run(self) -> Any:
         return self.launch.run()
+
+    def saved_nbytes(self) -> int:
+        """Bytes of the values that the launch saves when it is recorded, if the host knows them before, else 0."""
+        return 0 if self.made is None else sum(self.made.saved_nbytes(self.launch.packer))
 
     def record(self, recording: Recording) -> Any:
         """``recording`` keeps this launch, so each recording needs a `fresh` one."""
@@ -76,11 +81,18 @@ class WriteStep:
     def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
         yield (*self._memory, self._first)
 
-    def settle(self) -> None:
-        """The write is done, and the next step is not."""
+    def settle(self, home: CopyMemory | None = None) -> None:
+        """The write is done, and the next step is not. ``home``: where the memory of a copy comes from."""
         if self._repeat is None and self.copy is None:
             stored = Stored(*self._memory[1:])
-            self.copy = Saved(stored, stored.part(self._first))
+            self.copy = Saved(stored, stored.part(self._first), None, home)
+
+    def kept_nbytes(self) -> int:
+        """Bytes of the copy that `settle` makes."""
+        if self._repeat is not None:
+            return 0
+        stored = Stored(*self._memory[1:])
+        return nbytes_of(stored.view(stored.part(self._first)))
 
     def run(self) -> None:
         if self._repeat is not None:

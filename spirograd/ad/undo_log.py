@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.recording import Recording
 from spirograd.ad.steps import Step
-from spirograd.ad.versions import Saved, Stored, Wanted
+from spirograd.ad.versions import Saved, Stored, Wanted, nbytes_of
 
 Part = tuple[Any, Stored, int | None]  # of memory: its key, the memory, and which part, None for all
 
@@ -18,6 +19,11 @@ class Untouched:
     def __init__(self) -> None:
         self._wanted: dict[Any, Wanted] = {}
 
+    def has(self, key: Any, part: int | None) -> bool:
+        """Whether anything of ``part`` has not been taken."""
+        wanted = self._wanted.get(key)
+        return wanted is None or wanted.has(part)
+
     def take(self, key: Any, part: int | None) -> Iterable[int | None]:
         """What of ``part`` had not been taken."""
         wanted = self._wanted.get(key)
@@ -27,38 +33,45 @@ class Untouched:
 
 
 class UndoLog:
-    """What memory held at some time, of all that was written since. ``nbytes``: of the copies."""
+    """What memory held at some time, of all that was written since. ``nbytes``: of the copies, whose memory comes from ``home``."""
 
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Free the copies."""
+    def __init__(self, home: CopyMemory | None = None) -> None:
+        self._home = home
         self.saved: list[tuple[Any, Saved]] = []
         self.nbytes = 0
         self._untouched = Untouched()
+
+    def growth(self, written: Iterable[Part]) -> int:
+        """Bytes that `before` would save at most."""
+        return sum(nbytes_of(memory.view(part)) for key, memory, part in written if self._untouched.has(key, part))
 
     def before(self, written: Iterable[Part]) -> None:
         """Save what is about to be written."""
         for key, memory, whole_or_part in written:
             for part in self._untouched.take(key, whole_or_part):
-                self._append(key, Saved(memory, part))
+                self._append(key, Saved(memory, part, None, self._home))
 
     def take_over(self, later: Iterable[tuple[Any, Saved]]) -> None:
         """Go on to the end of a log that begins where this one ends. What both have is kept once."""
         for key, saved in later:
             if self._untouched.take(key, saved.part):
                 self._append(key, saved)
+            else:
+                saved.free()
 
     def _append(self, key: Any, saved: Saved) -> None:
         self.saved.append((key, saved))
         self.nbytes += saved.nbytes
 
     def restore(self) -> None:
-        """Set memory to what it held then, and free the copies."""
-        for _, saved in reversed(self.saved):
+        """Set memory to what it held then, and free the copies. The log is empty afterwards."""
+        while self.saved:
+            _, saved = self.saved[-1]
             saved.put()
-        self.clear()
+            saved.free()
+            self.saved.pop()
+        self.nbytes = 0
+        self._untouched = Untouched()
 
 
 def parts_of(step: Step, stored: dict[Any, Stored]) -> list[Part]:
@@ -72,14 +85,13 @@ def parts_of(step: Step, stored: dict[Any, Stored]) -> list[Part]:
     return found
 
 
-def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored]) -> int:
-    """Run steps again and record them, then run their reverses; returns the bytes of the recording. ``log`` is extended by what the steps
-    write, and must be restored afterwards: until then memory is in no state that the program had."""
-    recording = Recording()
+def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored], home: CopyMemory | None = None) -> int:
+    """Run steps again and record them, then run their reverses; returns the bytes of the recording, in memory of ``home``. ``log`` is
+    extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
+    recording = Recording(home)
     for step in steps:
         log.before(parts_of(step, stored))
         step.fresh().record(recording)
     recorded = sum(nbytes for _, nbytes in recording.copies())
-    for _ in recording.reverse():
-        pass
+    recording.reverse_once()
     return recorded

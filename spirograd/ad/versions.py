@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer
@@ -81,10 +82,12 @@ def _slice(block: Block, outer: int, index: int, size: int) -> Block:
 class Saved:
     """The contents of a part of memory at some time. ``event``: the number of the write that they were saved before."""
 
-    def __init__(self, memory: Stored, part: int | None, known: Saved | None = None) -> None:
-        """Copy them, or what ``known`` has of them, which is a copy of all parts."""
+    def __init__(self, memory: Stored, part: int | None, known: Saved | None = None, home: CopyMemory | None = None) -> None:
+        """Copy them, or what ``known`` has of them, which is a copy of all parts. ``home``: where the memory of the copy comes from, to
+        which `free` gives it back; None for memory that is freed with this object."""
         self.memory = memory
         self.part = part
+        self._home = home
         self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
@@ -92,12 +95,25 @@ class Saved:
         self._elsewhere: Any = None  # once the copy leaves the device: see `copy_levels.Elsewhere`
 
     def _current(self, known: Saved | None = None) -> Any:
-        copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
+        copy = self._allocate()
         if known is None:
             numpy_transfer.copy(copy, self._compact, self.memory.allocation, self._view)
         else:
             numpy_transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
         return copy
+
+    def _allocate(self) -> Any:
+        if self._home is not None:
+            return self._home.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
+        return context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
+
+    def free(self) -> None:
+        """Give the memory of the copy back. The copy cannot be used any more."""
+        if self._copy is not None and self._home is not None:
+            self._home.give(self._copy)
+        if self._elsewhere is not None:
+            self._elsewhere.free()
+        self._copy = self._elsewhere = None
 
     def changed(self, part: int | None) -> Array | None:
         """Which elements (of a part, or all) hold other bytes than were saved; None if none does. Only of all parts. Waits for launches."""
@@ -133,9 +149,11 @@ class Saved:
             for block, source in zip(self._view.blocks, self._compact.blocks):
                 self.memory.allocation.write(block.offset, data[source.offset : source.offset + block.span], self._view.part)
             return
-        copy = context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
+        copy = self._allocate()
         copy.write(0, data)
         numpy_transfer.copy(self.memory.allocation, self._view, copy, self._compact)
+        if self._home is not None:
+            self._home.give(copy)
 
     # --- levels of memory, see `copy_levels` -------------------------------------------------------------------------------
 
@@ -149,9 +167,10 @@ class Saved:
         """Whether the copy was asked to leave the device."""
         return self._elsewhere is not None
 
-    def leave(self, elsewhere: Callable[[Any, int], Any]) -> None:
-        """Have ``elsewhere`` take the copy from the device."""
-        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1)), None
+    def leave(self, elsewhere: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
+        """Have ``elsewhere`` take the copy from the device. Only of copies with a home."""
+        assert self._home is not None
+        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1), self._home.give), None
 
     def arrive(self) -> None:
         """Wait until the copy has left the device."""
@@ -163,9 +182,9 @@ class Saved:
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
-        current = Saved(self.memory, self.part)
+        current = Saved(self.memory, self.part, None, self._home)
         self.put()
-        self._elsewhere = None
+        self.free()
         self._view, self.nbytes, self._compact, self._copy = current._view, current.nbytes, current._compact, current._copy
 
 
@@ -183,6 +202,8 @@ def _compact(view: HostView) -> HostView:
     """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
     if not _are_bytes(view):
         return dense_view(view.dtype, view.shape, view.element_shape)
+    if len(view.blocks) == 1 and not view.blocks[0].offset:
+        return view
     offsets = np.cumsum([0, *(b.span for b in view.blocks)]).tolist()
     return replace(view, blocks=tuple(replace(b, offset=offset) for b, offset in zip(view.blocks, offsets)))
 
@@ -205,6 +226,10 @@ class Wanted:
         else:
             self.parts.add(part)
 
+    def has(self, part: int | None) -> bool:
+        """Whether anything of ``part`` is wanted."""
+        return self.all or bool(self.parts) if part is None else (part in self.parts) != self.all
+
     def take(self, part: int | None) -> Sequence[int | None]:
         """What of ``part`` is wanted, which it no longer is afterwards."""
         if part is None:
@@ -224,7 +249,9 @@ class Wanted:
 class Versions:
     """The memory that a tape has seen, and what of its current contents is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: CopyMemory | None = None) -> None:
+        """``home``: where the memory of copies comes from, see `Saved`."""
+        self._home = home
         self._stored: dict[Any, Stored] = {}
         self._wanted: dict[Any, Wanted] = {}
 
@@ -247,7 +274,7 @@ class Versions:
             return
         memory = self._stored[key]
         for part in wanted.take(memory.part(first())):
-            yield key, Saved(memory, part)
+            yield key, Saved(memory, part, None, self._home)
 
     def replace(self, key: Any, before: Saved) -> list[tuple[Any, Saved]]:
         """Note that the host replaced what ``before`` has: that, by key, if any of it is needed."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
+from spirograd.lang import arithmetic
 from spirograd.lang.context import session
 from spirograd.lang.data.ndarray import ScalarNdarray, ndarray
 from spirograd.lang.data.scalar_field import ScalarField
@@ -77,6 +78,6 @@ def chunks_of(n: int) -> tuple[int, int]:
 
 @kernel
 def copy(source: template(), target: template(), n: int):  # type: ignore[valid-type, no-untyped-def]
-    """The first ``n`` elements."""
+    """The first ``n`` elements, cast to the type of ``target``."""
     for k in range(n):
-        target[k] = source[k]
+        target[k] = arithmetic.cast(source[k], target.dtype)

@@ -2,7 +2,8 @@
 
 Keys are sorted by one digit after the other, the lowest first. Each chunk counts its digits, a scan over all counts (digit by digit, chunk
 by chunk) says where each chunk puts its keys of each digit, and the chunk puts them there in order (N. Satish, M. Harris, M. Garland:
-Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). Floats are sorted by their bits: -0.0 before 0.0, NaN at the ends.
+Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). Where tiles may wait for each other, see `one_sweep`. Floats are sorted by
+their bits: -0.0 before 0.0, NaN at the ends.
 """
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
@@ -10,16 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, scratch
+from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, runs_side_by_side, scratch
 from spirograd.algorithms.group_scans import padded, padded_length, scan_of_block
+from spirograd.algorithms.one_sweep import MOST_KEYS, sort_in_one_sweep
+from spirograd.algorithms.radix_digits import digit_of
 from spirograd.algorithms.recorded import nothing, tape, tape_of
 from spirograd.algorithms.scan_passes import add, scan
-from spirograd.base.dtypes import DType, f16, i32, u1, u32, u64
-from spirograd.base.errors import SpirogradTypeError
+from spirograd.base.dtypes import f16, f32, i32, u1
 from spirograd.lang import arithmetic, forms
 from spirograd.lang.data.ndarray import ndarray
 from spirograd.lang.frontend.decorators import kernel
-from spirograd.lang.frontend.func import func
 from spirograd.simt import block
 from spirograd.types import template
 
@@ -28,29 +29,8 @@ _THREADS, _EACH, _BITS = 128, 8, 4
 _TILE, _DIGITS = _THREADS * _EACH, 1 << _BITS
 _CPU_BITS = 8
 _CPU_DIGITS = 1 << _CPU_BITS
-
-
-def _word(dtype: DType) -> DType:
-    return u64 if dtype.bits == 64 else u32
-
-
-@func
-def digit_of(key, shift: int, digits: template()):
-    """The digit of a key: its bits in an order that sorts as the key does."""
-    word = forms.static(_word(key.dtype))
-    code = arithmetic.cast(0, word)
-    if forms.static(key.dtype.is_float):
-        code = arithmetic.bit_cast(key, word)
-        top = arithmetic.cast(1, word) << (key.dtype.bits - 1)
-        if (code & top) != 0:
-            code = ~code
-        else:
-            code = code | top
-    else:
-        code = arithmetic.cast(key, word)
-        if forms.static(key.dtype.is_signed):
-            code = code ^ (arithmetic.cast(1, word) << (word.bits - 1))
-    return arithmetic.cast((code >> arithmetic.cast(shift, word)) & arithmetic.cast(digits - 1, word), i32)
+# Keys that are sorted as keys of another type, which has all of their values in the same order.
+_WIDER = {f16: f32, u1: i32}
 
 
 # --- a few threads -----------------------------------------------------------------------------------------------------------
@@ -157,30 +137,41 @@ def _place_tiles(
 
 
 def _sort(keys: Array, values: Array | None, n: int) -> None:
-    dtype, groups = keys.dtype, has_groups()
-    if dtype is u1 or dtype is f16:
-        raise SpirogradTypeError(f"`keys`: keys of {dtype} cannot be sorted", None, "copy them to an array of f32 or of integers")
-    source, spare = keys, scratch("keys", dtype, n)
+    wide = _WIDER.get(keys.dtype)
+    if wide is not None:
+        held = scratch("wide keys", wide, n)
+        copy(keys, held, n)
+        _sort(held, values, n)
+        copy(held, keys, n)
+        return
+    if has_groups() and runs_side_by_side() and n <= MOST_KEYS:
+        found, with_them = sort_in_one_sweep(keys, values, n, keys.dtype.bits)
+    else:
+        found, with_them = _sort_in_two_sweeps(keys, values, n)
+    if found is not keys:
+        copy(found, keys, n)
+        if values is not None:
+            copy(with_them, values, n)
+
+
+def _sort_in_two_sweeps(keys: Array, values: Array | None, n: int) -> tuple[Array, Array | None]:
+    """As `sort_in_one_sweep`, where tiles may not wait for each other."""
+    groups, valued = has_groups(), values is not None
+    source, spare = keys, scratch("keys", keys.dtype, n)
     own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
     length, chunks = (_TILE, -(-n // _TILE)) if groups else chunks_of(n)
     counts = scratch("counts", i32, chunks * (_DIGITS if groups else _CPU_DIGITS))
-    width = _word(dtype).bits if dtype.is_signed and not dtype.is_float else dtype.bits
-    passes = range(0, width, _BITS if groups else _CPU_BITS)
-    for shift in passes:
+    for shift in range(0, keys.dtype.bits, _BITS if groups else _CPU_BITS):
         if groups:
             _count_tiles(source, counts, n, chunks, shift)
             _from_counts(counts, chunks * _DIGITS)
-            _place_tiles(source, spare, own, other, counts, n, chunks, shift, values is not None)
+            _place_tiles(source, spare, own, other, counts, n, chunks, shift, valued)
         else:
             _count_chunks(source, counts, n, length, chunks, shift)
             _from_counts(counts, chunks * _CPU_DIGITS)
-            _place_chunks(source, spare, own, other, counts, n, length, chunks, shift, values is not None)
-        source, spare = spare, source
-        own, other = other, own
-    if source is not keys:
-        copy(source, keys, n)
-        if values is not None:
-            copy(own, values, n)
+            _place_chunks(source, spare, own, other, counts, n, length, chunks, shift, valued)
+        source, spare, own, other = spare, source, other, own
+    return source, own if valued else None
 
 
 def _from_counts(counts: Array, n: int) -> None:
@@ -190,7 +181,7 @@ def _from_counts(counts: Array, n: int) -> None:
 def parallel_sort(keys: Array, values: Array | None = None) -> None:
     """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order.
 
-    One-dimensional fields or ndarrays; keys are integers, f32 or f64. Tapes differentiate it. Raises SpirogradTypeError and
+    One-dimensional fields or ndarrays; keys are integers or floats. Tapes differentiate it. Raises SpirogradTypeError and
     SpirogradValueError for others.
     """
     n = checked(keys, "keys")

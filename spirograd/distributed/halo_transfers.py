@@ -10,6 +10,7 @@ again (`Tape(checkpoints=)`), it writes what had arrived, and nothing is sent a 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,9 @@ import numpy as np
 
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.distributed import halo_kernels, world
+from spirograd.base.loc import Loc
+from spirograd.base.tracebacks import user_location
+from spirograd.distributed import halo_kernels, open_transfers, world
 from spirograd.distributed.halo_cells import HaloCells, Part, by_cell
 from spirograd.distributed.message_memory import MessageMemory
 from spirograd.distributed.recorded_calls import recorded, tape_of
@@ -49,11 +52,11 @@ def _numbers(numbers: Any) -> Any:
 
 
 class Lane:
-    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: while they are under way."""
+    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: the transfer under way."""
 
     def __init__(self, memory: Any, tables: Tables, spreads: bool) -> None:
         self.tables = tables
-        self.busy = False
+        self.busy: Transfer | None = None
         cells = tables.cells
         out, into = (len(cells.owned), len(cells.halo)) if spreads else (len(cells.halo), len(cells.owned))
         self.out, self.into = MessageMemory(_like(memory, out)), MessageMemory(_like(memory, into))
@@ -106,22 +109,24 @@ Moved = tuple[Any, Lane]  # a field or ndarray, and its messages
 
 
 class Transfer:
-    """A movement of some memory: `begin`, then `end`."""
+    """A movement of some memory: `begin`, then `end`. ``loc``: the user's line that it begins in."""
 
-    def __init__(self, movement: Movement, moved: list[Moved]) -> None:
+    def __init__(self, movement: Movement, moved: list[Moved], loc: Loc | None) -> None:
         self.movement = movement
+        self.name = movement.name
         self.moved = moved
+        self.loc = loc
         self._wait: Callable[[], None] = _nothing
 
     def begin(self) -> None:
         """Take the cells, and send them. Raises SpirogradRuntimeError if the last transfer of the same memory has not ended."""
-        if any(lane.busy for _, lane in self.moved):
-            problem = f"{self.movement.name} of the same memory has not been finished"
-            raise SpirogradRuntimeError(render(problem, None, "call `finish()` before you start the next one"))
+        for _, lane in self.moved:
+            if lane.busy is not None:
+                problem = f"{lane.busy.name} of the same memory has not been finished"
+                raise SpirogradRuntimeError(render(problem, lane.busy.loc, "call `finish()` before you start the next one"))
         sent: list[Message] = []
         received: list[Message] = []
         for memory, lane in self.moved:
-            lane.busy = True
             self.movement.take(memory, lane)
         for _, lane in self.moved:
             to, coming = self.movement.parts(lane.tables.cells)
@@ -129,18 +134,41 @@ class Transfer:
                 out, into = lane.out.to_send(), lane.into.to_receive()
                 sent += [(other, out[a:b]) for other, a, b in to]
                 received += [(other, into[a:b]) for other, a, b in coming]
-        with world.waiting(self.movement.name):
+        with world.waiting(self.name):
             self._wait = world.transport().post(sent, received)
+        for _, lane in self.moved:
+            lane.busy = self
+        open_transfers.begun(self)
 
     def end(self) -> None:
-        """Wait for the messages, and put them where they belong."""
-        with world.waiting(self.movement.name):
-            self._wait()
+        """Wait for the messages, and put them where they belong. Raises SpirogradRuntimeError if the processes have joined each other anew
+        since `begin`, or have left each other."""
+        if not self._arrive():
+            problem = f"{self.name} ended when this process left the others, or joined them again: it cannot be finished"
+            raise SpirogradRuntimeError(render(problem, self.loc, "finish it before `sg.distributed.init` and `sg.distributed.end`"))
         for memory, lane in self.moved:
+            self.movement.put(memory, lane)
+
+    def discard(self) -> None:
+        """Wait for the messages, and leave the cells as they are."""
+        self._arrive()
+
+    def forget(self) -> None:
+        """The messages no longer arrive."""
+        for _, lane in self.moved:
+            lane.busy = None
+
+    def _arrive(self) -> bool:
+        """Wait for the messages. False if the transfer is no longer open."""
+        if not open_transfers.ended(self):
+            return False
+        with world.waiting(self.name):
+            self._wait()
+        for _, lane in self.moved:
             if self.movement.parts(lane.tables.cells)[1]:
                 lane.into.received()
-            self.movement.put(memory, lane)
-            lane.busy = False
+            lane.busy = None
+        return True
 
 
 def _nothing() -> None:
@@ -151,7 +179,9 @@ class Pending:
     """A transfer under way, made by `Partition.start`. Until `finish` the halos must not be used; all other cells can be."""
 
     def __init__(self, movement: Movement, moved: list[Moved], back: Movement, moved_back: Callable[[], list[Moved]]) -> None:
-        self._transfer = Transfer(movement, moved)
+        self._transfer = Transfer(movement, moved, user_location())
+        self._transfers = [self._transfer]  # and those of the reverse pass
+        weakref.finalize(self, open_transfers.drop, self._transfers).atexit = False
         self._back, self._moved_back = back, moved_back
         self._reversed: Transfer | None = None
         self._done = False
@@ -161,7 +191,7 @@ class Pending:
     def finish(self) -> None:
         """Wait for the messages of other processes, and write what they brought. Raises SpirogradRuntimeError if it was called before, and
         if another process ended or does not answer."""
-        name = self._transfer.movement.name
+        name = self._transfer.name
         if self._done:
             raise SpirogradRuntimeError(f"{name} is finished already: start another one")
         tape = tape_of(name)
@@ -172,15 +202,18 @@ class Pending:
         self._record(self._transfer.end, self._begin_reverse)
 
     def _record(self, function: Callable[[], None], reverse: Callable[[], None]) -> None:
-        recorded(self._tape, function, reverse, [memory for memory, _ in self._transfer.moved], self._transfer.movement.name)
+        recorded(self._tape, function, reverse, [memory for memory, _ in self._transfer.moved], self._transfer.name)
 
     def _begin_reverse(self) -> None:
-        self._reversed = Transfer(self._back, self._moved_back())
+        self._reversed = Transfer(self._back, self._moved_back(), self._transfer.loc)
+        self._transfers.append(self._reversed)
         self._reversed.begin()
 
     def _end_reverse(self) -> None:
         if self._reversed is None:
-            problem = f"{self._transfer.movement.name} was started in the tape and not finished there"
-            raise SpirogradRuntimeError(render(problem, None, "call `finish()` before the tape ends"))
+            self._transfer.discard()
+            problem = f"{self._transfer.name} was started in the tape and not finished there"
+            raise SpirogradRuntimeError(render(problem, self._transfer.loc, "call `finish()` before the tape ends"))
         transfer, self._reversed = self._reversed, None
+        self._transfers.remove(transfer)
         transfer.end()

@@ -28,6 +28,7 @@ class MpiTransport(Transport):
         self._mpi = _mpi()
         self._world = self._mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self._failed = False
         self._hook = sys.excepthook
         sys.excepthook = self._abort
 
@@ -55,8 +56,11 @@ class MpiTransport(Transport):
         return [pickle.loads(found[a:b].tobytes()) for a, b in itertools.pairwise(first)]
 
     def close(self) -> None:
-        """MPI itself ends with Python."""
+        """Give the communicator back, unless a message of it failed: MPI then leaves open what its functions do. MPI itself ends with
+        Python."""
         sys.excepthook = self._hook
+        if not self._failed:
+            self._world.Free()
 
     def _wait(self, requests: list[Any]) -> None:
         end = time.monotonic() + self.timeout
@@ -67,8 +71,10 @@ class MpiTransport(Transport):
                 if spins > _SPINS:
                     time.sleep(2e-5)
                 if spins % 64 == 0 and time.monotonic() > end:
+                    self._failed = True
                     raise TransportFailure(f"no answer within {self.timeout:g} s")
         except self._mpi.Exception as error:
+            self._failed = True
             raise TransportFailure(str(error)) from None
 
     def _abort(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

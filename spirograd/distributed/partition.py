@@ -12,7 +12,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
-from spirograd.distributed import halo_cells, world
+from spirograd.distributed import halo_cells, open_transfers, world
 from spirograd.distributed.halo_cells import HaloCells
 from spirograd.distributed.halo_transfers import COLLECT, SPREAD, Lane, Moved, Movement, Pending, Tables
 from spirograd.distributed.regions import Region, best_grid, bounds_of, too_narrow
@@ -45,8 +45,7 @@ class Partition(NearNames):
         corners: bool = True,
     ) -> None:
         transport = world.transport()
-        world.together("making a partition", lambda: self._set(shape, processes, halo, periodic, corners))
-        world.same("a partition", self._described())
+        world.alike("making a partition", lambda: self._set(shape, processes, halo, periodic, corners), "a partition")
         self.rank, self._size = transport.rank, transport.size
         self.coordinates = tuple(int(c) for c in np.unravel_index(self.rank, self.processes))
         self.owned = self._block(self.coordinates)
@@ -61,7 +60,7 @@ class Partition(NearNames):
         self._session: Any = None
         self._agreed: set[Any] = set()
 
-    def _set(self, shape: Any, processes: Any, halo: Any, periodic: Any, corners: bool) -> None:
+    def _set(self, shape: Any, processes: Any, halo: Any, periodic: Any, corners: bool) -> dict[str, Any]:
         size = world.size()
         self.shape = _integers(shape, None, "`shape` of a partition is one to three extents above 0", 1)
         axes = len(self.shape)
@@ -71,6 +70,7 @@ class Partition(NearNames):
             raise SpirogradValueError(f"`periodic` is True or False, or {axes} of them, got {periodic!r}")
         self.periodic, self.corners = tuple(bool(one) for one in around), bool(corners)
         self.processes = _grid_of(self.shape, processes, self.halo, size)
+        return self._described()
 
     def _described(self) -> dict[str, Any]:
         names = ("shape", "processes", "halo", "periodic", "corners")
@@ -151,6 +151,7 @@ class Partition(NearNames):
         return self._start(COLLECT, SPREAD, memories)
 
     def _start(self, movement: Movement, back: Movement, memories: Sequence[Any]) -> Pending:
+        open_transfers.check()
         self._agree(movement, memories)
         moved = [(memory, self._lane(memory, movement)) for memory in memories]
 
@@ -167,13 +168,17 @@ class Partition(NearNames):
         key = (movement.name, *map(id, memories))
         known = key in self._agreed
         if not known or context.session().cfg.debug:
-            world.together(movement.name, lambda: self.check(*memories))
-            kinds = [f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}" for m in memories]
-            world.same(f"the memory of {movement.name}", f"{kinds} in {self._described()}")
+            world.alike(movement.name, lambda: self._kinds(memories), f"the memory of {movement.name}")
         if not known:
             self._agreed.add(key)
             for memory in memories:  # an `id` may come again
                 weakref.finalize(memory, self._agreed.discard, key)
+
+    def _kinds(self, memories: Sequence[Any]) -> str:
+        """What must be the same on all processes, of memory that fits."""
+        self.check(*memories)
+        kinds = [f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}" for m in memories]
+        return f"{kinds} in {self._described()}"
 
     def check(self, *memories: Any) -> None:
         """Raise SpirogradTypeError or SpirogradValueError unless ``memories`` are fields and ndarrays over the block of this process."""

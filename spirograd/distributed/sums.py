@@ -66,24 +66,20 @@ def _has_grad(memory: Any) -> bool:
 def _run(name: str, memory: Any, function: Callable[[], None], reverse: Callable[[], None]) -> None:
     what = f"`sg.distributed.{name}`"
     tape = tape_of(what)
-    if world.size() > 1:
-        world.together(what, lambda: _check(memory, what))
-        world.same(
-            f"the memory of {what}", f"{memory.dtype} of shape {tuple(memory.view.full_shape)}{' with a gradient' * memory.has_grad()}"
-        )
-    else:
-        _check(memory, what)
+    world.alike(what, lambda: _described(memory, what), f"the memory of {what}")
     if tape is None or not memory.has_grad():
         recorded(tape, function, lambda: None, (memory,), what)
     else:
         recorded(tape, function, reverse, (memory,), what)
 
 
-def _check(memory: Any, what: str) -> None:
+def _described(memory: Any, what: str) -> str:
+    """What must be the same on all processes. Raises SpirogradTypeError for what cannot be summed."""
     if not isinstance(memory, (ScalarField, Ndarray)) or isinstance(memory, BufferView) or memory.sparse_path is not None:
         raise SpirogradTypeError(f"{what} takes a dense field of scalars, vectors or matrices, or an ndarray, not {describe(memory)}")
     if memory.dtype not in _TYPES:
         raise SpirogradTypeError(f"{what} takes {', '.join(map(str, _TYPES))}, not {memory.dtype}", None, "convert it to f32 or i32")
+    return f"{memory.dtype} of shape {tuple(memory.view.full_shape)}{' with a gradient' * memory.has_grad()}"
 
 
 def _reduce(memory: Any, op: str) -> None:

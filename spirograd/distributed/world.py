@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from spirograd import api
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradValueError, render
-from spirograd.distributed import launchers
+from spirograd.distributed import launchers, open_transfers
 from spirograd.distributed.launchers import Place
 from spirograd.distributed.mpi_transport import MpiTransport
 from spirograd.distributed.torch_transport import TorchTransport
@@ -69,6 +72,7 @@ def init(
         options.setdefault("cpu_max_num_threads", max(1, (os.cpu_count() or 1) // place.local_size))
 
     def start() -> None:
+        open_transfers.discard_all()
         chosen = place.local_rank if device is None and place.size > 1 and _has_several(arch) else device
         api.init(arch, device="" if chosen is None else str(chosen), **options)
 
@@ -112,6 +116,7 @@ def end() -> None:
         transport, _transport = _transport, None
         with contextlib.suppress(TransportFailure, RuntimeError):  # of a process that is gone
             transport.close()
+        open_transfers.forget_all()
 
 
 def transport() -> Transport:
@@ -157,28 +162,55 @@ def gathered(what: str, value: Any) -> list[Any]:
 
 
 def together(what: str, function: Callable[[], T]) -> T:
-    """Call ``function`` on all processes, and return what it returns on this one. Where it raises on one, all raise."""
-    error: SpirogradError | None = None
-    result: Any = None
-    try:
-        result = function()
-    except SpirogradError as raised:
-        error = raised
-    texts = gathered(what, None if error is None else str(error))
-    if error is not None:
-        raise error
-    for number, text in enumerate(texts):
-        if text is not None:
-            raise SpirogradRuntimeError(f"{what} failed on process {number}: {text}")
-    return result  # type: ignore[no-any-return]
+    """Call ``function`` on all processes, and return what it returns on this one. Where it raises, whatever that is, on one, all raise."""
+    return _compared(what, function, lambda result: None, "")
 
 
 def same(what: str, value: Any) -> None:
-    """Raise SpirogradValueError on all processes unless all pass equal values. ``what``: what the value describes."""
-    values = gathered(f"the comparison of {what}", value)
-    for number, other in enumerate(values):
-        if other != values[0]:
-            raise SpirogradValueError(f"{what} differs between processes: process 0 has {values[0]}, process {number} {other}")
+    """Raise SpirogradValueError on all processes unless all pass values with the same text. ``what``: what the value describes."""
+    _compared(f"the comparison of {what}", lambda: value, lambda result: result, what)
+
+
+def alike(what: str, function: Callable[[], T], compared: str) -> T:
+    """As `together`; all raise SpirogradValueError, too, unless the results have the same text. ``compared``: what they describe."""
+    return _compared(what, function, lambda result: result, compared)
+
+
+def _compared(what: str, function: Callable[[], T], of: Callable[[Any], Any], compared: str) -> T:
+    """One sum over processes of three numbers tells whether all is well; only if not, texts are gathered."""
+    error: BaseException | None = None
+    result: Any = None
+    digest = 0
+    try:
+        open_transfers.check()
+        result = function()
+        digest = int.from_bytes(hashlib.blake2b(repr(of(result)).encode(), digest_size=7).digest(), "big")
+    except BaseException as raised:
+        error = raised
+    found = np.array([error is not None, digest, -digest], np.int64)
+    try:
+        with waiting(what):
+            transport().all_reduce(found, "max")
+        if found[0]:
+            _raise_on_all(what, error)
+    except SpirogradError:
+        if error is not None:
+            raise error from None
+        raise
+    if found[1] != -found[2]:
+        values = gathered(what, of(result))
+        for number, other in enumerate(values):
+            if repr(other) != repr(values[0]):
+                raise SpirogradValueError(f"{compared} differs between processes: process 0 has {values[0]}, process {number} {other}")
+    return result  # type: ignore[no-any-return]
+
+
+def _raise_on_all(what: str, error: BaseException | None) -> None:
+    """Raise what another process raised. ``error``: what this one did."""
+    mine = None if error is None else str(error) if isinstance(error, SpirogradError) else f"{type(error).__name__}: {error}"
+    for number, text in enumerate(gathered(what, mine)):
+        if text is not None:
+            raise SpirogradRuntimeError(f"{what} failed on process {number}: {text}")
 
 
 atexit.register(end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence, Set
 from math import prod
 from typing import Any
@@ -29,10 +30,13 @@ def refuse_shared(
     if not written:
         return
     spans = []
-    for k, (arg, binding) in enumerate(zip(args, arrays)):
-        if k in accessed and isinstance(arg, ArrayArg) and binding is not None:
+    for k in sorted(accessed):
+        arg, binding = args[k], arrays[k]
+        if isinstance(arg, ArrayArg) and binding is not None:
             nbytes = storage(arg.dtype).size * prod(binding.shape) * prod(arg.element_shape)
             spans.append((k, binding.address, binding.address + nbytes))
+    if not _any_overlap(spans):
+        return
     for k, loc in written.items():
         own = next((span for span in spans if span[0] == k), None)
         for other, start, end in spans:
@@ -42,6 +46,12 @@ def refuse_shared(
                     "would mix them up"
                 )
                 raise SpirogradRuntimeError(render(problem, loc, "pass a copy of one of them, or write a kernel that takes the array once"))
+
+
+def _any_overlap(spans: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether any two of many arguments, (number, start, end) of each, share an address."""
+    places = sorted([span[1:] for span in spans])
+    return any(following[0] < place[1] for place, following in itertools.pairwise(places))
 
 
 def _disjoint(a: int, b: int, args: Sequence[ScalarArg | ArrayArg], scalars: Sequence[Any], arrays: Sequence[Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -271,9 +272,18 @@ class SpecializedDerivative:
         found: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
         return found
 
-    def launch_saving(self, packer: Packer, drawn: int | None = None) -> tuple[Any, int | None, list[Any]]:
+    def saved_nbytes(self, packer: Packer) -> Iterator[int]:
+        """Bytes of the saved-value buffers of a launch, as far as the host knows them before."""
+        saving = self.derivative.saving if self.acts else None
+        for ref, sizes in zip(saving.buffers, saving.sizes) if saving is not None else ():
+            known = [int(evaluate(size, packer.scalars, packer.arrays)) for size in sizes if size is not None]
+            if len(known) == len(sizes):
+                yield math.prod([n if n > 0 else 0 for n in known]) * ref.dtype.size
+
+    def launch_saving(self, packer: Packer, drawn: int | None, scratch: Callable[..., Any]) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
-        ``drawn``: it draws the random numbers of the launch of this number."""
+        ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
+        the line for errors."""
         refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
@@ -288,6 +298,7 @@ class SpecializedDerivative:
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
             number = counting.last_number if drawn is None else drawn
+        loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
@@ -299,8 +310,8 @@ class SpecializedDerivative:
                     f"{self.label} overwrites values that its gradient needs, and saving them takes {nbytes:,} bytes or more: a launch "
                     f"saves fewer than {int(i32.max):,} of them"
                 )
-                raise OutOfDeviceMemory(render(text, saving.loads[0].loc if saving.loads else None, "run fewer iterations in one launch"))
-            buffers.append(session.scratch(ref.dtype, (rows, entries)))
+                raise OutOfDeviceMemory(render(text, loc, "run fewer iterations in one launch"))
+            buffers.append(scratch(ref.dtype, (rows, entries), loc))
         values = plan.launch([*scalars, *(0 for _ in buffers)], [*arrays, *buffers], self.primal.trees, drawn=number)
         return values, plan.last_number if number is None else number, buffers
 

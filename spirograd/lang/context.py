@@ -204,6 +204,12 @@ def only_launches(session: Any) -> bool:
     return session is _session and _recorder is None and _scope.trace is None
 
 
+def before_read(allocation: Any) -> None:
+    """The host is about to read this memory: raise what kernels have reported by then, which it must not take for results."""
+    if _session is not None and allocation.device is _session.device:
+        _session.raise_reported()
+
+
 def memory_limit() -> int:
     """Bytes that one allocation of the running session can have; without a session those of a small device."""
     return _session.device.caps.max_allocation if _session is not None else 1 << 30

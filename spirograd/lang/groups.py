@@ -13,6 +13,7 @@ from spirograd.base.dtypes import DType, i32, i64, u1
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, SharedRef
+from spirograd.ir.whole_groups import are_whole
 from spirograd.lang import arithmetic, plain_python, scalar
 from spirograd.lang.context import GroupScope, current_trace, language_options
 from spirograd.lang.scalar import Value, describe, type_error
@@ -63,7 +64,7 @@ def thread_number(scope: GroupScope) -> Value:
 def threads(scope: GroupScope) -> Value:
     """How many invocations the group has, an i32: fewer than its size at the end of the loop."""
     begin, end = scope.count
-    if begin.code is ir.const and end.code is ir.const and (end.attr - begin.attr) % scope.size == 0:
+    if are_whole(begin, end, scope.size):
         return scalar.constant(scope.size, i32)
     number = number_of_iteration(scope)
     t = number.dtype

@@ -17,7 +17,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen import abi, emit_control, emit_scalar
+from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
@@ -32,6 +32,8 @@ BUFFER_ALIGNMENT = 16
 _UNROLLED_LENGTH, _UNROLL = 48, 8
 # Short bodies of loops that run so often, as is known here, are repeated that many times. Others would spend their time in the remainder.
 _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
+# Atomics of integers that keep what is there if their operand is 0.
+_KEEPING = frozenset(("add", "sub", "or", "xor"))
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are left for what it adds.
 _ARGUMENT_BYTES = 4032
@@ -224,6 +226,15 @@ def _store(e: GpuEmitter, op: Op) -> None:
     e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {op.attr.dtype.size}")
 
 
+def _atomic(e: GpuEmitter, op: Op) -> None:
+    """An atomic that changes nothing, as `volatile_load` of integers is, reads: no cache has to give the line up."""
+    (kind, ref), (index, value) = op.attr, op.args
+    if kind in _KEEPING and value.code is ops.const and value.attr == 0 and ref.dtype.is_int:
+        e.set(op, f"load atomic {type_name(op.type)}, {e.address(ref, index)}{e.atomic_scope} monotonic, align {ref.dtype.size}")
+    else:
+        emit_memory.emit_atomic(e, op)
+
+
 def _for(e: GpuEmitter, op: Op) -> None:
     """Short loops are unrolled: an invocation has nothing else to do while it waits for memory or for the result before."""
     count = _unroll_count(op)
@@ -333,6 +344,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.builtin: _builtin,
     ops.load: _load,
     ops.store: _store,
+    ops.atomic: _atomic,
     ops.for_: _for,
     ops.claim: _claim,
     ops.rsqrt: _rsqrt,

@@ -139,7 +139,10 @@ class Launcher:
             if stream_order.active is not None:
                 stream_order.active.join()
             self.device.synchronize()
-            self.tapes.print_reports()
+            if self.tapes.reports:
+                self.tapes.print_reports()
+            if not self.diagnostics.pending:
+                return
             with graph_recording.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
@@ -291,16 +294,19 @@ class LaunchPlan:
         except (struct.error, OverflowError) as error:  # a number that was fitted to its type, or a tree that is gone
             raise NotPrepared from error
         if not native.on_host:
-            if self._reports or self._count is not None:
+            if self.compiled.returns or self._activates:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
+            if self._heap_plan is not None:
+                packed_counts = self._heap_plan.counts
         entry = native.entry(self.executable, packed_counts)
         if entry is None:
             raise NotPrepared
         recording = Recording(self.compiled, code.steps, block, record, native.on_host)
         recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
         record.steps(recording)
-        recording.numbered(self._next)
+        asynchronous = self._diagnosed and not native.on_host
+        recording.numbered(self._next, self._told if asynchronous else None)
         for index, part in self._trees_written:
             recording.wrote(trees[index].generations, part)
         for index, allocation_of in self._arrays_written:
@@ -309,13 +315,13 @@ class LaunchPlan:
                 recording.wrote(allocation.generations, "")
         if self.compiled.returns and record.result is not None:
             recording.returned(self._returned(record.result))
-        for address in self._launcher.diagnostics.addresses() if self._diagnosed else ():
+        for address in self._launcher.diagnostics.addresses() if self._diagnosed and native.on_host else ():
             recording.reported(address, self._report)
         if entry.report is not None:
             recording.reported(entry.failed, entry.report)
         shared = self._reports or self._count is not None
-        lock = self._launcher.lock if shared else self._exclusive if self._temps is not None else None
-        return recording.finish((entry.function, entry.context), (self, entry.kept), entry.lock or lock)
+        outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
+        return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
 
     def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
@@ -328,6 +334,15 @@ class LaunchPlan:
         if not bools:
             return lambda: result(values())
         return lambda: result(tuple([bool(v) if k in bools else v for k, v in enumerate(values())]))
+
+    def _told(self, number: int) -> bool:
+        """Before a launch by compiled code, with the launcher's lock held: remember whose reports have this number. False if what was
+        reported so far must be read before."""
+        diagnostics = self._launcher.diagnostics
+        if diagnostics.full:
+            return False
+        diagnostics.record(number, self.compiled)
+        return True
 
     def _report(self, number: int) -> None:
         """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""

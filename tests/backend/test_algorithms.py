@@ -7,7 +7,7 @@ import pytest
 
 import spirograd as sg
 from spirograd import algorithms
-from spirograd.algorithms import checks_and_scratch, scan_passes
+from spirograd.algorithms import checks_and_scratch, one_sweep, scan_passes, sorting
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.vulkan_or_wgpu]
 
@@ -135,6 +135,45 @@ def test_sort_of_wide_keys(dtype):
     x = made(a, dtype)
     algorithms.parallel_sort(x)
     assert (x.to_numpy() == np.sort(a)).all()
+
+
+@pytest.fixture
+def one_sweep_of_few(monkeypatch):
+    """Sorts look back, as on CUDA, over tiles of 512 keys."""
+    monkeypatch.setattr(sorting, "has_groups", lambda: True)
+    monkeypatch.setattr(sorting, "runs_side_by_side", lambda: True)
+    monkeypatch.setattr(one_sweep, "_MOST", 2)
+
+
+@pytest.mark.usefixtures("one_sweep_of_few")
+@pytest.mark.parametrize(("dtype", "n"), [(sg.i32, 2), (sg.i8, 512), (sg.f32, 1025), pytest.param(sg.f64, 5000, marks=pytest.mark.long)])
+@pytest.mark.archs("interpreter", "cpu", "cuda")  # counters of 32 subgroups, as on llvmpipe, leave no shared memory
+def test_sort_in_one_sweep(dtype, n):
+    a = numbers(n, dtype, -(2**31), 2**31 - 1)
+    keys, values = made(a, dtype), made(np.arange(n, dtype=np.float32), sg.f32)
+    for _ in range(2):  # the second time in scratch memory that is there, with few digits
+        algorithms.parallel_sort(keys, values)
+        order = np.argsort(a, kind="stable")
+        assert (keys.to_numpy() == a[order]).all()
+        assert (values.to_numpy() == order).all()
+        a = (a % 3).astype(a.dtype)
+        keys.from_numpy(a)
+        values.from_numpy(np.arange(n, dtype=np.float32))
+
+
+@pytest.mark.parametrize("dtype", [sg.u1, sg.f16, sg.i8, sg.u16])
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")  # wgpu has no narrow types
+def test_sort_of_narrow_keys(dtype):
+    n = 300
+    a = numbers(n, dtype, -1000, 2 if dtype is sg.u1 else 1000)
+    if dtype is sg.f16:
+        a[:4] = 0.0, -0.0, np.inf, -np.inf
+    keys, order = made(a, dtype), sg.ndarray(sg.i32, n)
+    algorithms.argsort(keys, order)
+    wanted = np.argsort(np.where(np.signbit(a), -1, 1) * 1e-9 + a.astype(float) if dtype is sg.f16 else a, kind="stable")
+    assert (order.to_numpy() == wanted).all()
+    algorithms.parallel_sort(keys)
+    assert (keys.to_numpy() == a[wanted]).all()
 
 
 @pytest.mark.parametrize("kind", [sg.field, sg.ndarray])

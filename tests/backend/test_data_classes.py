@@ -482,3 +482,31 @@ def test_attribute_that_is_none_beside_globals():
         np.testing.assert_array_equal(values.to_numpy(), [0, 3, 6, 9])
         values.fill(0)
     assert [len(found) for found in Solver.run._specializations.values()] == [1]
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_attribute_that_is_none_once_its_object_is_gone(equal):
+    """The weak reference to what the attribute was gives None, too."""
+
+    class Plain:
+        pass
+
+    class Equal:
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    owner.part = Equal() if equal else Plain()
+
+    @sg.kernel
+    def parts(owner: sg.template()) -> sg.i32:
+        return 0 if sg.static(owner.part is None) else 1
+
+    assert parts(owner) == 1
+    owner.part = None
+    assert parts(owner) == 0

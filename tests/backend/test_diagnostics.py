@@ -120,6 +120,43 @@ def test_assert(arch: str) -> None:
     assert out.tolist() == [i - 5 for i in range(8)]
 
 
+def test_whatever_reads_results_raises_the_fault(arch: str, capfd: pytest.CaptureFixture[str]) -> None:
+    sg.init(arch=arch, debug=True)
+    x, pairs, array = sg.field(sg.i32, 4), sg.Vector.field(2, sg.f32, 3), sg.ndarray(sg.i32, 4)
+    given = np.zeros(4, np.int32)
+
+    @sg.kernel
+    def run(bad: sg.i32):
+        print("run", bad)
+        for i in x:
+            assert bad == 0 or i < 2
+            x[i] = array[i] = i
+
+    @sg.kernel
+    def copy(out: INTS):
+        for i in range(4):
+            out[i] = x[i]
+
+    def dlpack() -> object:
+        return np.from_dlpack(x) if x.__dlpack_device__()[0] == 1 else x.to_numpy()
+
+    ways = [lambda: x[0], lambda: pairs[0], lambda: array[0], x.to_numpy, array.to_numpy, lambda: array[1:3].to_numpy(), dlpack]
+    for read in [*ways, lambda: copy(given), sg.sync]:
+
+        def both() -> None:
+            run(1)
+            read()
+
+        with pytest.raises(sg.SpirogradAssertionError):
+            both()
+        assert capfd.readouterr().out == "run 1\n"
+        read()  # it is told once
+    run(0)
+    copy(given)
+    assert given.tolist() == x.to_numpy().tolist() == [0, 1, 2, 3]
+    assert capfd.readouterr().out == "run 0\n"
+
+
 def test_assert_is_off_without_debug(arch: str) -> None:
     sg.init(arch=arch)
 

@@ -326,7 +326,8 @@ def test_nothing_grows(device: Device, words: Allocation, use: str) -> None:
     some(count)
     device.synchronize()
     gc.collect()
-    assert len(gc.get_objects()) < objects + 100
+    # One object for each readback would be `count`; a device that answers late keeps some for each of the thousand pending at most.
+    assert len(gc.get_objects()) < objects + (100 if use == "wait" else count // 3)
     assert staging(device) <= 20, made
 
 

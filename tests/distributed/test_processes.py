@@ -31,16 +31,19 @@ EXAMPLES = {
     "wave_inversion.py": ["--cells", "20", "--steps", "40", "--iterations", "1", "--checkpoints", "6"],
     "mpm_slabs.py": ["--cells", "32", "--steps", "20", "--iterations", "1", "--particles", "300"],
 }
+LARGER = {"mpm_slabs.py": ["--cells", "64"]}  # for 8 processes: slabs are not narrower than halos
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_have_the_gradient_of_one_process(tmp_path, example):
+def test_examples_have_the_gradient_of_one_process(tmp_path, example, count):
     program = ROOT / "examples" / "distributed" / example
+    more = LARGER.get(example, []) if count > 2 else []
     found = []
-    for count in (1, 2):
-        path = tmp_path / f"{count}.npz"
-        arguments = ["--arch", "cpu", "--precision", "f64", *EXAMPLES[example], "--save", str(path)]
-        ended = finish(start(count, program, *arguments) if count > 1 else [start_alone(program, *arguments)])
+    for number in (1, count):
+        path = tmp_path / f"{number}.npz"
+        arguments = ["--arch", "cpu", "--precision", "f64", *EXAMPLES[example], *more, "--save", str(path)]
+        ended = finish(start(number, program, *arguments) if number > 1 else [start_alone(program, *arguments)])
         assert all(status == 0 for status, _ in ended), ended
         found.append(dict(np.load(path)))
     for name, alone in found[0].items():
@@ -82,3 +85,11 @@ def test_failures_under_mpi(tmp_path, mode):
     wanted = "exited on signal 9" if mode == "kill" else "process 0 of 2 failed in a halo exchange: another process ended, or did not take"
     assert status != 0 and wanted in printed, printed
     assert json.loads((tmp_path / "state.json").read_text())["values"] == {"step": 4}
+
+
+@pytest.mark.long
+def test_the_measurement_of_scaling():
+    command = [sys.executable, "-m", "benchmarks.many_processes", "--arch", "cpu", "--processes", "1", "2", "--cells", "64"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| weak", "| strong"))]
+    assert done.returncode == 0 and len(rows) == 8 and all("| 2 |" in row for row in rows[1::2]), done.stdout + done.stderr

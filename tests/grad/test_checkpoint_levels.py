@@ -12,6 +12,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.ad.versions import Saved
+from spirograd.runtime.allocations import Allocation
 
 pytestmark = pytest.mark.vulkan_or_wgpu
 
@@ -252,8 +253,10 @@ def test_too_little_on_the_device(arch: str) -> None:
 
 
 @pytest.mark.parametrize("n, dtype", [(20_000, sg.f32), (77, sg.f16)])
-def test_copies_that_are_read_at_once(arch: str, n: int, dtype: Any) -> None:
-    """Large ones, and those that are no whole words."""
+def test_copies_in_pieces(arch: str, n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones, of which few pieces are under way at a time, and those that are no whole words."""
+    monkeypatch.setattr(Allocation, "readback_limit", 1 << 14)
+    monkeypatch.setattr("spirograd.ad.copy_levels._PIECES", 7)
     sg.init(arch=arch)
     x, loss = sg.field(dtype, shape=n, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -135,3 +136,28 @@ def test_the_family_replays(arch: str, caplog: pytest.LogCaptureFixture) -> None
 
     X64 = X.astype(np.float64)
     np.testing.assert_allclose(x.grad.to_numpy(), (end(X64 + 1e-6) - end(X64 - 1e-6)) / 2e-6, rtol=1e-4)
+
+
+def test_frozen_dataclasses_that_change(session: Any) -> None:
+    """What is found once for an instance, with its bindings and with its arrays, is found anew for another gradient of an array."""
+
+    @dataclasses.dataclass(frozen=True)
+    class State:
+        x: sg.types.ndarray(sg.f32, 1)
+        k: sg.f32
+
+    @sg.kernel
+    def step(s: State):
+        for i in s.x:
+            s.x[i] = s.x[i] ** 2 * s.k
+
+    states = [State(sg.ndarray(sg.f32, N, needs_grad=True), k) for k in (1.0, 3.0)]
+    for count in range(4):
+        for s in states:
+            if count == 2:
+                s.x.grad = sg.ndarray(sg.f32, N)
+            s.x.from_numpy(X + count)
+            s.x.grad.fill(2.0)
+            step.grad(s, replay=True)
+            np.testing.assert_allclose(s.x.grad.to_numpy(), 4 * s.k * (X + count), rtol=1e-5)
+            np.testing.assert_array_equal(s.x.to_numpy(), X + count)

@@ -63,4 +63,5 @@ def capsule(
         managed.flags |= _COPIED if copied else 0
         tensor = managed.tensor
     tensor.device_type, tensor.device_id = device
+    tensor.data = interface["data"][0] or None  # without elements NumPy puts in an address of its own
     return made

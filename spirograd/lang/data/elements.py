@@ -16,6 +16,7 @@ from typing import Any
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Layout
+from spirograd.lang import context
 
 _EXACT = 1 << 53  # integers up to this magnitude are exact in f64, from which they are rounded once
 _CHARACTERS = {
@@ -38,6 +39,13 @@ _CHARACTERS = {
 def form_of(dtype: DType, count: int) -> Struct:
     """``count`` numbers of a type that lie one after the other."""
     return Struct(f"={count}{_CHARACTERS[dtype.np.str[1:]]}")
+
+
+def read(allocation: Any, dtype: DType, count: int, address: int) -> tuple[Any, ...]:
+    """``count`` numbers from ``address`` on, after waiting for launches. Raises what kernels have reported."""
+    context.before_read(allocation)
+    found: tuple[Any, ...] = allocation.unpack(form_of(dtype, count), address)
+    return found
 
 
 def packed(form: Struct, dtype: DType, values: Sequence[Any]) -> bytes | None:

@@ -70,10 +70,11 @@ def _device(allocation: Any, view: HostView) -> tuple[int, int]:
 
 
 def _interface(view: HostView, address: int) -> dict[str, Any]:
-    """What the array interfaces of NumPy and CUDA (both version 3) say of memory with regular strides."""
+    """What the array interfaces of NumPy and CUDA (both version 3) say of memory with regular strides. Without elements there is no
+    address: both that of CUDA and DLPack ask for 0 then."""
     return {
         "version": 3,
-        "data": (address, False),
+        "data": (address if view.count else 0, False),
         "shape": view.full_shape,
         "strides": numpy_transfer.strides_of(view),
         "typestr": view.dtype.np.str,

@@ -82,7 +82,7 @@ class MatrixField(ScalarField):
 
         if first is None:
             return self._build([self._read(a) for a in addresses], self.element_shape, write)
-        return self._build(self.tree.allocation.unpack(elements.form_of(self.dtype, self.components), first), self.element_shape, write)
+        return self._build(elements.read(self.tree.allocation, self.dtype, self.components, first), self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)

@@ -70,6 +70,7 @@ class DeviceBuffer:
 
     def number(self) -> Any:
         host = np.empty(self.shape, self.dtype)
+        context.session().raise_reported()
         self._with_memory(lambda memory: memory.read_into(0, numpy_transfer.bytes_of(host.reshape(-1))))
         return host.tolist()
 

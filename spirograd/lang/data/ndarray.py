@@ -186,7 +186,7 @@ class Ndarray(Exported, HostScope):
         if slices.is_slice(key):
             return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
         address = self._address(key)
-        found = self.allocation.unpack(elements.form_of(self.dtype, math.prod(self.element_shape)), address)
+        found = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
         if self._build is None or not self.element_shape:
             return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
         size = self.dtype.size

@@ -10,6 +10,7 @@ import numpy as np
 
 from spirograd.base.dtypes import DType
 from spirograd.base.records import replace
+from spirograd.lang import context
 from spirograd.lang.data import strided
 from spirograd.lang.data.views import Block, HostView, is_dense, is_row_major, same_bytes
 
@@ -22,9 +23,10 @@ def bytes_of(array: Array) -> memoryview:
 
 
 def read(allocation: Any, view: HostView) -> Array:
-    """A new array with the contents, after waiting for launches."""
+    """A new array with the contents, after waiting for launches. Raises what kernels have reported."""
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np)
+    context.before_read(allocation)
     if len(view.blocks) == 1:
         whole: Array = _read_block(allocation, view.blocks[0], view.dtype).reshape(view.full_shape)
         return whole
@@ -180,6 +182,7 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     out: Array = flat.reshape(view.full_shape)
     if not np.may_share_memory(out, flat):
         return None
+    context.before_read(allocation)
     share(allocation, view)
     allocation.device.synchronize()  # last: sharing may copy the memory
     return out
@@ -191,8 +194,10 @@ def share(allocation: Any, view: HostView) -> None:
 
 
 def strides_of(view: HostView) -> tuple[int, ...] | None:
-    """The strides in bytes of an array of ``full_shape`` over the very memory; None if there are none, or no elements."""
-    if len(view.blocks) != 1 or view.count == 0:
+    """The strides in bytes of an array of ``full_shape`` over the very memory; None if there are none."""
+    if view.count == 0:
+        return np.empty(view.full_shape, view.dtype.np).strides
+    if len(view.blocks) != 1:
         return None
     axes: list[tuple[int, int]] = []  # extents and strides, where one does not go on in the next
     for extent, stride in zip(view.blocks[0].dims, view.blocks[0].strides):

@@ -466,7 +466,7 @@ class ScalarField(Exported, Field):
         return None if places is None or places.form is None else places.address(key)
 
     def _read(self, address: int) -> Any:
-        return self.tree.allocation.unpack(elements.form_of(self.dtype, 1), address)[0]
+        return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
 
     def _write(self, address: int, *values: Any) -> None:
         """Write numbers that lie one after the other."""

@@ -26,7 +26,7 @@ BY_VALUE = (*PLAIN, DType, AggregateType, np.generic)
 _LARGEST_COPY = 4096  # bytes of a NumPy array that is compared by its contents; longer ones by identity
 
 
-class _Identity:
+class Identity:
     """Equal only for the same living object, for types that define equality otherwise."""
 
     __slots__ = ("number", "ref")
@@ -37,7 +37,7 @@ class _Identity:
         self.ref: Callable[[], Any] = weakref.ref(value) if _can_be_weak(kind) else lambda: value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Identity):
+        if not isinstance(other, Identity):
             return False
         mine = self.ref()
         return mine is not None and mine is other.ref()
@@ -80,14 +80,14 @@ def fingerprint(value: Any) -> Hashable:
         return (kind, fingerprint(value.__func__), fingerprint(value.__self__))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (kind, *(fingerprint(getattr(value, f.name)) for f in dataclasses.fields(value)))
-    return _Identity(value)
+    return Identity(value)
 
 
 def is_dead(key: Any) -> bool:
     """Whether a key names an object that is gone: nothing will ever equal it."""
     if isinstance(key, tuple):
         return any(is_dead(part) for part in key)
-    if isinstance(key, _Identity):
+    if isinstance(key, Identity):
         return key.ref() is None
     return isinstance(key, weakref.ref) and key() is None
 
@@ -97,7 +97,7 @@ def named_by(key: Any) -> Iterator[Any]:
     if isinstance(key, tuple):
         for part in key:
             yield from named_by(part)
-    elif isinstance(key, _Identity):
+    elif isinstance(key, Identity):
         yield key.ref()
     elif isinstance(key, weakref.ref):
         yield key()

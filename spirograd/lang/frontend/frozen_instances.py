@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
+from dataclasses import field
 from typing import Any
 
 from spirograd.base import validity
@@ -29,15 +30,14 @@ class HashedKey(tuple[Hashable, ...]):
 
 @dataclass(slots=True, eq=False)
 class Facts:
-    """``key`` and the flat ``scalars`` and ``arrays``, as a parameter gives them; None until they were asked for. ``number``: of the time
-    that they are of."""
+    """``key``, as a parameter gives it; None until it was asked for. ``flat``: the flat scalars and arrays, as bindings (True) or as
+    ndarrays (False), as far as they were asked for. ``number``: of the time that they are of."""
 
     number: int
     instance: weakref.ref[Any]
     steady: bool
     key: HashedKey | None = None
-    scalars: list[Any] | None = None
-    arrays: list[Any] | None = None
+    flat: dict[bool, tuple[list[Any], list[Any]]] = field(default_factory=dict)
 
 
 def facts(cls: type, value: Any, is_steady: Callable[[], bool]) -> Facts | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spirograd.base.records import dataclass
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, fingerprint
+from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, Identity, fingerprint
 from spirograd.lang.matrix import Matrix
 
 # The number of the argument, a getter of its guarded attributes, and for each attribute a predicate: whether it is unchanged.
@@ -63,9 +63,9 @@ def _as_tuple(follow: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
 def unchanged(value: Any) -> Callable[[Any], bool]:
     """A function that tells whether something still is what ``value`` is now."""
     print_, kind = fingerprint(value), type(value)
-    if isinstance(print_, weakref.ref):
-        ref: Callable[[], Any] = print_
-        return lambda now: now is ref()
+    if isinstance(print_, (weakref.ref, Identity)):
+        ref: Callable[[], Any] = print_ if isinstance(print_, weakref.ref) else print_.ref
+        return lambda now: now is not None and now is ref()  # of an object that is gone, the reference gives None
     if isinstance(value, BY_VALUE):
         return lambda now: now is value or fingerprint(now) == print_
     if isinstance(value, Matrix):

@@ -53,6 +53,7 @@ class Packer:
     """
 
     __slots__ = ("arrays", "gradients", "scalars", "session", "transfers")
+    bound = True  # ``arrays`` are bindings, not ndarrays
 
     def __init__(self, session: Any, gradients: bool = False) -> None:
         self.gradients = gradients
@@ -60,6 +61,10 @@ class Packer:
         self.arrays: list[Any] = []
         self.session = session
         self.transfers: Any = None
+
+    def empty(self) -> Packer:
+        """Another one, of no arguments."""
+        return Packer(self.session)
 
     def put_scalar(self, value: Any) -> None:
         self.scalars.append(value)
@@ -415,25 +420,28 @@ class DataclassParameter(Parameter):
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
     def pack(self, value: Any, into: Packer) -> None:
-        known = self._facts(value) if type(into) is Packer else None  # other collectors want the arrays themselves
+        known = self._facts(value)
         if known is None:
-            for name, p in self.members.items():
-                p.pack(getattr(value, name), into)
+            self._pack_members(value, into)
             return
-        if known.arrays is None:
-            own = Packer(into.session)
-            for name, p in self.members.items():
-                p.pack(getattr(value, name), own)
-            known.scalars, known.arrays = own.scalars, own.arrays
-        into.scalars += known.scalars or ()
-        into.arrays += known.arrays
+        flat = known.flat.get(into.bound)
+        if flat is None:
+            own = into.empty()
+            self._pack_members(value, own)
+            flat = known.flat[into.bound] = own.scalars, own.arrays
+        into.scalars += flat[0]
+        into.arrays += flat[1]
+
+    def _pack_members(self, value: Any, into: Packer) -> None:
+        for name, p in self.members.items():
+            p.pack(getattr(value, name), into)
 
     def record(self, value: Any, into: Any) -> None:
         known = self._facts(value)
-        if known is None or known.arrays is None:
+        if known is None or True not in known.flat:
             raise NotPrepared
         into.same(value, mortal=True)
-        into.unchanged(len(known.arrays))
+        into.unchanged(len(known.flat[True][1]))
 
 
 def record_constant(value: Any, into: Any) -> None:

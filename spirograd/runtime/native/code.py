@@ -19,9 +19,12 @@ from spirograd.runtime.native.state import MOST_BLOCK_BYTES, STATE, resolved
 from spirograd.runtime.native.step_code import HELPERS, STEPS
 
 FUNCTION = "sg_native"
-# The words of a record; ``after`` and ``template`` are offsets in it. Then the steps before the launch, those after it, and an argument
-# block, into which the steps put what is packed anew.
-RECORD = ("nbytes", "number", "arguments", "block_bytes", "function", "context", "acquire", "release", "after", "template")
+# The words of a record; ``locked``, ``after`` and ``template`` are offsets in it. Then the steps before the launch, those that come once
+# the outer lock is held, those after the launch, and an argument block, into which the steps put what is packed anew.
+RECORD = (
+    "nbytes", "number", "arguments", "block_bytes", "function", "context", "outer_acquire", "outer_release", "acquire", "release",
+    "locked", "after", "template",
+)  # fmt: skip
 STEP_BYTES = 32
 
 PYTHON_API = {
@@ -93,11 +96,45 @@ define internal i1 @holds(i64 %number) nounwind {{
   %valid = and i1 %present, %free
   ret i1 %valid
 }}
+; Take a lock, of which this is the method; 0 is none. Whether that did not fail.
+define internal i1 @take(i64 %method) nounwind {{
+  %none = icmp eq i64 %method, 0
+  br i1 %none, label %good, label %call
+call:
+  %acquire = inttoptr i64 %method to ptr
+  %taken = call ptr @PyObject_CallNoArgs(ptr %acquire)
+  call void @Py_DecRef(ptr %taken)
+  %lost = icmp eq ptr %taken, null
+  br i1 %lost, label %bad, label %good
+good:
+  ret i1 true
+bad:
+  ret i1 false
+}}
+; Give a lock back; an error that is set stays so.
+define internal void @give(i64 %method) nounwind {{
+  %none = icmp eq i64 %method, 0
+  br i1 %none, label %done, label %call
+call:
+  %error.at = alloca [3 x ptr]
+  %error.value = getelementptr ptr, ptr %error.at, i64 1
+  %error.trace = getelementptr ptr, ptr %error.at, i64 2
+  call void @PyErr_Fetch(ptr %error.at, ptr %error.value, ptr %error.trace)
+  %release = inttoptr i64 %method to ptr
+  %freed = call ptr @PyObject_CallNoArgs(ptr %release)
+  call void @Py_DecRef(ptr %freed)
+  %e.type = load ptr, ptr %error.at
+  %e.value = load ptr, ptr %error.value
+  %e.trace = load ptr, ptr %error.trace
+  call void @PyErr_Restore(ptr %e.type, ptr %e.value, ptr %e.trace)
+  br label %done
+done:
+  ret void
+}}
 define ptr @{FUNCTION}(ptr %self, ptr %args) nounwind {{
 start:
   %s = alloca %state, align 16
   %block = alloca [{MOST_BLOCK_BYTES} x i8], align 16
-  %error.at = alloca [3 x ptr]
   call void @begin(ptr %s, ptr %args)
   %block.at = getelementptr %state, ptr %s, i32 0, i32 <block>
   store ptr %block, ptr %block.at
@@ -141,21 +178,26 @@ refuse:
   ret ptr @py_refused
 
 lock:
-  %unlocked = icmp eq i64 %acquire, 0
-  br i1 %unlocked, label %run, label %take
-take:
-  %acquire.method = inttoptr i64 %acquire to ptr
-  %taken = call ptr @PyObject_CallNoArgs(ptr %acquire.method)
-  call void @Py_DecRef(ptr %taken)
-  %lost = icmp eq ptr %taken, null
-  br i1 %lost, label %raise, label %again
-again:  ; much may have happened while this thread waited for the lock
+  %taken = call i1 @take(i64 %outer_acquire)
+  br i1 %taken, label %tell, label %raise
+tell:
+  %locked.at = getelementptr i8, ptr %r, i64 %locked
+  %told = call i1 @walk(ptr %s, ptr %locked.at)
+  br i1 %told, label %inner, label %return.outer
+inner:
+  %inside = call i1 @take(i64 %acquire)
+  br i1 %inside, label %again, label %lost
+lost:
+  call void @give(i64 %outer_release)
+  br label %raise
+again:  ; much may have happened while this thread waited for the locks
   %still = call i1 @holds(i64 %number)
-  br i1 %still, label %run, label %return.lock
-return.lock:
-  %early.method = inttoptr i64 %release to ptr
-  %returned = call ptr @PyObject_CallNoArgs(ptr %early.method)
-  call void @Py_DecRef(ptr %returned)
+  br i1 %still, label %run, label %return.both
+return.both:
+  call void @give(i64 %release)
+  br label %return.outer
+return.outer:
+  call void @give(i64 %outer_release)
   br label %differs
 run:
   %launch = inttoptr i64 %function to ptr
@@ -165,18 +207,8 @@ run:
   call void @PyEval_RestoreThread(ptr %thread)
   %after.at = getelementptr i8, ptr %r, i64 %after
   %noted = call i1 @walk(ptr %s, ptr %after.at)
-  br i1 %unlocked, label %end.launch, label %unlock
-unlock:
-  %error.value = getelementptr ptr, ptr %error.at, i64 1
-  %error.trace = getelementptr ptr, ptr %error.at, i64 2
-  call void @PyErr_Fetch(ptr %error.at, ptr %error.value, ptr %error.trace)
-  %release.method = inttoptr i64 %release to ptr
-  %freed = call ptr @PyObject_CallNoArgs(ptr %release.method)
-  call void @Py_DecRef(ptr %freed)
-  %e.type = load ptr, ptr %error.at
-  %e.value = load ptr, ptr %error.value
-  %e.trace = load ptr, ptr %error.trace
-  call void @PyErr_Restore(ptr %e.type, ptr %e.value, ptr %e.trace)
+  call void @give(i64 %release)
+  call void @give(i64 %outer_release)
   br label %end.launch
 end.launch:
   call void @drop(ptr %s)

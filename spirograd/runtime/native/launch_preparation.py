@@ -71,6 +71,7 @@ class Recording:
         self._codes = steps
         self._block = block
         self._steps: list[tuple[str, int, int, int]] = []
+        self._locked: list[tuple[str, int, int, int]] = []
         self._after: list[tuple[str, int, int, int]] = []
         self._objects: list[Any] = []
         self._flat = 0
@@ -209,10 +210,14 @@ class Recording:
 
     # --- what else there is ------------------------------------------------------------------------------------------------
 
-    def numbered(self, next_number: Callable[[], int]) -> None:
-        """The last step before a launch: it gets a number."""
+    def numbered(self, next_number: Callable[[], int], told: Callable[[int], bool] | None = None) -> None:
+        """The last step before a launch: it gets a number. ``told`` gets that with the outer lock of `finish` held; if it does not give
+        True, the launch is left to Python."""
         places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
-        self._steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
+        steps = self._steps if told is None else self._locked
+        steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
+        if told is not None:
+            steps.append(("ask", self._named(told), 0, 0))
 
     def returned(self, read: Callable[[], Any]) -> None:
         """The call returns what ``read`` gives after the launch."""
@@ -239,18 +244,22 @@ class Recording:
         self._objects.append(value)
         return id(value)
 
-    def finish(self, entry: tuple[int, int], keep: Sequence[Any], lock: Any = None) -> Prepared:
-        """``entry``: addresses of the function that launches, and of its context. ``lock``: held during launches. The record keeps
-        ``keep``."""
-        steps, after = self._packed(self._steps), self._packed(self._after)
-        lock_calls = (0, 0) if lock is None else (self._named(lock.acquire), self._named(lock.release))
-        after_at = 8 * len(RECORD) + len(steps)
+    def finish(self, entry: tuple[int, int], keep: Sequence[Any], outer: Any = None, lock: Any = None) -> Prepared:
+        """``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, taken in this
+        order. The record keeps ``keep``."""
+        before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))
+        methods = [method for held in (outer, lock) for method in ((0, 0) if held is None else self._methods(held))]
+        locked_at = 8 * len(RECORD) + len(before)
+        after_at = locked_at + len(locked)
         block_at = after_at + len(after)
         nbytes, of = len(self._block), self._record
-        words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *lock_calls, after_at, block_at)
-        record = struct.pack(f"<{len(RECORD)}q", *words) + steps + after + self._block
-        about = (*self._steps, *self._after)
+        words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
+        record = struct.pack(f"<{len(RECORD)}q", *words) + before + locked + after + self._block
+        about = (*self._steps, *self._locked, *self._after)
         return Prepared(self._record.number, record, (*self._objects, *keep), about)
+
+    def _methods(self, lock: Any) -> tuple[int, int]:
+        return self._named(lock.acquire), self._named(lock.release)
 
     def _packed(self, steps: Sequence[tuple[str, int, int, int]]) -> bytes:
         listed = [struct.pack("<4q", self._codes[name], *operands) for name, *operands in steps]

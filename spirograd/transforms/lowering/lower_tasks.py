@@ -16,6 +16,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.whole_groups import are_whole
 from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence, check_memory
 from spirograd.transforms.pass_context import PassContext
 
@@ -92,8 +93,7 @@ class _LowerTasks(Rewriter):
         begin, end = self.inline(bounds, ())
         b.at(op)
         share = self._share(begin, end, (), size)
-        lengths = [value.attr for value in bounds.results if value.code is ops.const]
-        full = len(lengths) == 2 and (lengths[1] - lengths[0]) % size == 0
+        full = len(bounds.results) == 2 and are_whole(*bounds.results, size)
         native = self.ctx.caps.subgroup_read
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
         values = GroupValues(body, size, from_zero, native)

@@ -27,6 +27,7 @@ from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.math import f32 as math_f32
 from spirograd.transforms.math import f64 as math_f64
+from spirograd.transforms.math.magnitudes import Magnitudes
 from spirograd.transforms.math.values import Value
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.fold_rules import constant
@@ -68,6 +69,7 @@ _F32_FUSED = {
 }
 # Those that branch, without branches.
 _NEAR = {ops.sin: math_f32.sin_near, ops.cos: math_f32.cos_near, ops.tan: math_f32.tan_near}
+_BRANCHING = frozenset(_F32_FUSED[code] for code in _NEAR)
 # The most expansions that are inlined in a task: in all, if most of them depend on the one before, and outside of the loops, since what is
 # in these runs many times. A call takes LLVM a tenth of the compile time of an expansion. Loops with calls are vectorised too; they run as
 # fast where each call depends on the one before, and up to a third longer where the calls are independent.
@@ -103,6 +105,7 @@ class _Expander(Rewriter):
         self.handlers = {**dict.fromkeys(_F32, self.expand), ops.task: self.task}
         # While a loop is emitted for near arguments only: whether an argument was far away up to here.
         self.far: Op | None = None
+        self.magnitudes = Magnitudes()  # of the kernel as it was
         if tables.get(f32) is _F32_FUSED:
             self.handlers |= {ops.for_: self.loop, ops.if_: self.branch}
 
@@ -147,17 +150,20 @@ class _Expander(Rewriter):
         args = self.args(op)
         if op.code is ops.pow_ and self.fast_math and constant(op.args[1]) == 0.5:
             return self.b.emit(ops.sqrt, args[0])  # exact for squares, which programs rely on: int(n ** 0.5)
+        near = op.code in _NEAR and self.magnitudes.most(op.args[0]) <= math_f32.MOST_NEAR
         if op.type is not f16:
-            return self._function(op.code, args)
-        return self.b.cast(self._function(op.code, tuple(self.b.cast(a, f32) for a in args)), f16)
+            return self._function(op.code, args, near)
+        return self.b.cast(self._function(op.code, tuple(self.b.cast(a, f32) for a in args), near), f16)
 
-    def _function(self, code: OpCode, args: Sequence[Op]) -> Op:
+    def _function(self, code: OpCode, args: Sequence[Op], near: bool) -> Op:
+        """``near``: no argument is large, as far as those before it are not."""
         expansion = self._of_type(code, args[0].type)
         if expansion is None:
             return self.b.emit(code, *args)
-        if self.far is not None and code in _NEAR and args[0].type is f32:
+        if expansion in _BRANCHING and (self.far is not None or (near and not self.calls)):
             x = Value(self.b, args[0])
-            self.far = (Value(self.b, self.far) | ~math_f32.is_near(x)).op
+            if self.far is not None and not near:
+                self.far = (Value(self.b, self.far) | ~math_f32.is_near(x)).op
             return _NEAR[code](x).op
         if not self.calls:
             return expansion(*[Value(self.b, a) for a in args]).op

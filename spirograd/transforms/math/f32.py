@@ -21,6 +21,7 @@ from spirograd.transforms.math.values import Value, branch
 # Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits.
 MAGIC = 1.5 * 2.0**23
 MAGIC_BITS = 0x4B400000
+ONES = 2.0**23  # from here to its double, numbers are integers
 MAGIC_F64 = 1.5 * 2.0**52
 # The same for an exponent with twice the bias of f32: shifted left, the low bits are the exponent fields of two factors.
 MAGIC_BIASED = MAGIC + 2 * 127
@@ -171,6 +172,7 @@ def _tangent_of_reduced(r: Value, n: Value) -> Value:
 
 # Up to here quotients are integers below 2**16, whose products with the parts of pi ``fma`` subtracts with one rounding each.
 _NEAR = 1e5
+MOST_NEAR = _NEAR / 2  # what is known to be at most this is near, whatever was rounded
 
 
 def is_near(x: Value) -> Value:
@@ -179,19 +181,25 @@ def is_near(x: Value) -> Value:
 
 
 def _reduced_near(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
-    """(r, n as i32): x = (n + ``half`` / 2) pi / ``multiple`` + r, |r| at most half of that step, nearly. x must be near, and ``fma`` round
-    once. ``parts``: pi as a sum; where all are positive, r of -0 is -0."""
+    """(r, n as i32): x = n pi / ``multiple`` + r, with ``half`` |x| = (n + 1/2) pi / ``multiple`` + r, |r| at most half of that step,
+    nearly. x must be near, and ``fma`` round once. ``parts``: pi as a sum; where all are positive, r of -0 is -0."""
     turns = multiple / math.pi
-    shifted = x.fma(turns, -0.5).exact() + MAGIC if half else x.exact().fma(turns, MAGIC)
-    n = shifted - MAGIC
-    r, n = x, n + 0.5 if half else n
+    if half:  # 2**23 - 1/2 is a number of f32, which saves sums, but those of less than 2**23 would round to halves
+        x = x.abs()
+        shifted = x.exact().fma(turns, ONES - 0.5).at_least(ONES)
+        n = shifted - (ONES - 0.5)
+    else:
+        shifted = x.exact().fma(turns, MAGIC)
+        n = shifted - MAGIC
+    r = x
     for part in parts:
         r = n.fma(-part / multiple, r)
     return r, shifted.bits()
 
 
 def _reduced(x: Value, multiple: float, half: bool = False, parts: Sequence[float] = fits.PI_24_24_DOWN) -> tuple[Value, Value]:
-    """The same for all x. What is far away is reduced once more in f64, which is slow on many GPUs: by those invocations that have to."""
+    """The same for all x; with ``half``, what is far away is x, not |x|. That is reduced once more in f64, which is slow on many GPUs: by
+    those invocations that have to."""
     r, n = _reduced_near(x, multiple, half, parts)
 
     def far() -> tuple[Value, Value]:
@@ -232,7 +240,7 @@ def sin_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
 
 
 def cos_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
-    """`cos` without f64, but for large |x|: (-1)**n sin((n + 1/2) pi - x)."""
+    """`cos` without f64, but for large |x|: (-1)**n sin((n + 1/2) pi - x), of x or, where that is near, |x|."""
     r, n = reduce(x, 1, half=True)
     return _signed_sine_fused(-r, n)
 

@@ -143,6 +143,10 @@ class Value:
         below = (self > high).select(high, self)
         return (below < low).select(low, below)
 
+    def at_least(self, bound: float) -> Value:
+        """The larger one of this and ``bound``; of NaN either."""
+        return self._with(ops.max_, bound)
+
     def horner(self, coefficients: Sequence[float]) -> Value:
         """The polynomial in this value, lowest power first, with ``fma``."""
         result = self.const(coefficients[-1])

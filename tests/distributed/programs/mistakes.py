@@ -51,6 +51,51 @@ def memory():
     raises(lambda: dist.total(sg.field(sg.u8, 3)), sg.SpirogradTypeError, "takes f32, f64, i32, i64, not u8")
 
 
+def exceptions():
+    """Whatever one process raises, the others raise, too."""
+
+    def wrong():
+        if dist.rank() == dist.size() - 1:
+            raise ZeroDivisionError("no cells")
+        return dist.rank()
+
+    kind, text = (
+        (ZeroDivisionError, "no cells") if dist.rank() == dist.size() - 1 else (sg.SpirogradRuntimeError, "failed on process .: Zero")
+    )
+    raises(lambda: dist.world.together("a test", wrong), kind, text)
+
+
+def dropped():
+    """A transfer that nothing can finish any more is an error that names its line, once; those after it get their own messages."""
+    part = dist.Partition((8, 5), periodic=True)
+    x, y, loss = part.field(sg.f32, True), part.field(sg.f32), sg.field(sg.f32, (), needs_grad=True)
+    whole = np.arange(40, dtype=np.float32).reshape(8, 5)
+    text = r"a halo exchange was started and never finished.*\n  at .*mistakes.py:\d+ in dropped\n.*part.start\(x\)"
+    for attempt in (lambda: part.exchange(y), lambda: dist.all_reduce(loss), lambda: part.start(x), lambda: part.to_numpy(y)):
+        part.from_numpy(x, -whole)
+        part.start(x)  # its messages are those of -whole
+        raises(attempt, sg.SpirogradRuntimeError, text)
+        part.from_numpy(y, whole)
+        before = y.to_numpy()
+        block = np.zeros_like(before)
+        owned = part.owned.slices_from(part.origin)
+        block[owned] = before[owned]
+        x.from_numpy(block)
+        part.exchange(x)
+        assert np.array_equal(x.to_numpy(), before)
+    pending = part.start(x)
+    raises(lambda: part.start(x), sg.SpirogradRuntimeError, r"of the same memory has not been finished\n  at .*mistakes.py")
+    pending.finish()
+
+    def unfinished():
+        with sg.ad.Tape(loss):
+            part.start(x)
+
+    raises(unfinished, sg.SpirogradRuntimeError, r"was started in the tape and not finished there\n  at .*mistakes.py")
+    part.exchange(x)
+    assert np.array_equal(x.to_numpy(), before)
+
+
 def sums():
     n = dist.size()
     for dtype in (sg.f32, sg.f64, sg.i32, sg.i64):
@@ -116,6 +161,8 @@ def main() -> None:
     if dist.size() > 1:
         partitions()
         memory()
+        exceptions()
+        dropped()
     sums()
     states()
 

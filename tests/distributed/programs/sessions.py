@@ -13,6 +13,16 @@ if __name__ == "__main__":
         count.fill(1)
         dist.all_reduce(count)
         assert count[0] == dist.size()
+        line = dist.Partition(8, periodic=True)
+        pending = line.start(line.field(sg.f32))
         if timeout == 25:
             dist.end()
+        else:
+            dist.init(arch="cpu", timeout=timeout)  # receives what is under way
+        try:
+            pending.finish()
+        except sg.SpirogradRuntimeError as error:
+            assert "ended when this process left the others, or joined them again" in str(error)
+        else:
+            raise AssertionError("finished twice")
     print(f"joined again as process {dist.rank()} of {dist.size()}")

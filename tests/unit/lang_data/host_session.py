@@ -73,8 +73,12 @@ class HostMemory:
 class HostSession:
     def __init__(self, addressable=True):
         self.memory = HostMemory(addressable)
+        self.device = self.memory.device
         self.language = LanguageOptions()
         self.field_memory = self.memory.allocate
 
     def transfers_by_kernel(self, allocation):
         return False
+
+    def raise_reported(self):
+        pass

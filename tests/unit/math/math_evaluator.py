@@ -27,6 +27,7 @@ _UFUNCS: dict[OpCode, Callable[..., Any]] = {
     ops.div: np.divide,
     ops.neg: np.negative,
     ops.abs_: np.abs,
+    ops.max_: np.fmax,
     ops.sqrt: np.sqrt,
     ops.floor: np.floor,
     ops.and_: np.bitwise_and,

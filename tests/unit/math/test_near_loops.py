@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import needs
@@ -128,6 +128,29 @@ def test_values_of_a_run_that_a_region_yields() -> None:
     verify(expanded, "lowering")
     (loop,) = [op for op in expanded.walk() if op.code is ops.for_]
     assert loop.regions[0].results[0].code is ops.result
+
+
+@pytest.mark.parametrize(
+    ("argument", "checks"),
+    [
+        (lambda b, c, x: b.emit(ops.mul, c, b.const(-3.0, f32)), 0),
+        (lambda b, c, x: b.emit(ops.fma, c, c, b.emit(ops.abs_, b.emit(ops.sin, c))), 0),
+        (lambda b, c, x: b.emit(ops.max_, c, b.emit(ops.sub, c, b.const(4.9e4, f32))), 0),
+        (lambda b, c, x: b.emit(ops.add, c, b.const(1e5, f32)), 1),
+        (lambda b, c, x: b.emit(ops.mul, c, b.const(np.nan, f32)), 1),
+        (lambda b, c, x: b.emit(ops.mul, c, x), 1),
+        (lambda b, c, x: b.emit(ops.div, c, c), 1),
+    ],
+)
+def test_arguments_that_are_known_to_be_near_are_not_checked(argument: Callable[..., Op], checks: int) -> None:
+    """The sine of something made of the cosine ``c`` of a number ``x`` that is looked at."""
+    b = Builder()
+    b.begin()
+    x = b.load(BufferRef("in", Slot("array", 0), f32), b.const(0))
+    value = b.emit(ops.sin, argument(b, b.emit(ops.cos, x), x))
+    b.store(BufferRef("out", Slot("array", 1, offset=8), f32), b.const(0), value)
+    expanded = expand_math(Kernel("k", (), b.end()), PassContext(Capabilities("cuda"), CompileOptions()))
+    assert len([op for op in expanded.walk() if op.code is ops.if_]) == 1 + checks
 
 
 def test_loops_of_a_gradient_are_single_blocks_of_ptx() -> None:

@@ -219,8 +219,22 @@ def test_irregular_memory_is_copied_to_the_host(session):
         x.from_numpy(data)
         assert x.__dlpack_device__() == (1, 0) and not hasattr(x, "__cuda_array_interface__")
         np.testing.assert_array_equal(np.from_dlpack(x), data)
-    empty = sg.ndarray(sg.f32, shape=(0, 3))
-    assert empty.__dlpack_device__() == (1, 0) and np.from_dlpack(empty).shape == (0, 3)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_arrays_without_elements(session, shape):
+    """They lie on the device, too: a consumer that expects all arrays of a program there would refuse memory of the host."""
+    x = sg.ndarray(sg.f32, shape=shape)
+    kind = (2, 0) if session.api is CUDA else (10, 0)
+    assert x.__dlpack_device__() == kind
+    for options in ({}, {"copy": True}):
+        managed, delete = taken(x.__dlpack__(stream=OTHER, **options))
+        tensor = managed.tensor
+        assert (tensor.device_type, tensor.device_id, tuple(tensor.shape[:2]), tensor.data) == (*kind, shape, None)
+        delete()
+    interface = x.__cuda_array_interface__
+    assert (interface["data"], interface["shape"], interface["typestr"]) == ((0, False), shape, "<f4")
+    assert np.from_dlpack(_Capsule(x.__dlpack__(dl_device=(1, 0)))).shape == shape
 
 
 @pytest.mark.parametrize("what", MAKERS)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.artifact import PRINT_CURSOR, PRINT_DATA
+from spirograd.gradients.plan import DerivativePlan
 from spirograd.lang import context
 from spirograd.lang.frontend import kernel as kernels
 from spirograd.lang.frontend import native_calls
+from spirograd.runtime import faults_and_prints
 
 A1 = sg.types.ndarray(sg.f32, 1)
 OTHER = 7  # the handle of a stream of another library
@@ -127,7 +130,7 @@ def test_a_lost_device(session, in_python):
 
 
 def test_what_is_left_to_python(session, in_python):
-    """NumPy arrays, which are copied; kernels that report; what a graph records."""
+    """NumPy arrays, which are copied; kernels that return values; what a graph records."""
     host, a = np.ones(30, np.float32), sg.ndarray(sg.f32, 30)
 
     @sg.kernel
@@ -136,14 +139,13 @@ def test_what_is_left_to_python(session, in_python):
             a[i] *= s
 
     @sg.kernel
-    def tell(a: A1):
-        for i in a:
-            print(a[i])
+    def first(a: A1) -> sg.f32:
+        return a[0]
 
     for _ in range(4):
         scale(host, 2.0)
-        tell(a)
-    assert in_python == ["scale", "tell"] * 4
+        first(a)
+    assert in_python == ["scale", "first"] * 4
     in_python.clear()
     for _ in range(3):
         scale(a, 2.0)
@@ -152,6 +154,96 @@ def test_what_is_left_to_python(session, in_python):
     assert in_python == ["scale"] * 2
     assert len(told(session, graph.launch)) == 1
     scale(a, 4.0)
+    sg.sync()
+
+
+def make_reporting():
+    """Two kernels that print."""
+
+    @sg.kernel
+    def tell(a: A1):
+        for i in a:
+            print("told", a[i])
+
+    @sg.kernel
+    def other(a: A1):
+        for i in a:
+            print("other", i)
+
+    return tell, other
+
+
+def write_record(ring, at, number, value):
+    """What a kernel with one print leaves in the ring, as its record ``at``."""
+    words = np.array([0, number, value, 0], np.uint32)
+    ring.write(4 * (PRINT_DATA + 4 * at), memoryview(words.view(np.uint8)))
+    ring.write(4 * PRINT_CURSOR, memoryview(np.array([4 * (at + 1)], np.uint32).view(np.uint8)))
+
+
+def test_prints(session, in_python, capsys):
+    """The launch that printed something is known by its number, as of launches by Python."""
+    tell, other = make_reporting()
+    a = sg.ndarray(sg.f32, 30)
+    for kernel in (tell, other) * 2:
+        kernel(a)
+    assert in_python == ["tell", "other"]
+    sg.sync()
+    launcher = context.session().launcher
+    number = launcher.next_number()
+    for kernel in (tell, tell, other, tell):
+        kernel(a)
+    ring = launcher.diagnostics.buffers[-1]
+    bits = int(np.float32(0.5).view(np.uint32))
+    for at, (after, value) in enumerate([(4, bits), (3, 17), (1, bits)]):
+        write_record(ring, at, number + after, value)
+    sg.sync()
+    assert capsys.readouterr().out == "told 0.5\nother 17\ntold 0.5\n"
+    assert in_python == ["tell", "other"]
+    alike = [told(session, lambda: tell(a)), told(session, lambda: tell._call((a,), {}))]
+    assert [launch[:3] for launch in alike[0]] == [launch[:3] for launch in alike[1]] and len(alike[0]) == 1
+    sg.sync()
+
+
+def test_prints_of_too_many_kernels(session, in_python, monkeypatch):
+    """When no more runs of launches can be remembered, Python waits and reads what there is."""
+    monkeypatch.setattr(faults_and_prints, "_MAX_RUNS", 4)
+    tell, other = make_reporting()
+    a = sg.ndarray(sg.f32, 30)
+    for kernel in (tell, other) * 2:
+        kernel(a)
+    sg.sync()
+    in_python.clear()
+    for kernel in (tell, other) * 4:
+        kernel(a)
+    assert in_python == ["tell"] and len(context.session().launcher.diagnostics._numbers) == 4
+
+
+@pytest.mark.parametrize("bound", [0, 5, 200])
+def test_gradients_with_tapes(session, monkeypatch, bound):
+    """Where the host knows the sizes of tapes, from arguments; other sizes go to Python."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+    x, y = (sg.field(sg.f32, 300, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def chain(n: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(n):
+                v = sg.sin(v) * v
+            y[i] = v
+
+    by_python = []
+    launch = DerivativePlan.launch
+    monkeypatch.setattr(DerivativePlan, "launch", lambda plan, *args, **named: by_python.append(1) or launch(plan, *args, **named))
+    chain.grad(bound)
+    expected = told(session, lambda: chain.grad(bound))
+    launches = len(by_python)
+    assert context.session().launcher.tapes.nbytes
+    for _ in range(3):
+        assert told(session, lambda: chain.grad(bound)) == expected
+    assert len(by_python) == launches
+    assert told(session, lambda: chain.grad(bound + 1)) != expected and len(by_python) == launches + 1
     sg.sync()
 
 

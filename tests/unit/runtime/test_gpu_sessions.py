@@ -11,7 +11,7 @@ from unit.runtime.gpu_modules import compiled, image
 from unit.runtime.standin_gpu import CUDA
 
 import spirograd as sg
-from spirograd.algorithms import look_back_scan
+from spirograd.algorithms import look_back_scan, one_sweep
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
@@ -201,6 +201,21 @@ def test_the_blocks_of_all_kinds_of_kernels_fit(session):
     sg.sync()
     sizes = {launch.size for launch in session.launches}
     assert len(session.launches) > 4 and len(sizes) > 2 and all(size % 4 == 0 for size in sizes)
+
+
+def test_sorts_read_keys_once_a_digit(session):
+    sg.algorithms.parallel_sort(sg.ndarray(sg.i32, 100_000))
+    names = [launch.name for launch in session.launches]
+    if session.api is not CUDA:
+        assert len(names) >= 8 * 3
+        return
+    text = one_sweep._place_tiles.asm()
+    assert len(names) == 3 + 4 and all(name in text for name in names[3:])
+    waiting = text.index("ld.relaxed.gpu")
+    assert text[:waiting].count("vote.sync.ballot") == 16 * 8 and text[waiting:].count("ld.relaxed.gpu") == 4
+    assert "fence" not in text and "atom.global.cas" not in text
+    sg.algorithms.parallel_sort(sg.ndarray(sg.f32, 4096), sg.ndarray(sg.i32, 4096))
+    assert len(session.launches) == len(names) + 1, "a group sorts one tile"
 
 
 @pytest.mark.parametrize("dtype", [sg.f32, sg.f64])

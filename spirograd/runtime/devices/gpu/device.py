@@ -132,7 +132,7 @@ class GpuDevice(StreamedDevice):
                 self._sides = SideStreams(self._stream, self._between)
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
-                self._transfers: Transfers = Transfers(self._stream, self._cells)
+                self._transfers: Transfers = Transfers(self._stream, self._cells, self._sides)
         except BaseException:
             self._destroy()
             raise
@@ -459,13 +459,14 @@ class GpuDevice(StreamedDevice):
         interrupts.watch()
         try:
             with self._turn.lock:  # a turn, written out, as in `launch`
-                self._check()
+                if self._trouble:
+                    self._check()
                 self.waits += 1
                 if self._sides.busy:
                     with self._turn:
                         self._sides.join()
                 self._stream.finish()
-                if self._deletions or self._unloads:
+                if self._deletions.released or self._unloads.released:  # what comes after the wait costs time, before it none
                     with self._turn:
                         self._collect()
                         self._unloads.collect()

@@ -1,0 +1,306 @@
+"""Sorting by radix with one pass over the keys for each digit of 8 bits.
+
+One kernel counts all digits of all keys, which says where the keys of each digit begin in each pass. In a pass each tile ranks its keys by
+their digit, publishes how many it has of each, looks back over the tiles before it for how many those have, and stores its keys. Groups of
+one tile sort it alone. The device must let tiles that have begun go on while others wait for them, as for `look_back_scan` (A. Adinets,
+D. Merrill: Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, 2022).
+"""
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+from __future__ import annotations
+
+from spirograd.algorithms.checks_and_scratch import Array, scratch
+from spirograd.algorithms.group_scans import THREADS, scan_of_block
+from spirograd.algorithms.radix_digits import digit_of
+from spirograd.algorithms.scan_passes import add
+from spirograd.base.dtypes import DType, i32, u32
+from spirograd.lang import arithmetic, forms
+from spirograd.lang.frontend.decorators import kernel
+from spirograd.lang.frontend.func import func
+from spirograd.lang.matrix import Vector
+from spirograd.simt import block, subgroup
+from spirograd.types import template
+
+_BITS = 8
+_DIGITS = THREADS  # a thread looks after one digit
+# Bytes of keys and values that a thread takes: registers, and shared memory of a group.
+_BYTES = 128
+_MOST = 16  # keys that a thread takes
+_COUNTED = 8  # keys that a thread loads at once to count them
+_COUNTING_GROUPS = 1024
+_AHEAD = 4  # tiles whose counts a thread loads at once
+
+# What a tile publishes of a digit is one word: a count, above which the state lies. In the first pass nothing is known, in others words are
+# left from the pass before the last one unless they have been cleared.
+_STATE_BITS = 30
+_NOTHING, _TOTAL, _WHOLE = range(3)
+MOST_KEYS = (1 << _STATE_BITS) - 1
+
+
+def keys_of_thread(keys: DType, values: DType | None) -> int:
+    """How many keys a thread takes."""
+    return min(_MOST, _BYTES // (max(keys.size, 4) + (0 if values is None else max(values.size, 4))))
+
+
+# --- where digits begin ------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _clear(states: template(), bins: template(), tickets: template(), n: int, passes: int):
+    for k in range(n):
+        states[k] = _NOTHING
+        if k < passes * _DIGITS:
+            bins[k] = 0
+        if k < passes:
+            tickets[k] = 0
+
+
+@kernel
+def _count_digits(keys: template(), bins: template(), n: int, groups: int, passes: template()):
+    forms.loop_config(block_dim=THREADS)
+    for i in range(groups * THREADS):
+        counts = block.SharedArray(forms.static(passes * _DIGITS), i32)
+        t, stride = block.thread_idx(), groups * THREADS
+        for p in forms.static(range(passes)):
+            counts[p * _DIGITS + t] = 0
+        block.sync()
+        k = i
+        while k + (_COUNTED - 1) * stride < n:
+            some = Vector([keys[k + e * stride] for e in forms.static(range(_COUNTED))])
+            for e in forms.static(range(_COUNTED)):
+                for p in forms.static(range(passes)):
+                    forms.atomic_add(counts[p * _DIGITS + digit_of(some[e], p * _BITS, _DIGITS)], 1)
+            k += _COUNTED * stride
+        while k < n:
+            for p in forms.static(range(passes)):
+                forms.atomic_add(counts[p * _DIGITS + digit_of(keys[k], p * _BITS, _DIGITS)], 1)
+            k += stride
+        block.sync()
+        for p in forms.static(range(passes)):
+            count = counts[p * _DIGITS + t]
+            if count > 0:
+                forms.atomic_add(bins[p * _DIGITS + t], count)
+
+
+@kernel
+def _begin_digits(bins: template(), passes: int):
+    forms.loop_config(block_dim=_DIGITS)
+    for i in range(passes * _DIGITS):
+        shared = block.SharedArray(THREADS, i32)
+        count = bins[i]
+        bins[i] = scan_of_block(count, shared, add) - count
+
+
+# --- the keys of a tile ------------------------------------------------------------------------------------------------------
+
+
+@func
+def _first_of_thread(t, each: template()):
+    """The first key of a thread in its tile; the others follow at distances of a subgroup, whose keys lie side by side."""
+    lanes = forms.static(subgroup.group_size())
+    return t // lanes * (lanes * each) + t % lanes
+
+
+@func
+def _peers(digit):
+    """The lanes of the subgroup whose digit is the same, as bits."""
+    lanes = forms.static(subgroup.group_size())
+    same = arithmetic.cast(forms.static((1 << lanes) - 1), u32)
+    for b in forms.static(range(_BITS)):
+        bit = (digit >> b) & 1
+        same &= subgroup.ballot_first_n(bit, lanes) ^ arithmetic.cast(bit - 1, u32)
+    return same
+
+
+@func
+def _ranks(mine, have, t, shift, counters, each: template()):
+    """How many keys of the same digit its subgroup has before each key of a thread. Then ``counters`` has how many keys of each digit each
+    subgroup has. Places of the tile from ``have`` have no keys: they count for the last digit, behind all keys."""
+    lanes = forms.static(subgroup.group_size())
+    lane, own = t % lanes, t // lanes * _DIGITS
+    for w in forms.static(range(THREADS // lanes)):
+        counters[w * _DIGITS + t] = 0
+    block.sync()
+    ranks = Vector([0 for _ in forms.static(range(each))])
+    for e in forms.static(range(each)):
+        digit = digit_of(mine[e], shift, _DIGITS)
+        if _first_of_thread(t, each) + e * lanes >= have:
+            digit = _DIGITS - 1
+        same = _peers(digit)
+        leader = arithmetic.ffs(same) - 1
+        before = 0
+        if lane == leader:
+            before = forms.atomic_add(counters[own + digit], arithmetic.popcnt(same))
+        below = same & ((arithmetic.cast(1, u32) << arithmetic.cast(lane, u32)) - 1)
+        ranks[e] = subgroup.shuffle(before, leader) + arithmetic.popcnt(below)
+    block.sync()
+    return ranks
+
+
+@func
+def _total_of_digit(t, counters):
+    """How many keys the tile has of digit ``t``; ``counters`` has how many the subgroups before have then."""
+    total = 0
+    for w in forms.static(range(THREADS // subgroup.group_size())):
+        count = counters[w * _DIGITS + t]
+        counters[w * _DIGITS + t] = total
+        total += count
+    return total
+
+
+@func
+def _begin_in_tile(t, total, counters, shared):
+    """Where the keys of digit ``t`` begin in the sorted tile, added to ``counters``."""
+    begin = scan_of_block(total, shared, add) - total
+    for w in forms.static(range(THREADS // subgroup.group_size())):
+        counters[w * _DIGITS + t] += begin
+    block.sync()
+    return begin
+
+
+@func
+def _place(key, rank, place, have, t, shift, counters):
+    """Where a key lies in the sorted tile; ``place``: where it lay."""
+    digit = digit_of(key, shift, _DIGITS)
+    if place >= have:
+        digit = _DIGITS - 1
+    return counters[t // forms.static(subgroup.group_size()) * _DIGITS + digit] + rank
+
+
+# --- a pass over all tiles ---------------------------------------------------------------------------------------------------
+
+
+@func
+def _word_of(count, state: template()):
+    return arithmetic.cast(count, u32) | arithmetic.cast(forms.static(state << _STATE_BITS), u32)
+
+
+@func
+def _of_tiles_before(states, first, tile, t):
+    """How many keys of digit ``t`` lie before those of a tile, which is not the first one: those of smaller digits, and those of the digit
+    in the tiles before. ``first``: where the words of the pass begin."""
+    at, going, found = tile - 1, True, 0
+    while going:
+        words = Vector([forms.volatile_load(states[first + arithmetic.max(at - e, 0) * _DIGITS + t]) for e in forms.static(range(_AHEAD))])
+        known, some = True, 0
+        for e in forms.static(range(_AHEAD)):
+            state = words[e] >> _STATE_BITS
+            known = known and state != _NOTHING
+            if known:
+                found += arithmetic.cast(words[e] & MOST_KEYS, i32)
+                some += 1
+                if state == _WHOLE:
+                    going, known = False, False
+        at -= some
+    return found
+
+
+@kernel
+def _place_tiles(
+    keys: template(), out: template(), values: template(), values_out: template(), bins: template(), states: template(),
+    tickets: template(), n: int, tiles: int, number: int, each: template(), valued: template(),
+):  # fmt: skip
+    forms.loop_config(block_dim=THREADS)
+    for _ in range(tiles * THREADS):
+        lanes = forms.static(subgroup.group_size())
+        size = forms.static(THREADS * each)
+        counters = block.SharedArray(forms.static(THREADS // lanes * _DIGITS), i32)
+        staged = block.SharedArray(size, keys.dtype)
+        staged_values = block.SharedArray(forms.static(size if valued else 1), values.dtype)
+        shared, starts, ticket = block.SharedArray(THREADS, i32), block.SharedArray(_DIGITS, i32), block.SharedArray(1, i32)
+        t, shift = block.thread_idx(), number * _BITS
+        if t == 0:
+            ticket[0] = forms.atomic_add(tickets[number], 1)
+        block.sync()
+        tile = ticket[0]
+        have = arithmetic.min(size, n - tile * size)
+        first = _first_of_thread(t, each)
+        mine = Vector([keys[tile * size + arithmetic.min(first + e * lanes, have - 1)] for e in forms.static(range(each))])
+        ranks = _ranks(mine, have, t, shift, counters, each)
+        total = _total_of_digit(t, counters)
+        words, cleared = number % 2 * tiles * _DIGITS, (1 - number % 2) * tiles * _DIGITS
+        states[cleared + tile * _DIGITS + t] = _NOTHING
+        begin_of_digit = bins[number * _DIGITS + t]
+        if tile == 0:
+            forms.atomic_max(states[words + t], _word_of(begin_of_digit + total, _WHOLE))
+        else:
+            forms.atomic_max(states[words + tile * _DIGITS + t], _word_of(total, _TOTAL))
+        begin = _begin_in_tile(t, total, counters, shared)
+        for e in forms.static(range(each)):
+            place = _place(mine[e], ranks[e], first + e * lanes, have, t, shift, counters)
+            staged[place] = mine[e]
+            if forms.static(valued):
+                staged_values[place] = values[tile * size + arithmetic.min(first + e * lanes, have - 1)]
+        before = begin_of_digit
+        if tile > 0:
+            before = _of_tiles_before(states, words, tile, t)
+            forms.atomic_max(states[words + tile * _DIGITS + t], _word_of(before + total, _WHOLE))
+        starts[t] = before - begin
+        block.sync()
+        # Keys of a digit lie side by side now, and neighbours store neighbours.
+        for e in forms.static(range(each)):
+            place = e * THREADS + t
+            if place < have:
+                key = staged[place]
+                at = starts[digit_of(key, shift, _DIGITS)] + place
+                out[at] = key
+                if forms.static(valued):
+                    values_out[at] = staged_values[place]
+
+
+# --- one tile ----------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _sort_tile(keys: template(), values: template(), n: int, passes: template(), each: template(), valued: template()):
+    forms.loop_config(block_dim=THREADS)
+    for t in range(THREADS):
+        lanes = forms.static(subgroup.group_size())
+        size = forms.static(THREADS * each)
+        counters = block.SharedArray(forms.static(THREADS // lanes * _DIGITS), i32)
+        staged = block.SharedArray(size, keys.dtype)
+        staged_values = block.SharedArray(forms.static(size if valued else 1), values.dtype)
+        shared = block.SharedArray(THREADS, i32)
+        first = _first_of_thread(t, each)
+        mine = Vector([keys[arithmetic.min(first + e * lanes, n - 1)] for e in forms.static(range(each))])
+        theirs = Vector([values[arithmetic.min(first + e * lanes, n - 1)] for e in forms.static(range(each if valued else 1))])
+        for number in range(passes):
+            ranks = _ranks(mine, n, t, number * _BITS, counters, each)
+            _begin_in_tile(t, _total_of_digit(t, counters), counters, shared)
+            for e in forms.static(range(each)):
+                place = _place(mine[e], ranks[e], first + e * lanes, n, t, number * _BITS, counters)
+                staged[place] = mine[e]
+                if forms.static(valued):
+                    staged_values[place] = theirs[e]
+            block.sync()
+            for e in forms.static(range(each)):
+                mine[e] = staged[first + e * lanes]
+                if forms.static(valued):
+                    theirs[e] = staged_values[first + e * lanes]
+            block.sync()
+        for e in forms.static(range(each)):
+            if first + e * lanes < n:
+                keys[first + e * lanes] = mine[e]
+                if forms.static(valued):
+                    values[first + e * lanes] = theirs[e]
+
+
+def sort_in_one_sweep(keys: Array, values: Array | None, n: int, bits: int) -> tuple[Array, Array | None]:
+    """Sort ``n`` keys, at most `MOST_KEYS`, by their lowest ``bits`` bits, and values with them: the arrays in which they lie then."""
+    passes, valued = -(-bits // _BITS), values is not None
+    each = keys_of_thread(keys.dtype, values.dtype if values is not None else None)
+    tiles = -(-n // (THREADS * each))
+    if tiles == 1:
+        _sort_tile(keys, values if valued else keys, n, passes, each, valued)
+        return keys, values
+    spare = scratch("keys", keys.dtype, n)
+    own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
+    states, tickets = scratch("states of digits", u32, max(2 * tiles, passes) * _DIGITS), scratch("tickets", i32, passes)
+    bins = scratch("bins", i32, passes * _DIGITS)
+    _clear(states, bins, tickets, max(tiles, passes) * _DIGITS, passes)
+    _count_digits(keys, bins, n, min(_COUNTING_GROUPS, -(-n // (THREADS * _COUNTED))), passes)
+    _begin_digits(bins, passes)
+    for number in range(passes):
+        _place_tiles(keys, spare, own, other, bins, states, tickets, n, tiles, number, each, valued)
+        keys, spare, own, other = spare, keys, other, own
+    return keys, own if valued else None

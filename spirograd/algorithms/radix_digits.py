@@ -1,0 +1,33 @@
+"""The digits of keys that are sorted by radix."""
+
+# mypy: disable-error-code="no-untyped-def, valid-type"
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType, i32, u32, u64
+from spirograd.lang import arithmetic, forms
+from spirograd.lang.frontend.func import func
+from spirograd.types import template
+
+
+def word_of(dtype: DType) -> DType:
+    """The unsigned integers whose bits hold a key."""
+    return u64 if dtype.bits == 64 else u32
+
+
+@func
+def digit_of(key, shift: int, digits: template()):
+    """The digit of a key at the bit ``shift``, below its width: bits in an order that sorts as the key does."""
+    word = forms.static(word_of(key.dtype))
+    code = arithmetic.cast(0, word)
+    if forms.static(key.dtype.is_float):
+        code = arithmetic.bit_cast(key, word)
+        top = arithmetic.cast(1, word) << (key.dtype.bits - 1)
+        if (code & top) != 0:
+            code = ~code
+        else:
+            code = code | top
+    else:
+        code = arithmetic.cast(key, word)
+        if forms.static(key.dtype.is_signed):
+            code = code ^ (arithmetic.cast(1, word) << (key.dtype.bits - 1))
+    return arithmetic.cast((code >> arithmetic.cast(shift, word)) & arithmetic.cast(digits - 1, word), i32)

@@ -1,0 +1,20 @@
+"""Whether the iterations of a loop fill groups of threads, so that none of them lacks threads."""
+
+from __future__ import annotations
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op
+
+
+def are_whole(begin: Op, end: Op, size: int) -> bool:
+    """Whether the number of iterations from ``begin`` to ``end`` is known to be a multiple of ``size``: both are constants, or the loop
+    runs from 0 to the product of a number and a constant. A product that wraps is a multiple where ``size`` is a power of two."""
+    if begin.code is not ops.const:
+        return False
+    if end.code is ops.const:
+        return bool((end.attr - begin.attr) % size == 0)
+    if begin.attr != 0 or size & (size - 1):
+        return False
+    if end.code is ops.mul:
+        return any(factor.code is ops.const and factor.attr % size == 0 for factor in end.args)
+    return bool(end.code is ops.shl and end.args[1].code is ops.const and (1 << end.args[1].attr) % size == 0)
