@@ -107,9 +107,10 @@ class Allocation:
         self.device.synchronize()
         return form.unpack_from(view, offset)
 
-    def reads_async(self, nbytes: int) -> bool:
-        """Whether `read_async` takes so many bytes."""
-        return nbytes % 4 == 0 and 0 < nbytes <= READBACK_LIMIT
+    @property
+    def readback_limit(self) -> int:
+        """Bytes of one `read_async` at most."""
+        return READBACK_LIMIT
 
     def read_async(self, offset: int, nbytes: int) -> Readback:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""

@@ -10,8 +10,8 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.records import dataclass
 
-# Bytes of one `Device.read_async`, which is for a few numbers that the host needs later, not for data.
-READBACK_LIMIT = 1 << 16
+# Bytes of one `Device.read_async`. Staging memory for that is kept, so whoever reads more asks for pieces, not for all of them at once.
+READBACK_LIMIT = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
