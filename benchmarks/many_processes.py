@@ -128,6 +128,21 @@ def gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def table(results: dict[int, dict[str, Any]]) -> list[str]:
+    """Lines of Markdown, from what `start` gives for each number of processes; efficiencies are relative to the smallest number."""
+    lines = ["| scaling | pass | processes | ms a step | efficiency | communication |", "|---|---|---|---|---|---|"]
+    counts = sorted(results)
+    for kind in ("weak", "strong"):
+        for run in ("forward", "gradient"):
+            base = results[counts[0]][kind]["all"][run] * (counts[0] if kind == "strong" else 1)
+            for count in counts:
+                seconds, without = (results[count][kind][which][run] for which in ("all", "without"))
+                ideal = base / count if kind == "strong" else base
+                share = max(0.0, 1 - without / seconds)
+                lines.append(f"| {kind} | {run} | {count} | {seconds * 1e3:.3g} | {ideal / seconds:.2f} | {share:.0%} |")
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="cuda")
@@ -144,15 +159,7 @@ def main() -> int:
         print(f"several processes need torch and several GPUs, and there are {there} for them")
         return NOT_RUN
     results = {count: start(options.arch, options.cells, count) for count in counts}
-    print("| scaling | pass | processes | ms a step | efficiency | communication |\n|---|---|---|---|---|---|")
-    for kind in ("weak", "strong"):
-        for run in ("forward", "gradient"):
-            base = results[counts[0]][kind]["all"][run] * (counts[0] if kind == "strong" else 1)
-            for count in counts:
-                seconds, without = (results[count][kind][which][run] for which in ("all", "without"))
-                ideal = base / count if kind == "strong" else base
-                share = max(0.0, 1 - without / seconds)
-                print(f"| {kind} | {run} | {count} | {seconds * 1e3:.3g} | {ideal / seconds:.2f} | {share:.0%} |")
+    print("\n".join(table(results)))
     return 0
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDO
 # LLVM optimises one of so many modules for the CPU, and all if SG_TEST_OPTIMIZE is 1, in long runs, and in tests marked `optimized`.
 _ONE_IN = 8
 _optimized = pytest.StashKey[bool]()
+_PAIR = ("vulkan", "wgpu")
+_MANY = 4  # cases of a test that is marked `vulkan_or_wgpu`, from which on they take turns on the CPU, too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +58,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "archs(*names): run a test that takes the `arch` fixture on these back ends only")
     config.addinivalue_line("markers", "long: on a large scale what another test does on a small one; `pytest --long` runs these only")
-    turns = "each case runs on one of the two, in turn, and a quarter of them on the interpreter; `pytest --long` runs the rest"
+    turns = "cases take turns on the two, the interpreter, and, where they are many, the CPU; `pytest --long` runs the rest"
     config.addinivalue_line("markers", f"vulkan_or_wgpu: {turns}")
     config.addinivalue_line("markers", "optimized: LLVM optimises all modules of the test for the CPU; of other tests one in eight")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
@@ -105,26 +108,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _alternate(items: list[pytest.Item]) -> None:
-    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave half of those of a file to long runs on Vulkan, and the others on wgpu;
-    on the interpreter, leave three in four of each half to them. They take turns as in the sequence of Thue and Morse: where each second
-    case has a parameter in common, these meet both.
+    """Of the cases of tests that are marked `vulkan_or_wgpu`, leave some back ends to long runs (`_later`).
 
-    One generator makes the modules of both, so either back end shows what the cases vary. The interpreter runs what the front end makes,
-    which the CPU runs, too. Where one of the two is missing, the other runs all cases, and so does the interpreter; where there is a GPU,
-    whose drivers differ more, all run all."""
-    pair = ("vulkan", "wgpu")
-    files: dict[Path, dict[str, dict[str, pytest.Item]]] = {}  # file -> test and case, without the back end -> back end -> item
+    Where Vulkan or wgpu is missing, all others run all cases; where there is a GPU, whose drivers differ more, all run all."""
+    if any(map(needs.missing, _PAIR)) or {*needs.ARCHS} & {*needs.RARE}:
+        return
+    files: dict[Path, dict[tuple[str, str], dict[str, pytest.Item]]] = {}  # file -> test and case without the back end -> back end -> item
     for item in items:
         test, _, case = item.nodeid.partition("[")
         if item.get_closest_marker("vulkan_or_wgpu") and not item.get_closest_marker("long"):
-            for arch in {*pair, "interpreter", "cpu"} & {*re.split(r"[-\]]", case)}:
-                files.setdefault(item.path, {}).setdefault(test + case.replace(arch, ""), {})[arch] = item
-    if files and not any(map(needs.missing, pair)) and not {*needs.ARCHS} & {*needs.RARE}:
-        for cases in files.values():
-            for number, case in enumerate(on for on in cases.values() if {*pair} <= {*on}):
-                case[pair[number.bit_count() % 2]].add_marker(pytest.mark.long)
-                if {"interpreter", "cpu"} <= {*case} and ((number // 2).bit_count() % 2 or (number // 4).bit_count() % 2):
-                    case["interpreter"].add_marker(pytest.mark.long)
+            for arch in {*_PAIR, "interpreter", "cpu"} & {*re.split(r"[-\]]", case)}:
+                files.setdefault(item.path, {}).setdefault((test, case.replace(arch, "")), {})[arch] = item
+    for cases in files.values():
+        paired = [key for key, on in cases.items() if {*_PAIR} <= {*on}]
+        sizes = Counter(test for test, _ in paired)
+        places = {test: itertools.count() for test in sizes}
+        for number, key in enumerate(paired):
+            for arch in _later(number, next(places[key[0]]), sizes[key[0]], cases[key]):
+                cases[key][arch].add_marker(pytest.mark.long)
+
+
+def _later(number: int, place: int, size: int, archs: Iterable[str]) -> set[str]:
+    """The back ends that leave a case to long runs: the ``number``-th of its file, the ``place``-th of ``size`` of its test.
+
+    They take turns as in the sequence of Thue and Morse: where each second case has a parameter in common, these meet all.
+    One generator makes the modules of Vulkan and wgpu, so either shows what the cases vary. The interpreter runs what the front end makes,
+    which the others run, too; three in four cases do without. Of a test of many cases, half run on the CPU, and a quarter on each of Vulkan
+    and wgpu: what the cases vary is decided before these differ, and each of them has the test."""
+    later = {_PAIR[number.bit_count() % 2]}
+    if "cpu" in archs and size >= _MANY:
+        later = {"cpu", _PAIR[(place + place // 4) % 2]} if (place // 2).bit_count() % 2 else {*_PAIR}
+    if {"interpreter", "cpu"} <= {*archs} and ((number // 2).bit_count() % 2 or (number // 4).bit_count() % 2):
+        later.add("interpreter")
+    return later
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

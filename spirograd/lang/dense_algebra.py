@@ -85,8 +85,8 @@ def power_of_two(entries: Sequence[Any], t: DType) -> Any:
     # Between these the power and its reciprocal are normal numbers.
     low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
     if not isinstance(largest, Value):
-        power = 2.0 ** (math.frexp(largest)[1] - 1) if low < largest < high else high if largest >= high else low
-        return power
+        size = float(largest)
+        return 2.0 ** (math.frexp(size)[1] - 1) if low < size < high else high if size >= high else low
     word, exponent = (u32, 0x7F800000) if t.bits == 32 else (u64, 0x7FF0000000000000)
     bits = scalar.bit_and(scalar.bit_cast(largest, word), scalar.constant(exponent, word))
     return arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)

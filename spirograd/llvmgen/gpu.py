@@ -17,7 +17,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, BuiltIn, Kernel, Op, Region, SharedRef, accesses_of
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar
+from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar, emit_vector
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
@@ -81,6 +81,7 @@ class Dialect:
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
     a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
     with a bit for each lane, set where an i1 is. ``barrier``, which has no result: waits for the workgroup. ``clock``: a counter, an i64.
+    ``matrix_fma``: the entries of `ops.subgroup_matrix_fma`, typed.
     ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
 
@@ -101,6 +102,7 @@ class Dialect:
     ballot: Callable[[GpuEmitter, str], str]
     barrier: Callable[[GpuEmitter], None]
     clock: Callable[[GpuEmitter], str]
+    matrix_fma: Callable[[GpuEmitter, Op], list[str]]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
     stack_space: int = 0
     atomic_metadata: str = ""
@@ -330,6 +332,10 @@ def _ballot(e: GpuEmitter, op: Op) -> None:
     e.env[op] = e.dialect.ballot(e, e.env[op.args[0]])
 
 
+def _matrix_fma(e: GpuEmitter, op: Op) -> None:
+    emit_vector.set_vector(e, op, e.dialect.matrix_fma(e, op))
+
+
 def _by_words(e: GpuEmitter, op: Op, exchange: Callable[[str], str]) -> None:
     """``exchange`` words of the first operand: narrow values are widened, those of 64 bits are cut in two."""
     value, t = e.env[op.args[0]], op.type
@@ -381,6 +387,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.subgroup_shuffle: _shuffle,
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
+    ops.subgroup_matrix_fma: _matrix_fma,
     ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
 }
 HANDLERS: dict[OpCode, Handler] = {

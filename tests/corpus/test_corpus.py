@@ -19,7 +19,7 @@ from validation.__main__ import main
 from validation.case import Case, case, load
 from validation.collecting import kernels_of
 from validation.compiling import compile_case
-from validation.profiles import AMDGPU, PROFILES, PTX, VULKAN, WGPU
+from validation.profiles import AMDGPU, PROFILES, PTX, SPIRV, VULKAN, WGPU
 from validation.running import Run, run_cases
 
 CASES = {c.name: c for c in load()}
@@ -33,19 +33,22 @@ def test_the_corpus_is_large() -> None:
 def profiles_of(name: str) -> list[str]:
     """What a case is compiled for by day.
 
-    Architectures of one vendor hardly differ, so it meets one of a vendor. Of Vulkan and wgpu it meets one that can do everything, and the
-    other with next to nothing. For GPUs of vendors LLVM takes most of the time, and one emitter makes the code of all: of cases that are
-    the same on other types every third meets a vendor, each time the other one; of gradients, which differ in loops, branches and tapes,
-    and which take LLVM seconds, every sixth.
+    Of the four profiles of Vulkan and wgpu it meets one: one generator makes the modules of all, and cases that are the same on other types
+    meet each in turn. A case that needs a type that is optional meets one that can do everything, and one with next to nothing, which
+    refuses it. Architectures of one vendor hardly differ, so it meets one of a vendor. For GPUs of vendors LLVM takes most of the time, and
+    one emitter makes the code of all: of cases that are the same on other types, and of gradients, every sixth meets a vendor, each time
+    the other one.
     """
     number, kind = list(CASES).index(name), name.rpartition("_")[0]
-    spirv = ("vulkan", "wgpu-bare") if number % 2 else ("vulkan-bare", "wgpu")
     if name.startswith("gradient"):
-        count, every = number + 2, 6  # these: two of the others take LLVM five seconds and more
+        count = number + 2  # these: two of the others take LLVM five seconds and more
     else:
-        count, every = [other for other in CASES if other.rpartition("_")[0] == kind].index(name), 3
-    vendor = list((PTX, AMDGPU)[(number + count // every) % 2])
-    return [*spirv] if count % every else [*spirv, vendor[number // 2 % len(vendor)]]
+        count = [other for other in CASES if other.rpartition("_")[0] == kind].index(name)
+    turns = [(profile,) for profile in SPIRV]
+    if CASES[name].needs:
+        turns = [("vulkan-bare", "wgpu"), ("vulkan", "wgpu-bare")]
+    vendor = list((PTX, AMDGPU)[(number + count // 6) % 2])
+    return [*turns[number % len(turns)], *([] if count % 6 else [vendor[number // 2 % len(vendor)]])]
 
 
 @pytest.mark.parametrize("name,profiles", [pytest.param(name, profiles_of(name), id=name) for name in CASES])

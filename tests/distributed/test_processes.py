@@ -85,3 +85,11 @@ def test_failures_under_mpi(tmp_path, mode):
     wanted = "exited on signal 9" if mode == "kill" else "process 0 of 2 failed in a halo exchange: another process ended, or did not take"
     assert status != 0 and wanted in printed, printed
     assert json.loads((tmp_path / "state.json").read_text())["values"] == {"step": 4}
+
+
+@pytest.mark.long
+def test_the_measurement_of_scaling():
+    command = [sys.executable, "-m", "benchmarks.many_processes", "--arch", "cpu", "--processes", "1", "2", "--cells", "64"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| weak", "| strong"))]
+    assert done.returncode == 0 and len(rows) == 8 and all("| 2 |" in row for row in rows[1::2]), done.stdout + done.stderr

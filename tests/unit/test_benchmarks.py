@@ -9,7 +9,7 @@ import pytest
 from needs import package
 
 import spirograd as sg
-from benchmarks import goals, history
+from benchmarks import goals, halo_model, history, many_processes
 from benchmarks.gpu import reference
 from benchmarks.gpu.columns import Way, _difference
 from benchmarks.gpu.rows import BY_NAME, ROWS, program_name
@@ -147,3 +147,29 @@ def test_goals_and_limits():
     assert goals.Goal(times=2).met(1.0, 2.5) and not goals.Goal(times=2).met(1.0, 1.5)
     assert goals.Goal(times=2).met(1.0, None) is None
     assert goals.Goal(seconds=1e-6).met(0.5e-6, None) and goals.Goal(seconds=5e-6).text() == "5 us"
+
+
+def test_the_table_of_many_processes():
+    """Twice the processes, of which each takes as long (weak), or half of the time and a quarter more for messages (strong)."""
+
+    def times(seconds: float, share: float) -> dict[str, dict[str, float]]:
+        return {
+            "all": {"forward": seconds, "gradient": 3 * seconds},
+            "without": {"forward": seconds * (1 - share), "gradient": 3 * seconds * (1 - share)},
+        }
+
+    found = many_processes.table(
+        {2: {"weak": times(0.002, 0.1), "strong": times(0.00125, 0.2)}, 1: {"weak": times(0.002, 0.0), "strong": times(0.002, 0.0)}}
+    )
+    assert "| weak | forward | 2 | 2 | 1.00 | 10% |" in found and "| weak | gradient | 1 | 6 | 1.00 | 0% |" in found
+    assert "| strong | forward | 2 | 1.25 | 0.80 | 20% |" in found and "| strong | gradient | 2 | 3.75 | 0.80 | 20% |" in found
+
+
+def test_the_model_of_halos():
+    """Large blocks hide messages and launches; small ones take as long as these."""
+    slow, fast = halo_model.Link(1e-3, 1e9), halo_model.Link(1e-6, 1e11)
+    large, small = halo_model.Block(8192, 2e-3, 1e-5, 3e-4), halo_model.Block(64, 1e-6, 1e-6, 3e-4)
+    assert halo_model.predicted(large, fast) == pytest.approx(2e-3 + 1e-5)
+    assert halo_model.predicted(small, fast) == 3e-4
+    assert halo_model.predicted(small, slow) == pytest.approx(1e-3 + 1024e-9 + 1e-6 * 4 / 64 + 1e-6)
+    assert halo_model.table([large], fast)[2].startswith("| 8192 x 8192 | 2 | 403 | 0.01 | 131.1 | 0.3 | 2.01 | 1.00 |")

@@ -118,20 +118,23 @@ def test_cases(arch, k): pass
 def test_one(arch): pass
 
 def test_two(arch): pass
+
+@pytest.mark.parametrize('k', range(8))
+def test_many(arch, k): pass
 """
-ALL = "012 one two"
+ALL = "012 one two 01234567"
 
 
 @pytest.mark.parametrize(
     ("missing", "options", "wanted"),
     [
-        ("None", (), {"interpreter": "01", "cpu": ALL, "vulkan": "12 two", "wgpu": "0 one"}),
-        ("None", ("--long",), {"interpreter": "2 one two", "cpu": "", "vulkan": "0 one", "wgpu": "12 two"}),
+        ("None", (), {"interpreter": "01 7", "cpu": "012 one two 0167", "vulkan": "12 two 34", "wgpu": "0 one 25"}),
+        ("None", ("--long",), {"interpreter": "2 one two 0123456", "cpu": "2345", "vulkan": "0 one 012567", "wgpu": "12 two 013467"}),
         ("'no package'", (), dict.fromkeys(["interpreter", "cpu", "vulkan", "wgpu"], ALL)),
     ],
     ids=["by day", "at night", "without wgpu"],
 )
-def test_cases_alternate_between_vulkan_and_wgpu(pytester, missing, options, wanted, monkeypatch):
+def test_cases_take_turns(pytester, missing, options, wanted, monkeypatch):
     checks = f"\nneeds.CHECKS |= {{'vulkan': lambda: None, 'wgpu': lambda: {missing}}}\nneeds.ARCHS = {tuple(wanted)}\n"
     monkeypatch.setenv("PYTHONPATH", PATHS)
     pytester.makeconftest(CONFTEST.read_text() + checks)
@@ -139,7 +142,7 @@ def test_cases_alternate_between_vulkan_and_wgpu(pytester, missing, options, wan
     said = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--collect-only", *options).stdout.str()
 
     def found(arch: str) -> str:
-        cases = "".join(re.findall(rf"test_cases\[{arch}-(\d)\]", said))
-        return " ".join(filter(None, [cases, *re.findall(rf"test_(one|two)\[{arch}\]", said)]))
+        few, many = ("".join(re.findall(rf"test_{name}\[{arch}-(\d)\]", said)) for name in ("cases", "many"))
+        return " ".join(filter(None, [few, *re.findall(rf"test_(one|two)\[{arch}\]", said), many]))
 
     assert {arch: found(arch) for arch in wanted} == wanted
