@@ -57,6 +57,7 @@ from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
+from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
@@ -109,6 +110,7 @@ def compile_kernel(
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(forward_memory, kernel, "kernel")
+        kernel = run.apply(carry_elements, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
         kernel = run.apply(reassociate, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")

@@ -9,7 +9,6 @@ from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.prepare.induction import induction
 from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, from_saved, saved_type, to_saved, trip_count
-from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
@@ -17,6 +16,7 @@ from spirograd.base.sizes.size_nodes import Add, Max, Mul, Size, Sub
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, Op, Region, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.threaded import LOOPS, Cell, Threaded
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
 

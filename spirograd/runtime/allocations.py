@@ -14,7 +14,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import READBACK_LIMIT, Buffer, Device, Readback, SharesMemory
+from spirograd.runtime.device import READBACK_LIMIT, Buffer, Device, LendsMemory, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
@@ -74,6 +74,12 @@ class Allocation:
             if self.keep is None:
                 _handed_out.add(self)
 
+    def lend(self, borrower: Any) -> None:
+        """Keep the memory, as the host addresses it, as long as ``borrower`` lives, which can be longer than the device: see
+        `LendsMemory`."""
+        if isinstance(self.device, LendsMemory):
+            self.device.lend(self.buffer, borrower)
+
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out`` (contiguous, writable)."""
         count = self._check(offset, out.nbytes, "read")
@@ -101,9 +107,10 @@ class Allocation:
         self.device.synchronize()
         return form.unpack_from(view, offset)
 
-    def reads_async(self, nbytes: int) -> bool:
-        """Whether `read_async` takes so many bytes."""
-        return nbytes % 4 == 0 and 0 < nbytes <= READBACK_LIMIT
+    @property
+    def readback_limit(self) -> int:
+        """Bytes of one `read_async` at most."""
+        return READBACK_LIMIT
 
     def read_async(self, offset: int, nbytes: int) -> Readback:
         """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""

@@ -10,8 +10,8 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.records import dataclass
 
-# Bytes of one `Device.read_async`, which is for a few numbers that the host needs later, not for data.
-READBACK_LIMIT = 1 << 16
+# Bytes of one `Device.read_async`. Staging memory for that is kept, so whoever reads more asks for pieces, not for all of them at once.
+READBACK_LIMIT = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -314,6 +314,15 @@ class TimesTasks(Protocol):
 
     def task_timer(self) -> TaskTimer:
         """A timer for the launches from now on. Raises SpirogradUnsupportedError where the driver has no clock for it."""
+
+
+@runtime_checkable
+class LendsMemory(Protocol):
+    """A device whose driver would take memory back when the device is closed, while the host still reads it."""
+
+    def lend(self, buffer: Buffer, borrower: Any) -> None:
+        """Keep what `host_view` gives of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. On closing the device
+        sets the attribute ``kept`` of ``borrower``."""
 
 
 @runtime_checkable

@@ -17,11 +17,11 @@ from spirograd.autodiff.prepare.element_aliases import (
     owned,
     same_memory,
 )
-from spirograd.autodiff.threaded import LOOPS, Cell, Threaded
 from spirograd.base.dtypes import u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.threaded import LOOPS, Cell, Threaded
 from spirograd.transforms.pass_context import PassContext
 
 # Atomics whose derivative depends on what is in memory.

@@ -287,6 +287,34 @@ def test_readbacks(gpu, standin, compiled):
             gpu.read_async(a.buffer, offset, nbytes)
 
 
+def test_large_readbacks_go_on_beside_later_work(gpu, standin, compiled):
+    memory = Memory(gpu)
+    a, b = memory.allocate(1 << 20), memory.allocate(64)
+    data = np.random.default_rng(2).integers(0, 256, 1 << 20, dtype=np.uint8)
+    a.write(0, memoryview(data))
+    plan = Launcher(gpu, memory).prepare(compiled("count"))
+    assert a.read_async(0, 1 << 20).wait() == data.tobytes()
+    standin.hold(stream=gpu._transfers._beside)
+    readback = a.read_async(0, 1 << 20)
+    for _ in range(2):
+        plan.launch([None, 1, 1], [None] * 3, {0: b})
+    assert struct.unpack("<I", b.read_async(0, 4).wait()) == (2,) and readback.take() is None
+    standin.hold(False, stream=gpu._transfers._beside)
+    assert readback.wait() == data.tobytes()
+    for _ in range(3):  # memory is freed after what still reads it
+        a.write(0, memoryview(data))
+        readback = a.read_async(0, 1 << 20)
+        standin.hold()
+        del a
+        gpu._collect()
+        a = memory.allocate(1 << 20)
+        a.fill(0, 1 << 20, 1)
+        standin.hold(False)
+        assert readback.wait() == data.tobytes()
+        del readback  # its cell serves the next one
+    assert read(b)[0] == 2
+
+
 def test_waits_are_counted(gpu):
     memory = Memory(gpu)
     a = memory.allocate(64)

@@ -132,7 +132,7 @@ class GpuDevice(StreamedDevice):
                 self._sides = SideStreams(self._stream, self._between)
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
-                self._transfers: Transfers = Transfers(self._stream, self._cells)
+                self._transfers: Transfers = Transfers(self._stream, self._cells, self._sides)
         except BaseException:
             self._destroy()
             raise

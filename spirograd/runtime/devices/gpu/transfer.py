@@ -19,6 +19,7 @@ import numpy as np
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.allocator import Memory, pinned
 from spirograd.runtime.devices.gpu.readback import CellReadback
+from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cells
 
@@ -27,6 +28,8 @@ CHUNKS = 16
 # Up to this size several transfers share a chunk, and the calling thread copies them itself. Larger ones go in pieces of this size or more.
 SMALL_BYTES = 1 << 20
 _MOST_WORKERS = 8
+# Readbacks above this size go on beside kernels, on a stream of their own.
+_BESIDE_BYTES = 1 << 16
 _ALIGNMENT = 64
 # Chunks that workers fill; and those that the device fills while workers empty the others.
 _FILLING = CHUNKS - 4
@@ -49,8 +52,10 @@ class Chunk:
 class Transfers:
     """Bytes between host and device in the order of ``stream``; asynchronous readbacks land in ``cells``. The device's lock guards it."""
 
-    def __init__(self, stream: Stream, cells: Cells) -> None:
+    def __init__(self, stream: Stream, cells: Cells, sides: SideStreams) -> None:
         self._stream = stream
+        self._sides = sides
+        self._beside: int | None = None  # the stream of large readbacks
         self._driver = stream.driver
         self._cells = cells
         self._chunks: list[Chunk] = []  # all there are
@@ -125,9 +130,23 @@ class Transfers:
 
     def read_async(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
-        self._to_host(readback.address, memory.address + offset, nbytes)
-        readback.record()
+        large = nbytes > _BESIDE_BYTES  # their cells are larger, too: no other stream writes to these
+        if large:
+            self._begin_beside()
+        try:
+            self._to_host(readback.address, memory.address + offset, nbytes)
+            readback.record()
+        finally:
+            if large:
+                self._sides.end()
         return readback
+
+    def _begin_beside(self) -> None:
+        """Give the work from now on to a stream that comes after the work so far, and that later work does not wait for."""
+        if self._beside is None:
+            self._beside = self._sides.take()
+        self._sides.order(None, self._beside)
+        self._sides.begin(self._beside)
 
     def fill(self, memory: Memory, offset: int, nbytes: int, word: int) -> None:
         self._driver.call("fill memory", self._driver.fill, memory.address + offset, word, nbytes // 4, self._stream.handle)
