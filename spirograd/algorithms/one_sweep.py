@@ -307,7 +307,8 @@ def places_in_one_sweep(keys: Array, out: Array, n: int) -> None:
 
 
 def _passes(keys: Array) -> int:
-    return -(-keys.dtype.bits // _BITS)
+    bits: int = keys.dtype.bits
+    return -(-bits // _BITS)
 
 
 def _sort_between(
