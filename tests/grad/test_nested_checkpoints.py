@@ -297,15 +297,15 @@ def test_hessian_vector_products(arch: str) -> None:
 
         @sg.kernel
         def squared(n: sg.i32):
-            for i in x:  # noqa: B023
-                v = x[i]  # noqa: B023
+            for i in x:
+                v = x[i]
                 for t in range(n):
                     v += 0.01 * sg.sin(1.5 * v + t)
-                loss[None] += v * v  # noqa: B023
+                loss[None] += v * v
 
         def program() -> None:
-            loss[None] = 0.0  # noqa: B023
-            squared(n)  # noqa: B023
+            loss[None] = 0.0
+            squared(n)
 
         x.from_numpy(np.linspace(0.2, 0.9, N, dtype=np.float32))
         found.append(sg.ad.hvp(program, loss, x, v))
