@@ -200,7 +200,7 @@ class LoadedGradient(_Loaded):
         try:
             self.plan.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
         except TapesTooLarge as error:
-            hint = "  hint: gradients in modules have no nested checkpoints: raise `ad_memory_GB`, or call `kernel.grad` outside of a module"
+            hint = "  hint: gradients in modules have no nested checkpoints: raise `ad_memory_GB`, or use `kernel.grad` of the program"
             raise TapesTooLarge(f"{error.message}\n{hint}", error.tape, error.share) from None
         self._finish(packer)
 
