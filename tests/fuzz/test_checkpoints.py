@@ -23,7 +23,7 @@ from . import run
 from .gradient_programs import MEMORY, N, write
 from .gradients import SIZE, Loaded
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "2"))
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "1"))
 AT_NIGHT = 40
 KERNELS = 2
 Step = Callable[[], object]
