@@ -258,7 +258,7 @@ def _by_python(launch):
 
 
 def test_gradients_whose_tapes_the_device_places(session, monkeypatch):
-    """Bounds lie in a field. Compiled code launches as long as nothing that they depend on was written, and the tapes lie where they did."""
+    """Bounds lie in a field. Compiled code launches while nothing that they depend on was written, and tapes lie where they did."""
     monkeypatch.setattr(native_calls, "_PATIENCE", 1)
     monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
     x, y = (sg.field(sg.f32, 300, needs_grad=True) for _ in range(2))
