@@ -40,17 +40,13 @@ class Builder:
 
     def __init__(self) -> None:
         self._stack: list[tuple[tuple[Op, ...], list[Op]]] = []
+        self.ops: list[Op] = []  # the operations of the region being built
         self.loc: Loc | None = None
         self.primal: Op | None = None
 
     def at(self, op: Op) -> None:
         """What is emitted from now on stands for ``op``."""
         self.loc, self.primal = op.loc, op.primal
-
-    @property
-    def ops(self) -> list[Op]:
-        """The operations of the region being built."""
-        return self._stack[-1][1]
 
     @property
     def depth(self) -> int:
@@ -62,18 +58,19 @@ class Builder:
         if types:
             named = (*[None] * (len(types) - len(names)), *names)
             params = tuple([Op(ops.param, t, attr=name, loc=self.loc) for t, name in zip(types, named)])
-        self._stack.append((params, []))
+        self.ops = []
+        self._stack.append((params, self.ops))
         return params
 
     def end(self, results: Sequence[Op] = ()) -> Region:
         """Close the innermost region with its results."""
-        params, body = self._stack.pop()
+        params, body = self.suspend()
         body.append(Op(ops.yield_, VOID, tuple(results), loc=self.loc))
         return Region(params, tuple(body))
 
     def block(self) -> list[Op]:
         """What the innermost region holds so far: tells regions that are open apart."""
-        return self._stack[-1][1]
+        return self.ops
 
     def is_open(self, block: list[Op]) -> bool:
         """Whether the region of a `block` is the innermost one, or around it, so that its values are visible."""
@@ -81,14 +78,17 @@ class Builder:
 
     def suspend(self) -> tuple[tuple[Op, ...], list[Op]]:
         """Take the innermost region off the stack unfinished; `resume` puts it back."""
-        return self._stack.pop()
+        region = self._stack.pop()
+        self.ops = self._stack[-1][1] if self._stack else []
+        return region
 
     def resume(self, region: tuple[tuple[Op, ...], list[Op]]) -> None:
         """Go on with a region that was suspended."""
         self._stack.append(region)
+        self.ops = region[1]
 
     def append(self, op: Op) -> Op:
-        self._stack[-1][1].append(op)
+        self.ops.append(op)
         return op
 
     def emit(self, code: OpCode, *args: Op, attr: Any = None, type: Type | None = None, regions: tuple[Region, ...] = ()) -> Op:

@@ -41,10 +41,10 @@ class Rewriter:
         return self.env.get(old, old)
 
     def args(self, op: Op) -> tuple[Op, ...]:
-        env = self.env
-        if env.keys().isdisjoint(op.args):
-            return op.args
-        return tuple([env.get(a, a) for a in op.args])
+        env, args = self.env, op.args
+        if env.keys().isdisjoint(args):
+            return args
+        return tuple([env.get(a, a) for a in args])
 
     def visit(self, op: Op) -> None:
         handler = self.handlers.get(op.code)
@@ -90,10 +90,19 @@ class Rewriter:
             for op in body:
                 self.visit(op)
             return
-        handlers, env, done = self.handlers, self.env, self.b.ops
+        handler_of, is_unchanged, b = self.handlers.get, self.env.keys().isdisjoint, self.b
+        done = b.ops
         for op in body:
-            if op.code in handlers or op.regions or not env.keys().isdisjoint(op.args):
-                self.visit(op)
+            handler = handler_of(op.code)
+            if handler is not None:
+                b.loc, b.primal = op.loc, op.primal
+                new = handler(op)
+                if new is not None and new is not op:
+                    self.env[op] = new
+            elif op.regions or not is_unchanged(op.args):
+                new = self.copy(op)
+                if new is not op:
+                    self.env[op] = new
             else:
                 done.append(op)
 

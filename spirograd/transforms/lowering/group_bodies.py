@@ -99,7 +99,7 @@ class MaskedBody(GroupBody):
         self.env.update(zip(out, b.if_(self.active, then, orelse)))
 
     def meet(self, op: Op) -> None:
-        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot):
+        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot, ops.subgroup_matrix_fma):
             self.visit(op)
         elif op.code is ops.subgroup_read:
             self._read(op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spirograd.analysis.effects import may_alias
@@ -27,8 +27,10 @@ def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
 def _key(op: Op, args: tuple[Op, ...]) -> tuple[Any, ...]:
     code = op.code
     if code is ops.const:
-        # repr tells -0.0 from 0.0 and lets NaN equal itself.
-        return (code, op.type, repr(op.attr))
+        value = op.attr
+        if not value or value != value:
+            value = repr(value)  # which tells -0.0 from 0.0 and lets NaN equal itself
+        return (code, op.type, value)
     if code.commutative and len(args) == 2 and id(args[0]) > id(args[1]):
         args = (args[1], args[0])
     return (code, op.type, op.attr, args)
@@ -48,11 +50,29 @@ class _Cse(Rewriter):
         self.depth_ids: list[int] = []
         self.next_region = 0
 
+    def visit_all(self, body: Sequence[Op]) -> None:
+        """Most operations are pure: these are merged here, without a call for each."""
+        known, added, done, env = self.known, self.added[-1], self.b.ops, self.env
+        is_unchanged = env.keys().isdisjoint
+        for op in body:
+            if op.code.effect != "pure":
+                self.visit(op)
+                continue
+            args = op.args if is_unchanged(op.args) else self.args(op)
+            key = _key(op, args)
+            new = known.get(key)
+            if new is None:
+                new = op if args is op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal)
+                known[key] = new
+                added.append(key)
+                done.append(new)
+            if new is not op:
+                env[op] = new
+
     def visit(self, op: Op) -> None:
+        """An operation that is not pure."""
         effect = op.code.effect
-        if effect == "pure":
-            self._pure(op)
-        elif effect == "read":
+        if effect == "read":
             self._load(op)
         else:
             if op.code is ops.for_ or op.code is ops.while_:
@@ -77,19 +97,6 @@ class _Cse(Rewriter):
             del self.known[key]
         self.depth_ids.pop()
         return new
-
-    def _pure(self, op: Op) -> None:
-        args = self.args(op)
-        key = _key(op, args)
-        found = self.known.get(key)
-        if found is not None:
-            self.env[op] = found
-            return
-        new = self.b.append(op if args is op.args else Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
-        self.known[key] = new
-        self.added[-1].append(key)
-        if new is not op:
-            self.env[op] = new
 
     # --- memory ------------------------------------------------------------------------------------------------------------
 

@@ -45,13 +45,14 @@ class _Liveness:
         self.work: list[Op] = []
         self.total = 0
         self.results = 0
+        self.params = 0  # of those that are needed
 
     @property
     def complete(self) -> bool:
         """Whether everything is needed."""
         if sum(map(len, self.kept.values())) != self.results:
             return False
-        return sum([op.code is not ops.param for op in self.live]) == self.total
+        return len(self.live) - self.params == self.total
 
     def region(self, region: Region, owner: Op | None) -> None:
         """Find the parts of ``region`` and mark its effects."""
@@ -100,6 +101,7 @@ class _Liveness:
             elif code is ops.result:
                 self.need_result(op.args[0], op.attr)
             elif code is ops.param:
+                self.params += 1
                 if op in self.place:
                     self.need_result(*self.place[op])
             elif code is ops.if_:
@@ -144,11 +146,12 @@ class _Remove(Rewriter):
             super().visit(op)
 
     def visit_all(self, body: Sequence[Op]) -> None:
-        live, handlers, env, done = self.live, self.handlers, self.env, self.b.ops
+        live, handlers, done = self.live, self.handlers, self.b.ops
+        is_unchanged = self.env.keys().isdisjoint
         for op in body:
             if op not in live:
                 continue
-            if op.code in handlers or op.regions or not env.keys().isdisjoint(op.args):
+            if op.code in handlers or op.regions or not is_unchanged(op.args):
                 super().visit(op)
             else:
                 done.append(op)
