@@ -469,8 +469,8 @@ class LaneEmitter(TaskEmitter):
                 wanted = self.value(f"icmp slt <{_PART} x i32> {spread}, zeroinitializer")
                 at = self.value(f"getelementptr {type_name(t)}, {pointer}, i64 {start}")
                 vectors.append(self.value(f"call {part} {callee}(ptr {at}, i32 {t.size}, <{_PART} x i1> {wanted}, {part} zeroinitializer)"))
-            for a, b, order in _PUT_TOGETHER[count]:
-                picked = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in order)
+            for a, b, places in _PUT_TOGETHER[count]:
+                picked = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in places)
                 vectors.append(self.value(f"shufflevector {part} {vectors[a]}, {part} {vectors[b]}, <{_PART} x i32> <{picked}>"))
             parts.append(vectors[-1])
         order = ", ".join(f"i32 {k}" for k in range(self.lanes))
