@@ -139,7 +139,7 @@ class _Pipeline:
 
     def __init__(self, caps: Capabilities, options: CompileOptions, source: Kernel) -> None:
         if caps.target_name not in TARGETS:
-            raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
+            raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", source.loc)
         self.ctx = PassContext(caps, options)
         self.source = source
         self.stages: dict[str, Any] = {}
