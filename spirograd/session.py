@@ -86,6 +86,7 @@ class Session:
             subgroup_size=self.device.caps.group_lanes,
             reads_subgroups=self.device.caps.subgroup_read,
             has_ballots=self.device.caps.subgroup_ballot,
+            matrix_shapes=self.device.caps.matrix_shapes,
             detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(

@@ -7,6 +7,8 @@ runs once and records nothing else; where checkpoints lie, `binomial` says.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NoReturn
@@ -72,8 +74,9 @@ class Checkpoints:
         if isinstance(step, WriteStep):
             self._host_nbytes += step.kept_nbytes()
         self._count_step(step, self._kept[-1].log.growth(written))
-        while self._over(self._kept[-1].log.growth(written)):
-            self._give_up_one(self._kept[-1].log.growth(written))
+        while self._over(grown := self._kept[-1].log.growth(written)):
+            if not self._use_more_levels(grown):
+                self._give_up_one(grown)
         self._log(self._kept[-1], written)
         self._note_peak()
         self._ease()
@@ -115,10 +118,27 @@ class Checkpoints:
 
     def _over(self, grown: int) -> bool:
         too_many = self._count is not None and len(self._kept) > self._count
-        return too_many or (self._nbytes is not None and self._needed() + grown > self._nbytes)
+        return too_many or self._needed() + grown > self._capacity
+
+    @property
+    def _capacity(self) -> float:
+        """Bytes that copies may take on all levels that are used."""
+        return (math.inf if self._nbytes is None else self._nbytes) if self._levels is None else self._levels.total
+
+    def _use_more_levels(self, grown: int) -> bool:
+        """Whether there is more memory from now on, because that is worth its time, or nothing goes without it."""
+        if self._levels is None or self._needed() + grown <= self._capacity:
+            return False
+        if len(self._kept) == 1:
+            return self._levels.costs.need()
+        return self._levels.more(len(self.steps), self._fixed(), self._log_nbytes / (len(self._kept) - 1), self._copies())
+
+    def _fixed(self) -> int:
+        """Bytes that all takes besides checkpoints."""
+        return self._end_nbytes + self._host_nbytes + self._recorded_nbytes + self._waste()
 
     def _needed(self) -> int:
-        return self._log_nbytes + self._end_nbytes + self._host_nbytes + self._recorded_nbytes + self._waste()
+        return self._log_nbytes + self._fixed()
 
     def _waste(self) -> int:
         return 0 if self._levels is None else self._levels.waste(self._largest)
@@ -129,7 +149,9 @@ class Checkpoints:
 
     def _ease(self) -> None:
         if self._levels is not None:
+            begin = time.perf_counter()
             self._levels.ease(self._copies())
+            self._levels.costs.aside(begin)
 
     def _make_room(self, nbytes: int, purpose: Purpose) -> None:
         """The device is to have ``nbytes`` left: move copies to other levels, or give up checkpoints of the reverse. Raises
@@ -233,8 +255,7 @@ class Checkpoints:
         """Of the checkpoints that the reverse makes."""
         if self._nbytes is None:
             return Limits(self._count)
-        free = self._nbytes - self._end_nbytes - self._host_nbytes - self._recorded_nbytes - self._waste()
-        return Limits(self._count, free, self._end_nbytes, self._step_nbytes)
+        return Limits(self._count, self._capacity - self._fixed(), self._end_nbytes, self._step_nbytes)
 
     def _do(self, kind: str, begin: int, end: int) -> None:
         last = self._kept[-1]

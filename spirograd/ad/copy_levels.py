@@ -2,13 +2,15 @@
 
 Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
 device, older ones on the host, the oldest in files; copies move before newer ones are made. They go to the host asynchronously: the
-program waits for one only where the device has no room left for the next copy. A thread writes the files.
+program waits for one only where the device has no room left for the next copy. A thread writes the files. `level_costs` says which levels
+are used.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
+from spirograd.ad.level_costs import LevelCosts
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
@@ -29,6 +32,8 @@ _EARLY = 1 / 8
 _WAITING = 2
 # Pieces of copies (see `Allocation.readback_limit`) that may be under way to the host.
 _PIECES = 64
+# Copies of each size whose memory on the host is kept for the next ones.
+_KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,26 @@ class LevelLimits:
         return self.memory + self.host + self.disk
 
 
-class Window:
-    """How many pieces of copies may be under way at a time: each takes staging memory, which devices keep. ``left``: how many more."""
+class Landing:
+    """Where copies of a tape arrive. ``left``: how many more pieces of them may be under way: each takes staging memory, which is kept.
+
+    Memory that was given back serves the next copy of the same size: the system takes longer to map new memory than to copy into it."""
 
     def __init__(self) -> None:
         self.left = _PIECES
+        self._free: dict[int, list[bytearray]] = {}
+
+    def take(self, nbytes: int) -> bytearray:
+        """So many bytes, with any contents."""
+        free = self._free.get(nbytes)
+        return free.pop() if free else bytearray(nbytes)
+
+    def give(self, data: bytearray | None) -> None:
+        """Give bytes back. Few are kept: the memory of the host has a limit, too."""
+        if data is not None:
+            free = self._free.setdefault(len(data), [])
+            if len(free) < _KEPT:
+                free.append(data)
 
 
 class Elsewhere:
@@ -59,15 +79,15 @@ class Elsewhere:
     that are here, and asks for more.
     """
 
-    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], window: Window) -> None:
-        """``release``: gets the allocation when the bytes are here. ``window``: of all copies of a tape."""
+    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], landing: Landing) -> None:
+        """``release``: gets the allocation when the bytes are here. ``landing``: of all copies of a tape."""
         self._allocation = allocation
         self._release = release
-        self._window = window
+        self._landing = landing
         self._nbytes = nbytes
         self._pieces: deque[Any] = deque()  # readbacks that are under way
         self._asked = self._taken = 0  # bytes of the pieces so far
-        self._data: bytearray | None = bytearray(nbytes)
+        self._data: bytearray | None = landing.take(nbytes)
         self._file: _File | None = None
         if nbytes % 4 or getattr(allocation.device, "on_host", False):  # which readbacks cannot read, or only copy twice
             allocation.read_into(0, memoryview(self._data))
@@ -91,12 +111,12 @@ class Elsewhere:
             self._take(self._pieces[0].wait())
 
     def _ask(self, least: int = 0) -> None:
-        """Ask for pieces: as many as the window has room for, but let ``least`` be under way."""
-        while self._asked < self._nbytes and (self._window.left > 0 or len(self._pieces) < least):
+        """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
+        while self._asked < self._nbytes and (self._landing.left > 0 or len(self._pieces) < least):
             size = min(self._allocation.readback_limit, self._nbytes - self._asked)
             self._pieces.append(self._allocation.read_async(self._asked, size))
             self._asked += size
-            self._window.left -= 1
+            self._landing.left -= 1
 
     def _take(self, data: bytes) -> None:
         """The next piece is here."""
@@ -104,7 +124,7 @@ class Elsewhere:
         self._data[self._taken : self._taken + len(data)] = data
         self._taken += len(data)
         self._pieces.popleft()
-        self._window.left += 1
+        self._landing.left += 1
         if self._taken == self._nbytes:
             self._give()
         else:
@@ -117,9 +137,11 @@ class Elsewhere:
 
     def free(self) -> None:
         """The bytes are not needed any more."""
-        self._window.left += len(self._pieces)
+        self._landing.left += len(self._pieces)
         self._pieces.clear()
         self._give()
+        if self._file is None:
+            self._landing.give(self._data)
         self._data = self._file = None
 
     def to_disk(self, files: Files) -> None:
@@ -218,14 +240,35 @@ class CopyLevels:
 
     def __init__(self, limits: LevelLimits, memory: CopyMemory) -> None:
         self.limits = limits
+        self.sizes = (limits.memory, limits.host, limits.disk)
         self.memory = memory
+        self.costs = LevelCosts()
         self.used = (_Used(), _Used(), _Used())
-        self._window = Window()
+        self._landing = Landing()
         self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
         """The bytes that may stay free on all levels when the next copy, of ``largest`` bytes at most, goes nowhere."""
-        return largest * sum(limit > 0 for limit in (self.limits.host, self.limits.disk))
+        return largest * sum(size > 0 for size in self.sizes[1 : self.costs.used])
+
+    @property
+    def total(self) -> float:
+        """Bytes of the levels that are used."""
+        return sum(self.sizes[: self.costs.used])
+
+    def more(self, steps: int, fixed: int, each: float, copies: Sequence[Any]) -> bool:
+        """Use more levels if that is worth its time; whether that is so. Arguments as of `LevelCosts.look`."""
+        sample = next((saved for saved in reversed(copies) if not saved.leaving), None)
+        return sample is not None and self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample))
+
+    def _price(self, level: int, sample: Any) -> float:
+        """Seconds for each byte that goes to a level and back, measured by a copy."""
+        begin = time.perf_counter()
+        data = sample.probe()
+        if level == _DISK:
+            assert self.files is not None
+            self.files.write(data).read()
+        return (time.perf_counter() - begin) / max(len(data), 1)
 
     def make_room(self, copies: Sequence[Any], nbytes: int) -> bool:
         """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
@@ -241,7 +284,7 @@ class CopyLevels:
 
     def ease(self, copies: Sequence[Any]) -> None:
         """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `make_room` need not wait."""
-        if not copies:
+        if not copies or self.costs.used == 1:
             return
         aim = self.limits.memory - max(_EARLY * self.limits.memory, 2 * copies[-1].nbytes)
         staying = self.memory.used
@@ -287,7 +330,7 @@ class CopyLevels:
             on_disk += one.nbytes
             if on_disk > self.limits.disk:
                 return False
-        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._window))
+        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._landing))
         self._count(_HOST, saved)
         return True
 
@@ -297,9 +340,14 @@ class CopyLevels:
 
     def reports(self) -> tuple[LevelReport, ...]:
         """What each level has, and took."""
-        limits = (self.limits.memory, self.limits.host, self.limits.disk)
         self.used[_DEVICE].peak = self.memory.peak
-        return tuple([LevelReport(n, int(x), u.peak, u.copies, u.nbytes) for n, x, u in zip(NAMES, limits, self.used) if x])
+        return tuple(
+            [
+                LevelReport(NAMES[k], int(size), u.peak, u.copies, u.nbytes, self.costs.found.get(k), k < self.costs.used or u.copies > 0)
+                for k, (size, u) in enumerate(zip(self.sizes, self.used))
+                if size
+            ]
+        )
 
     def close(self) -> None:
         """Delete the files."""

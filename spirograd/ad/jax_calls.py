@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -48,21 +49,33 @@ class Call:
 # What a call does, and with respect to which arguments: (kind, Call, names of the arguments, names of the directions).
 Work = tuple[str, Call, tuple[str, ...], tuple[str, ...]]
 _numbers: dict[Work, int] = {}
-_works: list[Work] = []
+_works: dict[int, Work] = {}
 _lock = threading.Lock()
 
 
 def number_of(work: Work) -> int:
-    """The number by which XLA calls ``work``. It is kept for ever: compiled programs of JAX have it."""
+    """The number by which XLA calls ``work``. It is kept for ever: compiled programs of JAX have it.
+
+    It depends on what the kernel computes, so that a program which JAX has serialized, and another process loads, finds the same kernel
+    there or none; and so that programs are found again in JAX's cache on disk.
+    """
+    kind, call, wanted, along = work
     with _lock:
         if work not in _numbers:
-            _numbers[work] = len(_works)
-            _works.append(work)
+            text = repr((kind, call.function.digest(call), call.fixed, call.names, call.shapes, call.dtypes, wanted, along))
+            number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+            while number in _works and not call.function.replaces(_works[number][1].function):
+                number += 1
+            _numbers[work] = number
+            _works.setdefault(number, work)
         return _numbers[work]
 
 
 def run(number: int, given: list[Any], results: list[Any]) -> None:
     """Do the work with this number. Called by XLA, on any thread."""
+    if number not in _works:
+        problem = "a compiled program of JAX calls a kernel that this process has not called: another process compiled it"
+        raise SpirogradRuntimeError(f"{problem}. Call the function of the kernel with the same types here before, or compile it here")
     kind, call, wanted, along = _works[number]
     if context.recorder() is not None:
         problem = f"`{call.function.label}` has its gradient from JAX, and ran while a tape or `FwdMode` was open"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from spirograd.ad.jax_calls import Call
 from spirograd.ad.jax_primitives import primitives
 from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.base.python_limits import deep_recursion
+from spirograd.ir.text import to_text
 from spirograd.lang import context
 from spirograd.lang.data.foreign_buffers import HostBuffer
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -37,6 +40,9 @@ def jax_function(
 
     Numbers of Python are part of the compiled program, as static arguments are; arrays without axes are passed anew in each call, which
     waits for them on CUDA. Neither has a gradient: declare an array of one element for that.
+
+    `jax.export` raises SpirogradUnsupportedError: kernels are no part of what it writes. An executable that JAX has serialized runs in a
+    process that has called the function with the same types before, and raises an error in others.
 
     Raises SpirogradTypeError if ``kernel`` is no kernel, has no such parameter, or one that JAX has no type for. A call raises
     SpirogradRuntimeTypeError for arguments that do not fit, and SpirogradRuntimeError if the kernel writes to other arrays, uses fields or
@@ -72,6 +78,7 @@ class JaxFunction:
         self.results = self.outputs or ("the result",)
         self._numbers: dict[str, Any] = {}  # by their texts
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._digests: dict[Call, str] = {}
 
     # --- calls -----------------------------------------------------------------------------------------------------------
 
@@ -89,7 +96,10 @@ class JaxFunction:
                 passed[name] = operand
         shapes, dtypes = self._types({**given, **passed})
         call = Call(self, tuple(fixed.items()), tuple(passed), shapes, dtypes)
-        self.check(self._stand_ins(call, passed))
+        specialization = self.check(self._stand_ins(call, passed))[1]
+        if call not in self._digests:
+            with deep_recursion():
+                self._digests[call] = hashlib.sha256(to_text(specialization.kernel).encode()).hexdigest()
         found = primitives().launch.bind(*passed.values(), call=call, wanted=(), along=())
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -139,6 +149,14 @@ class JaxFunction:
         text = repr(number)
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text
+
+    def digest(self, call: Call) -> str:
+        """What the kernel computes in a call, as a hash of its IR; empty before the call."""
+        return self._digests.get(call, "")
+
+    def replaces(self, other: JaxFunction) -> bool:
+        """Whether this is the same function as ``other``, now and later: objects that a kernel belongs to, or gets, may change."""
+        return self.kernel is other.kernel and self.outputs == other.outputs and not (self.bound or self.constants or other.constants)
 
     def number(self, text: str) -> Any:
         """The number that a text of `Call.fixed` stands for."""

@@ -43,12 +43,20 @@ def primitives() -> SimpleNamespace:
         run = functools.partial(rules.run, name)
         primitive.def_abstract_eval(functools.partial(rules.abstract, name))
         primitive.def_impl(_by_jit(jax, run))
-        mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+        mlir.register_lowering(primitive, functools.partial(_lowered, mlir.lower_fun(run, multiple_results=True)))
         batching.primitive_batchers[primitive] = functools.partial(rules.batch, primitive)
         ad.primitive_jvps[primitive] = getattr(rules, f"jvp_of_{name}")
         if name != "launch":
             ad.primitive_transposes[primitive] = getattr(rules, f"transpose_of_{name}")
     return rules.p
+
+
+def _lowered(rule: Callable[..., Any], ctx: Any, *args: Any, call: Call, **fixed: Any) -> Any:
+    """What XLA compiles. Raises SpirogradUnsupportedError where JAX would write it to a file."""
+    if ctx.module_context.lowering_parameters.for_export:
+        hint = "export the parts around it, or compile the kernel ahead of time with `sg.aot`"
+        raise SpirogradUnsupportedError(f"{call.function.label} is no part of a program that `jax.export` writes", None, hint)
+    return rule(ctx, *args, call=call, **fixed)
 
 
 def _by_jit(jax: Any, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,17 +9,33 @@ from spirograd.base.wording import counted
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Measured times in seconds: ``copy``, to move the copies of one checkpoint to a level of memory and back; ``step``, to run a step."""
+
+    copy: float
+    step: float
+
+
+@dataclass(frozen=True)
 class LevelReport:
     """One level of memory for checkpoints: "memory" (of the device), "host" or "disk". ``limit``: the bytes that it may have; ``peak``:
-    that it had at most, on the device with what a step needs; ``copies``, ``nbytes``: that were moved there."""
+    that it had at most, on the device with what a step needs; ``copies``, ``nbytes``: that were moved there. ``cost``: what decided
+    whether it is used, None if that was not asked; ``used``: whether it is."""
 
     name: str
     limit: int
     peak: int
     copies: int
     nbytes: int
+    cost: Cost | None = None
+    used: bool = True
 
     def __str__(self) -> str:
+        if not self.used:
+            why = "it was not needed"
+            if self.cost is not None:
+                why = f"a checkpoint takes {1e3 * self.cost.copy:.3g} ms there, a step that runs again {1e3 * self.cost.step:.3g} ms"
+            return f"  {self.name:<6}  not used: {why}"
         moved = f", {counted(self.copies, 'copy', 'copies')} moved there ({counted(self.nbytes, 'byte')})" if self.name != "memory" else ""
         return f"  {self.name:<6}  at most {counted(self.peak, 'byte')} of {self.limit:,}{moved}"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
-_MEETING = frozenset((ops.workgroup_barrier, ops.subgroup_read, ops.subgroup_ballot))
+_MEETING = frozenset((ops.workgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma))
 _OF_AN_INVOCATION = frozenset((ops.builtin, ops.thread_slot))
 _HARMLESS = frozenset(("pure", "read", "control", "structure"))
 # Operands of loops before the loop-carried values.

@@ -52,7 +52,7 @@ _RULES: dict[str, _Rule] = {
     "cpu_features": _features,
     **dict.fromkeys(("shader_clock", "vector_library"), _equal_if_used),
     **dict.fromkeys(("cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything),
-    "toolchain": _anything,
+    **dict.fromkeys(("toolchain", "matrix_shapes"), _anything),  # the architecture says it
 }
 
 

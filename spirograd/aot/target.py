@@ -35,6 +35,7 @@ class Target:
             subgroup_size=caps.group_lanes,
             reads_subgroups=caps.subgroup_read,
             has_ballots=caps.subgroup_ballot,
+            matrix_shapes=caps.matrix_shapes,
         )
         self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)
         self._session = session

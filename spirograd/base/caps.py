@@ -42,6 +42,7 @@ class Capabilities:
     subgroup_shuffle: bool = False
     subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
     subgroup_ballot: bool = False  # whether the invocations of a subgroup vote by one instruction
+    matrix_shapes: tuple[str, ...] = ()  # products that subgroups compute together, see `base/matrix_shapes.py`
     shared_memory: int = 32768
     max_group_size: int = 256
     max_groups: int = 65535

@@ -14,6 +14,7 @@ import numpy as np
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import DType, i32
+from spirograd.base.matrix_shapes import SHAPES
 from spirograd.ir import ops
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_races import Iteration
@@ -21,12 +22,13 @@ from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, Step
 from spirograd.ir.nodes import Op, Region
 
-# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and its own number.
+# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of a product
+# of matrices, its entries and 0.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
-_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot))
+_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma))
 WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
@@ -142,12 +144,23 @@ def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
     return run
 
 
+def _matrix_fma(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, operands = c.entry(op), c.args(op)
+
+    def run(env: Env) -> Run:
+        got = yield (op, [env[operand] for operand in operands], 0)
+        env[out] = got
+
+    return run
+
+
 _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.if_: _if,
     **dict.fromkeys(LOOPS, _loop),
     ops.workgroup_barrier: _barrier,
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
+    ops.subgroup_matrix_fma: _matrix_fma,
 }
 
 
@@ -207,6 +220,10 @@ class _Group:
                 votes = sum(1 << lane for lane, wait in together.items() if wait[1])
                 for lane in together:
                     self._resume(lane + lanes.start, votes)
+                continue
+            if op.code is ops.subgroup_matrix_fma:
+                for lane, entries in zip(together, SHAPES[op.attr].evaluate([wait[1] for wait in together.values()])):
+                    self._resume(lane + lanes.start, entries)
                 continue
             for lane, wait in together.items():
                 source = together.get(wait[2], wait)

@@ -448,6 +448,12 @@ subgroup_ballot = _op(
     "barrier",
     "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true.",
 )
+subgroup_matrix_fma = _op(
+    "subgroup_matrix_fma",
+    None,
+    "barrier",
+    "attr a name of `matrix_shapes.SHAPES`; args the entries of a, b and c that this invocation of 32 holds: a vector of those of a @ b + c.",
+)
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.called_accesses import acting
+from spirograd.ir.group_rules import in_group, letter, matrix_fma, subgroup
 from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
@@ -164,10 +165,6 @@ Rule = Callable[[_Verifier, Op], None]
 # --- operations on values ------------------------------------------------------------------------------------------------
 
 
-def _letter(t: DType) -> str:
-    return "b" if t is u1 else "i" if t.is_int else "f"
-
-
 def _flags(v: _Verifier, op: Op) -> None:
     if op.attr is None:
         return
@@ -184,7 +181,7 @@ def _operands(v: _Verifier, op: Op) -> DType:
         v.fail(op, "takes scalars")
     for a in op.args:
         v.need(a.type is first, op, "its operands have different types")
-    if _letter(first) not in op.code.domain:
+    if letter(first) not in op.code.domain:
         v.fail(op, f"does not take {first}")
     _flags(v, op)
     return first
@@ -346,7 +343,7 @@ def _task(v: _Verifier, op: Op) -> None:
         v.fail(op, "takes a TaskAttr")
     for reduction in attr.reductions:
         fits = isinstance(reduction, Reduction) and reduction.kind in ops.COMBINE
-        v.need(fits and _letter(reduction.dtype) in ops.COMBINE[reduction.kind].domain, op, f"{reduction} is no reduction")
+        v.need(fits and letter(reduction.dtype) in ops.COMBINE[reduction.kind].domain, op, f"{reduction} is no reduction")
     if attr.kind == "serial":
         v.need(len(op.regions) == 1 and not attr.reductions, op, "a serial task has one region and no reductions")
         v.shape_of(op, op.regions[0], (), ())
@@ -493,7 +490,7 @@ def _atomic(v: _Verifier, op: Op) -> None:
     (value,) = _indices(v, op, ref, 1)
     v.need(value.type is ref.dtype and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
     kind = op.attr[0]
-    v.need(kind == "exchange" or _letter(ref.dtype) in ops.COMBINE[kind].domain, op, f"{kind} does not take {ref.dtype}")
+    v.need(kind == "exchange" or letter(ref.dtype) in ops.COMBINE[kind].domain, op, f"{kind} does not take {ref.dtype}")
 
 
 def _cas(v: _Verifier, op: Op) -> None:
@@ -513,28 +510,7 @@ def _claim(v: _Verifier, op: Op) -> None:
 def _barrier(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
     _plain(v, op)
-    _in_group(v, op)
-
-
-def _in_group(v: _Verifier, op: Op) -> None:
-    grouped = (outer.attr.grouped for outer in v.path if outer.code in (ops.for_, ops.task))
-    v.need(op.code is ops.barrier or v.level != "kernel" or any(grouped), op, "stands in a grouped loop or task")
-
-
-def _subgroup(v: _Verifier, op: Op) -> None:
-    """A first operand, and a result of its type, or a mask of those where it is true."""
-    t = op.type
-    _in_group(v, op)
-    if op.code is ops.subgroup_ballot:
-        v.need(op.args[0].type is u1 and t in (u32, u64), op, "takes a u1 and makes a u32 or u64")
-    elif not isinstance(t, DType) or op.args[0].type is not t:
-        v.fail(op, "the result has the type of the operand")
-    elif op.code is ops.subgroup_read:
-        v.need(op.args[1].type is i32 and t is not u1, op, "reads numbers, of the invocation with an i32")
-    elif op.code is ops.subgroup_shuffle:
-        v.need(isinstance(op.attr, int) and op.attr > 0 and t is not u1, op, "its attribute is a mask, and it shuffles numbers")
-    else:
-        v.need(op.attr in ops.COMBINE and _letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
+    in_group(v, op)
 
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
@@ -561,7 +537,8 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
-    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), _subgroup),
+    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
+    ops.subgroup_matrix_fma: matrix_fma,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

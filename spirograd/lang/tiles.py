@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spirograd.base.dtypes import VOID, DType, f32, f64, i32
+from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32
 from spirograd.ir import ops as ir
-from spirograd.lang import arithmetic, groups, scalar
+from spirograd.lang import arithmetic, groups, scalar, tile_products
 from spirograd.lang.annotations import template
 from spirograd.lang.context import GroupScope, language_options
 from spirograd.lang.frontend.func import func
@@ -74,6 +74,11 @@ def _exchange(scope: GroupScope, dtype: DType) -> groups.SharedArray:
 # --- methods -----------------------------------------------------------------------------------------------------------------
 
 
+def _check_precise(t: DType, what: str) -> None:
+    if t is f16:
+        raise type_error(f"`{what}` takes tiles of f32 and f64; those of f16 are factors of products", "declare the tile with `sg.f32`")
+
+
 @arithmetic.traceable
 def _identity_row(row: Any) -> Any:
     n = len(row.entries)
@@ -85,6 +90,7 @@ def _identity_row(row: Any) -> Any:
 def _factorised_row(row: Any, eps: Any) -> Any:
     """Column by column: what is to the right of a column loses its products. Entries above the diagonal stay."""
     r, n = list(row.entries), len(row.entries)
+    _check_precise(r[0].dtype, "cholesky_")
     at = row_of_thread(n)
     for k in range(n):
         (column,) = values_of_rows([r[k]], range(k, n), k % 2, k == n - 1)
@@ -100,6 +106,7 @@ def _factorised_row(row: Any, eps: Any) -> Any:
 def _solved_row(lower: Any, row: Any) -> Any:
     """Of x with x L^T = row, entry after entry."""
     l, x, n = lower.entries, list(row.entries), len(row.entries)
+    _check_precise(x[0].dtype, "solve_triangular_")
     row_of_thread(n)
     columns = values_of_rows(l, range(n))
     for k in range(n):
@@ -107,6 +114,35 @@ def _solved_row(lower: Any, row: Any) -> Any:
         for j in range(k + 1, n):
             x[j] = x[j] - x[k] * columns[k][j]
     return make(x, (n,))
+
+
+@arithmetic.traceable
+def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: Any) -> Any:
+    row = tile.r.entries
+    n, t = len(row), row[0].dtype
+    row_of_thread(n)
+    for other in (a, b):
+        if not is_tile(other) or len(other.r.entries) != n:
+            raise type_error(f"a product has two tiles of {n} rows, not {describe(other)}")
+    left, right = list(a.r.entries), list(b.r.entries)
+    types = left[0].dtype, right[0].dtype
+    if types[0] is not types[1] or not tile_products.takes(types[0], t):
+        raise type_error(f"tiles of {types[0]} and {types[1]} have no product of {t}", "factors have one type; those of f16 add up to f32")
+    name = tile_products.instruction_for(types[0], t)
+    if name is None:
+        sign = scalar.sub if negative else scalar.add
+        return make(tile_products.by_rows(list(row), left, right, sign, bool(transposed), values_of_rows), (n,))
+    return make(tile_products.by_instruction(name, list(row), left, right, negative, bool(transposed)), (n,))
+
+
+@func
+def add_product_(self, A: template(), B: template(), transposed: template() = False):  # type: ignore[no-untyped-def, valid-type]
+    self.r = _row_with_product(self, A, B, False, transposed)
+
+
+@func
+def subtract_product_(self, A: template(), B: template(), transposed: template() = False):  # type: ignore[no-untyped-def, valid-type]
+    self.r = _row_with_product(self, A, B, True, transposed)
 
 
 @func
@@ -133,7 +169,13 @@ def _check_solve(tile: Any, other: Any, lower: Any) -> None:
         raise type_error("`solve_triangular_` solves with lower triangles only", "leave out `lower`")
 
 
-_METHODS: dict[str, Callable[..., Any]] = {"eye_": eye_, "cholesky_": cholesky_, "solve_triangular_": solve_triangular_}
+_METHODS: dict[str, Callable[..., Any]] = {
+    "eye_": eye_,
+    "cholesky_": cholesky_,
+    "solve_triangular_": solve_triangular_,
+    "add_product_": add_product_,
+    "subtract_product_": subtract_product_,
+}
 
 
 def is_tile(x: Any) -> bool:
@@ -147,7 +189,9 @@ class TileType:
     ``t[:] = a[r0:r1, c0:c1]`` loads a tile, ``a[r0:r1, c0:c1] = t`` stores it; ``a`` is a field, an array, a view or a shared array. Rows
     and columns that there are not, in the slice or in ``a``, are left alone. ``t -= outer(u, v)`` subtracts a product of columns;
     ``t.eye_()`` makes it the identity; ``t.cholesky_(eps)`` replaces its lower triangle by L with ``L @ L^T == t`` (diagonal entries are at
-    least the root of eps), ``L.solve_triangular_(B)`` replaces the tile B by X with ``X @ L^T == B``. ``t.r`` is the row of this thread.
+    least the root of eps), ``L.solve_triangular_(B)`` replaces the tile B by X with ``X @ L^T == B``.
+    ``t.add_product_(A, B)`` adds the product of two tiles, ``A @ B^T`` with ``transposed=True``; ``t.subtract_product_`` subtracts it.
+    Factors of f16 have a product of f32. ``t.r`` is the row of this thread.
 
     The loop needs ``loop_config(block_dim=SIZE)``, and all threads of a group have to come to an operation together.
     """
@@ -161,11 +205,11 @@ class TileType:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
     def zeros(self, dtype: Any = None) -> Any:
-        """A tile of zeros of ``dtype``, f32 or f64, by default ``default_fp``. Raises SpirogradTypeError for another type, and where groups
-        have fewer threads than the tile has rows."""
+        """A tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises SpirogradTypeError
+        for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)
-        if t not in (f32, f64):
-            raise type_error(f"a {self!r} is of f32 or f64, not of {t}")
+        if t not in (f16, f32, f64):
+            raise type_error(f"a {self!r} is of f16, f32 or f64, not of {t}")
         row_of_thread(self.SIZE)
         scalar.trace_of().tiles = True
         return make_struct({"r": make([scalar.constant(0, t) for _ in range(self.SIZE)], (self.SIZE,))}, _METHODS)
@@ -205,6 +249,7 @@ def updated(tile: Any, a: Value, b: Value, sign: Callable[[Any, Any], Any]) -> S
     """A tile plus or minus the product of ``a`` and the ``b`` of each row."""
     row = tile.r.entries
     n, dtype = len(row), row[0].dtype
+    _check_precise(dtype, "outer")
     row_of_thread(n)
     mine = scalar.cast(a, dtype)
     (others,) = values_of_rows([scalar.cast(b, dtype)], range(n))

@@ -11,6 +11,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
+from spirograd.ir.nodes import Op
 from spirograd.llvmgen.code_object import link_code_object
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal
@@ -108,6 +109,10 @@ def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
     return e.value(f"fmul float {root}, {factor}")
 
 
+def _no_products(e: GpuEmitter, op: Op) -> list[str]:
+    raise TypeError(f"{op.attr} is a product of NVIDIA's GPUs")
+
+
 AMDGPU = Dialect(
     calling_convention="amdgpu_kernel",
     block="ptr addrspace(4)",
@@ -129,6 +134,7 @@ AMDGPU = Dialect(
     read=_read,
     ballot=lambda e, value: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
     barrier=_barrier,
+    matrix_fma=_no_products,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some
     rsqrt=_rsqrt,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spirograd.base import dtypes as dt
 from spirograd.base.dtypes import DType, Vec
 from spirograd.ir import ops
@@ -21,13 +23,31 @@ def emit_vec(e: FunctionEmitter, op: Op) -> None:
             callee = e.module.declare("llvm.memset.p0.i64", "void", "ptr, i8, i64, i1")
             e.line(f"call void {callee}(ptr align 16 {array}, i8 0, i64 {op.type.n * op.type.elem.size}, i1 false)")
             return
-        for k, arg in enumerate(op.args):
-            e.line(f"store {e.typed(arg)}, ptr {element(e, array, op.type, f'i64 {k}')}")
+        _fill(e, array, op.type, [e.typed(arg) for arg in op.args])
         return
+    e.env[op] = _joined(e, op.type, [e.typed(arg) for arg in op.args])
+
+
+def set_vector(e: FunctionEmitter, op: Op, values: Sequence[str]) -> None:
+    """Let the result of ``op`` be a vector of ``values``, which are typed operands."""
+    assert isinstance(op.type, Vec)
+    if is_array(op.type):
+        e.env[op] = array = new_array(e, op.type)
+        _fill(e, array, op.type, values)
+    else:
+        e.env[op] = _joined(e, op.type, values)
+
+
+def _fill(e: FunctionEmitter, array: str, t: Vec, values: Sequence[str]) -> None:
+    for k, value in enumerate(values):
+        e.line(f"store {value}, ptr {element(e, array, t, f'i64 {k}')}")
+
+
+def _joined(e: FunctionEmitter, t: Vec, values: Sequence[str]) -> str:
     text = "poison"
-    for k, arg in enumerate(op.args):
-        text = e.value(f"insertelement {type_name(op.type)} {text}, {e.typed(arg)}, i32 {k}")
-    e.env[op] = text
+    for k, value in enumerate(values):
+        text = e.value(f"insertelement {type_name(t)} {text}, {value}, i32 {k}")
+    return text
 
 
 def _lane(e: FunctionEmitter, index: Op, n: int) -> str:

@@ -111,6 +111,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.subgroup_reduce: _GPU,
     ops.subgroup_read: _GPU,
     ops.subgroup_ballot: _GPU,
+    ops.subgroup_matrix_fma: _GPU,
     ops.subgroup_shuffle: _GPU,
     # diagnostics
     ops.check: _KERNEL_LEVEL,

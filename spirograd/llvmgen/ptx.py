@@ -10,9 +10,13 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import f16, f64
+from spirograd.base.matrix_shapes import SHAPES
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
+from spirograd.ir.nodes import Op
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
+from spirograd.llvmgen.module import type_name
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 _WARP = 32
@@ -20,6 +24,7 @@ _WARP = 32
 _RESIDENT = 512
 # Architectures from this number on are known to no version of PTX before 7.3.
 _KNOWN_SINCE_7_3 = 87
+_HAS_PRODUCTS = 80  # the first architecture that multiplies matrices of f64, and those of f16 in these shapes
 _TRIPLE = "nvptx64-nvidia-cuda"
 _CALL = re.compile(r"// callseq (\d+)")
 
@@ -52,6 +57,26 @@ def _read(e: GpuEmitter, value: str, lane: str) -> str:
 
 def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
+
+
+def _matrix_fma(e: GpuEmitter, op: Op) -> list[str]:
+    """The instruction takes pairs of f16 as one operand."""
+    shape = SHAPES[op.attr]
+    a, b, c = shape.split([e.env[arg] for arg in op.args])
+    name = f"llvm.nvvm.mma.m{shape.rows}n{shape.columns}k{shape.depth}.row.col" + (".f64" if shape.factor is f64 else ".f32.f32")
+    factors = [*a, *b]
+    kind, total = type_name(shape.factor), type_name(shape.total)
+    if shape.factor is f16:
+        pairs = []
+        for low, high in zip(factors[::2], factors[1::2]):
+            half = e.value(f"insertelement <2 x half> poison, half {low}, i32 0")
+            pairs.append(e.value(f"insertelement <2 x half> {half}, half {high}, i32 1"))
+        factors, kind = pairs, "<2 x half>"
+    types = [kind] * len(factors) + [total] * len(c)
+    result = f"{{ {', '.join([total] * len(c))} }}"
+    operands = ", ".join([f"{t} {operand}" for t, operand in zip(types, [*factors, *c])])
+    found = e.value(f"call {result} {e.module.declare(name, result, ', '.join(types))}({operands})")
+    return [f"{total} {e.value(f'extractvalue {result} {found}, {k}')}" for k in range(len(c))]
 
 
 def _active(e: GpuEmitter) -> str:
@@ -98,6 +123,7 @@ NVPTX = Dialect(
     read=_read,
     ballot=_ballot,
     barrier=_barrier,
+    matrix_fma=_matrix_fma,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
 )
@@ -117,8 +143,15 @@ def _target_machine(architecture: str, has_stack: bool) -> Any:
 
 def capabilities(architecture: str) -> Capabilities:
     """What every GPU of an architecture ("sm_90") can do."""
+    products = tuple(SHAPES) if int(re.sub(r"\D", "", architecture)) >= _HAS_PRODUCTS else ()
     return replace(
-        CAPABILITIES, target_name="cuda", cpu_name=architecture, subgroup_size=_WARP, shared_memory=48 << 10, atomic_f16_add=True
+        CAPABILITIES,
+        target_name="cuda",
+        cpu_name=architecture,
+        subgroup_size=_WARP,
+        shared_memory=48 << 10,
+        atomic_f16_add=True,
+        matrix_shapes=products,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import READBACK_LIMIT, Buffer, Device, Readback, SharesMemory
+from spirograd.runtime.device import READBACK_LIMIT, Buffer, Device, LendsMemory, Readback, SharesMemory
 from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
@@ -73,6 +73,12 @@ class Allocation:
             validity.renew()
             if self.keep is None:
                 _handed_out.add(self)
+
+    def lend(self, borrower: Any) -> None:
+        """Keep the memory, as the host addresses it, as long as ``borrower`` lives, which can be longer than the device: see
+        `LendsMemory`."""
+        if isinstance(self.device, LendsMemory):
+            self.device.lend(self.buffer, borrower)
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out`` (contiguous, writable)."""

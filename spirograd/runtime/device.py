@@ -317,6 +317,15 @@ class TimesTasks(Protocol):
 
 
 @runtime_checkable
+class LendsMemory(Protocol):
+    """A device whose driver would take memory back when the device is closed, while the host still reads it."""
+
+    def lend(self, buffer: Buffer, borrower: Any) -> None:
+        """Keep what `host_view` gives of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. On closing the device
+        sets the attribute ``kept`` of ``borrower``."""
+
+
+@runtime_checkable
 class SharesMemory(Protocol):
     """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
 

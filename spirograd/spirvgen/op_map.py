@@ -111,6 +111,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,
     ops.subgroup_read: emit_workgroup.emit_subgroup_read,
     ops.subgroup_ballot: emit_workgroup.emit_subgroup_ballot,
+    ops.subgroup_matrix_fma: Unsupported("cooperative matrices of Vulkan do not tell which entries an invocation holds"),
     ops.subgroup_shuffle: Unsupported("devices with subgroup_arithmetic reduce by one instruction"),
     # diagnostics
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),

@@ -44,7 +44,6 @@ def test_the_memory_is_the_same():
     assert float(found[17]) == 3.0
 
 
-@pytest.mark.archs("cpu", "interpreter")  # that of Vulkan ends with its device
 def test_the_memory_outlives_the_session(session):
     array = sg.ndarray(sg.f32, 100)
     array.fill(2.5)

@@ -308,6 +308,23 @@ def test_refusals(arch: str) -> None:
         u = Tile16x16.zeros(sg.i32)
         u.eye_()
 
+    @sg.func
+    def halves(t):  # type: ignore[no-untyped-def]
+        u = Tile16x16.zeros(sg.f16)
+        u.add_product_(u, u)
+
+    @sg.func
+    def factor_of_halves(t):  # type: ignore[no-untyped-def]
+        u = Tile16x16.zeros(sg.f16)
+        u.cholesky_(0.0)
+
+    @sg.func
+    def number(t):  # type: ignore[no-untyped-def]
+        t.add_product_(t, 2.0)
+
+    refused("tiles of f16 and f16 have no product of f16", halves)
+    refused("`cholesky_` takes tiles of f32 and f64", factor_of_halves)
+    refused("a product has two tiles of 16 rows", number)
     refused("needs groups of 16 to 32 threads, and those of this loop have 8", nothing, 8)
     refused("needs groups of 16 to 32 threads, and those of this loop have 64", nothing, 64)
     refused("20 iterations leave a group with fewer threads", nothing, 16, 20)
@@ -318,4 +335,46 @@ def test_refusals(arch: str) -> None:
     refused("an outer product is added to, or subtracted from, a tile", factor)
     refused("`outer` takes numbers, or slices with one axis", no_column)
     refused("solves with lower triangles only", upper)
-    refused("a Tile16x16 is of f32 or f64, not of i32", sizes)
+    refused("a Tile16x16 is of f16, f32 or f64, not of i32", sizes)
+
+
+@pytest.mark.vulkan_or_wgpu
+@pytest.mark.parametrize("threads", [16, pytest.param(32, marks=pytest.mark.long)])
+@pytest.mark.parametrize("tile", [Tile16x16, pytest.param(Tile32x32, marks=pytest.mark.long)], ids=str)
+def test_products_of_tiles(arch: str, tile: Any, threads: int) -> None:
+    check_products(tile, max(threads, tile.SIZE), sg.f32)
+
+
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")  # wgpu has no f64, and may have no f16
+@pytest.mark.parametrize(
+    ("dtype", "tile"), [(sg.f64, Tile16x16), (sg.f16, Tile16x16), pytest.param(sg.f64, Tile32x32, marks=pytest.mark.long)]
+)
+def test_products_of_wide_and_narrow_tiles(arch: str, tile: Any, dtype: Any) -> None:
+    """On CUDA and the interpreter by an instruction for matrices."""
+    check_products(tile, 32, dtype)
+
+
+def check_products(tile: Any, threads: int, dtype: Any) -> None:
+    n = tile.SIZE
+    x, y, z = (numbers(2, n, n, seed=k).astype(dtype.np) for k in (1, 2, 3))
+    total = sg.f32 if dtype is sg.f16 else dtype
+    a, b, c = field(x, dtype=dtype), field(y, dtype=dtype), field(z, dtype=total)
+
+    @sg.kernel
+    def run(a: sg.Template, b: sg.Template, c: sg.Template):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=threads)
+        for i in range(2 * threads):
+            g = i // threads
+            left, right, t = tile.zeros(dtype), tile.zeros(dtype), tile.zeros(total)
+            left[:] = a[g, 0:n, 0:n]
+            right[:] = b[g, 0:n, 0:n]
+            t[:] = c[g, 0:n, 0:n]
+            t.add_product_(left, right)
+            for _ in range(2):
+                t.subtract_product_(right, left, transposed=True)
+            c[g, 0:n, 0:n] = t
+
+    run(a, b, c)
+    x, y, z = (m.astype("f8") for m in (x, y, z))
+    wanted = z + x @ y - 2 * y @ x.transpose(0, 2, 1)
+    np.testing.assert_allclose(c.to_numpy(), wanted, rtol=1e-13 if dtype is sg.f64 else 1e-5, atol=1e-13 if dtype is sg.f64 else 2e-5)

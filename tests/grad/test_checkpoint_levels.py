@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.ad.binomial import Limits, repetitions
+from spirograd.ad.level_costs import LevelCosts, fewest_repetitions
 from spirograd.ad.versions import Saved
 from spirograd.runtime.allocations import Allocation
 
@@ -68,6 +71,17 @@ def start(arch: str) -> Program:
     return Program()
 
 
+@pytest.fixture
+def all_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All levels are used at once, whatever their copies cost: what is tested is where copies go."""
+
+    def look(costs: LevelCosts, *_: Any) -> bool:
+        more, costs.used = costs.used < 3, 3
+        return more
+
+    monkeypatch.setattr(LevelCosts, "look", look)
+
+
 OPTIONS: dict[str, dict[str, float]] = {
     "host": {"memory_GB": 14_000 / GB, "host_GB": 30_000 / GB},
     "disk": {"memory_GB": 14_000 / GB, "disk_GB": 50_000 / GB},
@@ -77,6 +91,7 @@ OPTIONS: dict[str, dict[str, float]] = {
 }
 
 
+@pytest.mark.usefixtures("all_levels")
 @pytest.mark.parametrize("levels", OPTIONS)
 def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     program = start(arch)
@@ -103,6 +118,7 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.usefixtures("all_levels")
 def test_fewer_steps_are_repeated_with_more_levels(arch: str) -> None:
     program = start(arch)
     few = program.run(memory_GB=14_000 / GB)[1].repetitions
@@ -111,6 +127,7 @@ def test_fewer_steps_are_repeated_with_more_levels(arch: str) -> None:
     assert more.peak > few.peak
 
 
+@pytest.mark.usefixtures("all_levels")
 @pytest.mark.archs("cpu")
 def test_the_plan_before_and_the_facts_after(arch: str) -> None:
     program = start(arch)
@@ -167,6 +184,7 @@ def test_the_device_does_not_take_the_whole_program_at_the_end(arch: str, monkey
     assert len(swapped) == 30 and 0 < max(most) <= 10_000
 
 
+@pytest.mark.usefixtures("all_levels")
 @pytest.mark.archs("cpu")
 def test_a_relative_folder_stays_the_same_one(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked up once: the program may change its working directory."""
@@ -183,6 +201,7 @@ def test_a_relative_folder_stays_the_same_one(arch: str, tmp_path: Path, monkeyp
     assert not [*(tmp_path / "files").iterdir()]
 
 
+@pytest.mark.usefixtures("all_levels")
 @pytest.mark.archs("cpu", "vulkan")
 def test_files_are_deleted_after_an_exception(arch: str, tmp_path: Path) -> None:
     program = start(arch)
@@ -200,6 +219,7 @@ def test_files_are_deleted_after_an_exception(arch: str, tmp_path: Path) -> None
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.usefixtures("all_levels")
 @pytest.mark.archs("cpu")
 def test_a_full_disk(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = start(arch)
@@ -252,6 +272,7 @@ def test_too_little_on_the_device(arch: str) -> None:
         program.run(memory_GB=1e-6, host_GB=1)
 
 
+@pytest.mark.usefixtures("all_levels")
 @pytest.mark.parametrize("n, dtype", [(20_000, sg.f32), (77, sg.f16)])
 def test_copies_in_pieces(arch: str, n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones, of which few pieces are under way at a time, and those that are no whole words."""
@@ -282,3 +303,49 @@ def test_copies_in_pieces(arch: str, n: int, dtype: Any, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(*found)
     levels = tape.memory_report().repetitions.levels
     assert levels[1].copies > 2
+
+
+# --- which levels are used ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2, 3, 7])
+def test_fewest_repetitions(checkpoints: int) -> None:
+    for steps in range(60):
+        assert fewest_repetitions(steps, checkpoints) == repetitions([0], steps, Limits(checkpoints)) - steps
+
+
+@pytest.mark.parametrize("steps, copy, used", [(300, 2e-3, 1), (300, 2e-5, 3), (30_000, 2e-3, 3), (20, 2e-5, 1)])
+def test_a_level_is_used_where_its_copies_take_less_time(steps: int, copy: float, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 1 ms; ``copy``: seconds to move a checkpoint to the lower level and back."""
+    sg.init(arch=sg.interpreter)
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    costs, sizes = LevelCosts(), (16e3, 0, 160e3)
+    for step in range(1, steps + 1):
+        now += 1e-3
+        if step > 14:
+            costs.look(sizes, step, 2_000, 1_000, lambda level: copy / 1_000)
+    assert costs.used == used
+    assert not costs.found or costs.found[2].step == pytest.approx(1e-3, rel=0.1)
+
+
+@pytest.mark.archs("cpu")
+def test_a_slow_disk_is_not_used(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, write = start(arch), Path.write_bytes
+
+    def slow(path: Path, data: bytes) -> int:
+        time.sleep(0.2)
+        return write(path, data)
+
+    wanted, _ = program.run()
+    monkeypatch.setattr(Path, "write_bytes", slow)
+    sg.init(arch=arch, random_seed=4)
+    program = Program()
+    begin = time.perf_counter()
+    found, report = program.run(memory_GB=14_000 / GB, disk_GB=1, disk_folder=tmp_path)
+    assert time.perf_counter() - begin < 20  # with copies on the disk: 40
+    for a, b in zip(wanted, found):
+        np.testing.assert_array_equal(a, b)
+    (disk,) = report.repetitions.levels[1:]
+    assert not disk.used and disk.cost.copy > 0.2 > disk.cost.step > 0
+    assert f"  disk    not used: a checkpoint takes {1e3 * disk.cost.copy:.3g} ms there, a step that runs again" in str(report)

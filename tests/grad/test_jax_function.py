@@ -368,3 +368,31 @@ def test_messages(case):
     names = {"f": f, "g": g, "u": of(3), "w": of(2), "in_tape": in_tape, **globals()}
     with pytest.raises(kind, match=message):
         eval(text, names)
+
+
+def test_programs_that_jax_serializes(monkeypatch):
+    """`jax.export` refuses kernels; an executable runs where its kernel has been called, and nowhere else."""
+    import jax.export
+    from jax.experimental import serialize_executable
+
+    from spirograd.ad import jax_calls
+
+    f = sg.ad.jax_function(wave, {"out": "u"})
+    u, w = of(6), of(3)
+    program = jax.jit(lambda u, w: f(u, w, 3, 0.5) + 1)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"kernel `wave` is no part of a program that `jax.export` writes"):
+        jax.export.export(program)(u, w)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"jax.export"):
+        jax.export.export(jax.jit(jax.grad(lambda u, w: program(u, w).sum())))(u, w)
+    loaded = serialize_executable.deserialize_and_load(*serialize_executable.serialize(program.lower(u, w).compile()))
+    same(loaded(u, w), by_jax(u, w, 3, 0.5) + 1)
+    monkeypatch.setattr(jax_calls, "_works", {})  # as in another process
+    monkeypatch.setattr(jax_calls, "_numbers", {})
+    with pytest.raises(Exception, match="calls a kernel that this process has not called"):
+        loaded(u, w).block_until_ready()
+    g = sg.ad.jax_function(wave, {"out": "u"})
+    g(u, w, 2, 0.5)  # with another number: another program
+    with pytest.raises(Exception, match="calls a kernel that this process has not called"):
+        loaded(u, w).block_until_ready()
+    jax.jit(lambda u, w: g(u, w, 3, 0.5)).lower(u, w)
+    same(loaded(u, w), by_jax(u, w, 3, 0.5) + 1)

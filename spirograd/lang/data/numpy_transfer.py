@@ -154,10 +154,12 @@ def _words(octets: Array) -> Array:
 
 
 class _HostMemory:
-    """Memory of an allocation that the host can address, as NumPy takes it; keeps the allocation alive."""
+    """Memory of an allocation that the host can address, as NumPy takes it; keeps the allocation alive. ``kept``: what the device has it
+    keep, too, when it is closed."""
 
     def __init__(self, allocation: Any, whole: memoryview, block: Block, dtype: DType) -> None:
         self.allocation = allocation
+        self.kept: Any = None
         # The device's own address may mean nothing to the host, so take that of the view.
         start = np.frombuffer(whole, np.uint8).__array_interface__["data"][0]
         self.__array_interface__ = {
@@ -178,11 +180,13 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     whole = allocation.device.host_view(allocation.buffer)
     if whole is None:
         return None
-    flat = np.asarray(_HostMemory(allocation, whole, view.blocks[0], view.dtype))
+    memory = _HostMemory(allocation, whole, view.blocks[0], view.dtype)
+    flat = np.asarray(memory)
     out: Array = flat.reshape(view.full_shape)
     if not np.may_share_memory(out, flat):
         return None
     context.before_read(allocation)
+    allocation.lend(memory)
     share(allocation, view)
     allocation.device.synchronize()  # last: sharing may copy the memory
     return out

@@ -18,6 +18,7 @@ import numpy as np
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.matrix_shapes import SHAPES
 from spirograd.base.wording import over_limit
 from spirograd.runtime.device import Buffer, Device, DeviceInfo, TaskTime
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
@@ -41,6 +42,7 @@ CAPS = Capabilities(
     buffer_address=True,
     subgroup_size=1,
     subgroup_ballot=True,
+    matrix_shapes=tuple(SHAPES),
     max_group_size=1,
     max_groups=1,
 )

@@ -55,6 +55,7 @@ class GroupBody(Rewriter):
                 if op.code.effect != "pure":
                     self.flush()  # it reads memory
                 self.visit(op)
+                self.env.setdefault(op, op)  # without operands that change, it stands for itself
                 for result in self.values.results.get(op, ()):
                     self.visit(result)
             elif self.values.at_group_level(op):
@@ -99,7 +100,7 @@ class MaskedBody(GroupBody):
         self.env.update(zip(out, b.if_(self.active, then, orelse)))
 
     def meet(self, op: Op) -> None:
-        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot):
+        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot, ops.subgroup_matrix_fma):
             self.visit(op)
         elif op.code is ops.subgroup_read:
             self._read(op)

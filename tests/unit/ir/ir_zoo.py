@@ -154,6 +154,8 @@ function "stored" { (%i: i32)
     %read = subgroup_read(%other, %lane) : f32
     %most = gt(%read, %mine) : u1
     %votes = subgroup_ballot(%most) : u32
+    %wide = cast(%mine) : f64
+    %product = subgroup_matrix_fma["m8n8k4_f64"](%wide, %wide, %wide, %wide) : vec<2,f64>
     store[shared](%lane, %read)
     workgroup_barrier()
     %theirs = load[shared](%first) : f32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, R
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
 from spirograd.runtime.devices.vulkan.features import create_device, query
-from spirograd.runtime.devices.vulkan.instance import choose, take_instance
+from spirograd.runtime.devices.vulkan.instance import Instance, choose, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries, SeriesRecorder
 from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
@@ -47,6 +48,7 @@ class VulkanDevice(StreamedDevice):
     def __init__(self, validation: bool, cap: int | None, mappable: bool | None, cache_folder: Path | None, requested: str = "") -> None:
         super().__init__()
         self._pools: set[CommandPool] = set()  # of the series that are recorded
+        self._lent: weakref.WeakKeyDictionary[Any, Range] = weakref.WeakKeyDictionary()  # by who uses it
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
@@ -93,6 +95,10 @@ class VulkanDevice(StreamedDevice):
         """See `Device.host_view`: there is one where memory is mapped."""
         view: memoryview | None = buffer.handle.view
         return view
+
+    def lend(self, buffer: Buffer, borrower: Any) -> None:
+        """See `LendsMemory`."""
+        self._lent[borrower] = buffer.handle
 
     # --- kernels ---
 
@@ -244,7 +250,11 @@ class VulkanDevice(StreamedDevice):
 
     def _delete(self, thing: Any) -> None:
         if isinstance(thing, Range):
-            self._allocator.give(thing)
+            borrower = next((one for one, part in self._lent.items() if part is thing), None)
+            if borrower is None:
+                self._allocator.give(thing)
+            else:
+                weakref.finalize(borrower, self._deletions.put, thing).atexit = False
         elif isinstance(thing, CommandPool):
             self._pools.discard(thing)
             thing.destroy()
@@ -265,6 +275,13 @@ class VulkanDevice(StreamedDevice):
 
     def _delete_all(self) -> None:
         self._fn.DeviceWaitIdle(self._device)
+        borrowers = list(self._lent)
+        if borrowers:
+            self._close_parts("_pipelines", "_cells", "_sides", "_own")
+            kept = _Kept(self._allocator, self._fn, self._device, self._instance)
+            for borrower in borrowers:
+                borrower.kept = kept
+            return
         self._device_destroy()
         self._instance.close(reuse=not self._trouble)
         if self._messages:
@@ -272,9 +289,27 @@ class VulkanDevice(StreamedDevice):
 
     def _device_destroy(self) -> None:
         """Destroy what exists; also after a constructor that failed half-way."""
+        self._close_parts("_pipelines", "_cells", "_sides", "_own", "_allocator")
+        device_functions(self._device).DestroyDevice(self._device, NULL)
+
+    def _close_parts(self, *names: str) -> None:
         for pool in self._pools:
             pool.destroy()
-        for part in ("_pipelines", "_cells", "_sides", "_own", "_allocator"):
+        for part in names:
             if hasattr(self, part):
                 getattr(self, part).close()
-        device_functions(self._device).DestroyDevice(self._device, NULL)
+
+
+class _Kept:
+    """What stays of a device that was closed, as long as an object that borrowed its memory has this."""
+
+    def __init__(self, allocator: Allocator, functions: Any, device: Any, instance: Instance) -> None:
+        weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance).atexit = False
+
+
+def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance) -> None:
+    if process != os.getpid():  # a forked child, where the driver must not be called
+        return
+    allocator.close()
+    functions.DestroyDevice(device, NULL)
+    instance.close(reuse=False)

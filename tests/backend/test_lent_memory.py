@@ -1,0 +1,98 @@
+"""Arrays over the memory of a device outlive it: the memory goes when the last of them does."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.lang import context
+from spirograd.runtime import loader
+from spirograd.runtime.allocations import Memory
+from spirograd.runtime.device import LendsMemory
+
+
+def lent(memory):
+    """An array over the memory, where the host can address it."""
+    try:
+        return memory.to_numpy(copy=False)
+    except ValueError:
+        pytest.skip("the host cannot address this memory")
+
+
+@pytest.mark.usefixtures("session")
+def test_arrays_outlive_sessions(arch):
+    views, whole = [], np.arange(1 << 16, dtype=np.float32)
+    for session in range(3):
+        array, field = sg.ndarray(sg.f32, 1 << 16), sg.field(sg.i32, 7)
+        array.from_numpy(whole + session)
+        field.fill(session)
+        views.append((lent(array)[::2], lent(field), np.from_dlpack(array)))
+        del array, field
+        sg.init(arch=arch)
+    sg.ndarray(sg.f32, 1 << 16).fill(-1.0)
+    sg.sync()
+    for session, (view, small, exported) in enumerate(views):
+        np.testing.assert_array_equal(view, (whole + session)[::2])
+        np.testing.assert_array_equal(exported, whole + session)
+        assert (small == session).all()
+        view[0] = 5.0
+        assert exported[0] == 5.0
+
+
+@pytest.mark.archs("vulkan")  # where the driver would take it back
+def test_the_device_goes_with_the_last_array(arch, session, monkeypatch):
+    from spirograd.runtime.devices.vulkan import device as vulkan
+
+    destroyed = []
+    destroy = vulkan._destroy
+    monkeypatch.setattr(vulkan, "_destroy", lambda *args: (destroy(*args), destroyed.append(args)))
+    array = sg.ndarray(sg.f32, 100)
+    first, second = lent(array), lent(array)
+    device = weakref.ref(context.session().device)
+    assert isinstance(device(), LendsMemory)
+    del array, session
+    sg.init(arch=arch)
+    del first
+    gc.collect()
+    assert not destroyed
+    second[:] = 2.0
+    assert second.sum() == 200.0
+    del second
+    gc.collect()
+    assert len(destroyed) == 1
+    sg.init(arch=arch)  # and nothing is kept without an array
+    assert len(destroyed) == 1
+
+
+def test_freed_memory_stays_while_it_is_lent(arch):
+    device = loader.open_device(arch)
+    if not isinstance(device, LendsMemory) or device.host_view((probe := Memory(device).allocate(64)).buffer) is None:
+        device.close()
+        pytest.skip("memory of this device is not lent")
+
+    class Borrower:
+        kept = None
+
+    memory, borrowers = Memory(device), [Borrower(), Borrower()]
+    one = memory.allocate(1 << 12)
+    for borrower in borrowers:
+        device.lend(one.buffer, borrower)
+    view = np.frombuffer(device.host_view(one.buffer), np.uint8)
+    address = one.address
+    one.free()
+    for borrower in (None, borrowers.pop()):
+        del borrower
+        other = memory.allocate(1 << 12)
+        assert other.address != address
+        other.fill(0, 1 << 12, 0xFFFFFFFF)
+        device.synchronize()
+        assert (view == 0).all()
+    borrowers.clear()
+    device.synchronize()
+    assert memory.allocate(1 << 12).address == address
+    del probe
+    device.close()
