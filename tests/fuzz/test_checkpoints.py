@@ -130,7 +130,8 @@ def check(arch: str, seed: int, folder: Path) -> int:
         numbers.next = 0
         return program.run(state, adjoint, **limits)
 
-    sg.init(arch=arch, fast_math=False, default_fp=sg.f64, offline_cache=False)
+    # One thread: several add to one element in any order, plain tapes too.
+    sg.init(arch=arch, fast_math=False, default_fp=sg.f64, offline_cache=False, cpu_max_num_threads=1)
     numbers = context.session().launcher.next_number = Numbers()  # type: ignore[method-assign]
     program = LongProgram(seed)
     rng, compared = np.random.default_rng(seed), 0
@@ -139,6 +140,9 @@ def check(arch: str, seed: int, folder: Path) -> int:
         wanted = gradients(checkpoints=1000)
         plain = wanted if program.draws else gradients()
     except sg.SpirogradCompilationError:
+        return 0
+    except sg.SpirogradRuntimeError as error:
+        assert "this driver ends loops" in str(error), seed
         return 0
     for a, b in zip(wanted, plain):
         np.testing.assert_allclose(a, b, rtol=1e-9 if a.dtype == np.float64 else 1e-4, atol=1e-9, err_msg=f"seed {seed}, plain")
