@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SANITIZER = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 NOT_CHECKED = 77
-# What kernels do to memory: atomics, shared memory, tapes, sparse claims, narrow integers, fused loops.
-_BACKEND = ("atomics", "branches", "coarsening", "data_fields", "fusion", "histograms", "launches", "loops", "narrow_integers", "real_func",
-            "scatter", "tapes")  # fmt: skip
+# What kernels do to memory: atomics, shared memory, groups of threads, tapes, sparse claims and fields, narrow integers, fused loops.
+_BACKEND = ("atomics", "branches", "coarsening", "data_fields", "fusion", "groups", "histograms", "launches", "loops", "narrow_integers",
+            "native_launches", "real_func", "scatter", "sparse", "tapes", "tiles")  # fmt: skip
 _GRAD = ("kernel_grad", "overwritten_memory", "shared_arrays", "sparse", "sparse_kinds", "tape", "trip_counts")
 TESTS = [*(f"tests/backend/test_{name}.py" for name in _BACKEND), *(f"tests/grad/test_{name}.py" for name in _GRAD)]
 _PREFIX = "========= "

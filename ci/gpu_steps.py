@@ -18,13 +18,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_RUN = 77  # the status of a step that this machine cannot run
-# Folders of tests that use a device.
-TESTS = [f"tests/{name}" for name in ("backend", "grad", "unit/runtime", "spirv", "compat", "errors", "fuzz", "examples", "distributed")]
+# Folders of tests that use a device; those of the corpus are the step "validation".
+_FOLDERS = ("backend", "grad", "unit", "spirv", "compat", "errors", "family", "fuzz", "examples", "report", "distributed")
+TESTS = [f"tests/{name}" for name in _FOLDERS]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
 ARCHS = ("cuda", "amdgpu", "vulkan", "wgpu", "metal")
 SHOWN = 40  # lines of the log of a step that failed
 # Benchmarks that the report puts on top.
 HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step", "chain 1M x 64", "chain 1M x 64, gradient", "mpm88 64 steps, gradient")
+# Says which of the libraries that share memory of the GPU are there, and whether they use it: without one, its tests are skipped.
+_LIBRARIES = """
+import importlib.util
+found = {name: importlib.util.find_spec(name) is not None for name in ("torch", "jax", "cupy")}
+if found["torch"]:
+    import torch
+    found["torch"] = f"{torch.__version__}, {'on the GPU' if torch.cuda.is_available() else 'on the CPU only'}"
+if found["jax"]:
+    import jax
+    found["jax"] = f"{jax.__version__}, on {jax.default_backend()}"
+print(*[f"{name}: {version or 'missing'}" for name, version in found.items()], sep="; ")
+"""
 
 
 @dataclass
@@ -98,6 +111,8 @@ def steps(archs: list[str], out: Path) -> list[Step]:
         return command, {"SG_TEST_REQUIRE": arch, **environment}
 
     made = [Step("doctor", [python, "-m", "spirograd", "doctor"], 60)]
+    shares = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # else JAX takes most of the memory
+    made.append(Step("other-libraries", [python, "-c", _LIBRARIES], 120, environment=shares))
     for arch in archs:
         command, environment = tests(arch, TESTS, share, SG_VALIDATION="0")
         made.append(Step(f"tests-{arch}", command, 900, environment=environment))
@@ -116,6 +131,8 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     gpus = [arch for arch in archs if arch != "wgpu"] or archs
     table = [python, "-m", "benchmarks.gpu", "--arch", *gpus, "--peers", "torch", "jax", "quadrants", "--out", str(out / "benchmarks-gpu")]
     made.append(Step("benchmarks-gpu", table, 300, True))
+    for arch in gpus:
+        made.append(Step(f"benchmarks-graphs-{arch}", [python, "-m", "benchmarks.graphs_and_streams", arch, "--rounds", "10"], 60, True))
     if "cuda" in archs:
         made.append(Step("benchmarks-processes", [python, "-m", "benchmarks.many_processes"], 240, True))
     for arch in archs:

@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"vulkan_or_wgpu: {turns}")
     config.addinivalue_line("markers", "optimized: LLVM optimises all modules of the test for the CPU; of other tests one in eight")
     config.addinivalue_line("markers", "needs(*names): what the test needs, by the names in tests/needs.py; missing ones skip it")
+    if not config.getoption("--long"):
+        config.pluginmanager.register(_ByDay())
     for name in _FOREIGN:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
@@ -181,6 +183,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark for mark in metafunc.definition.iter_markers("parametrize") if "arch" in re.split(r"\s*,\s*", str(mark.args[0]))]
     if not given:  # a test may also list its back ends itself
         metafunc.parametrize("arch", names, indirect=True)
+
+
+class _ByDay:
+    """Makes no tests of cases that are marked long: they are two in five, and each takes time in every process."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> Iterator[None]:
+        yield
+        calls = [call for call in metafunc._calls if not any(mark.name == "long" for mark in call.marks)]
+        metafunc._calls = calls or metafunc._calls  # of none, pytest would make a test without parameters
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures launch kernels

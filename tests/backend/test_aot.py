@@ -154,6 +154,26 @@ def test_layouts_of_fields(session, reload):
     assert (loaded.field("other").to_numpy() == 1000 + 2 * (10 * i + j) + 10).all()
 
 
+def test_gradients_in_modules_have_no_nested_checkpoints(session, reload):
+    x, y = (sg.field(sg.f32, shape=3, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def iterate(n: sg.i32):
+        for i in x:
+            s = x[i]
+            for _ in range(n):
+                s = sg.sin(s) * 1.1
+            y[i] = s
+
+    module = sg.aot.Module(session.arch)
+    module.add_kernel(iterate, gradients=True)
+    loaded = reload(module, ad_memory_GB=4096 / 2**30)
+    with pytest.raises(sg.OutOfDeviceMemory) as caught:
+        loaded.kernels["iterate"].grad(20_000)
+    for part in ("test_aot.py:", "gradients in modules have no nested checkpoints: raise `ad_memory_GB`"):
+        assert part in str(caught.value)
+
+
 def test_gradients_with_tapes_whose_sizes_change(session, reload):
     """Trip counts come from an argument, from memory and from a `while`; memory changes between launches."""
     x = sg.field(sg.f64 if _has_f64() else sg.f32, shape=37, needs_grad=True)

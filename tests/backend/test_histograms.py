@@ -132,6 +132,69 @@ def test_bounds_of_the_launch(session, bins: int) -> None:
             assert ("PrivateCopy" in kernel.ir("offload")) == (bins == 20)
 
 
+@pytest.mark.parametrize(("t", "kind"), [*((sg.i32, kind) for kind in KINDS), (sg.u16, "add")], ids=str)
+def test_arrays(session, n: int, kind: str, t) -> None:
+    """How many elements there are is known when the kernel is launched: few are on copies, in the same kernel."""
+    atomic, ufunc, start = KINDS[kind]
+
+    @sg.kernel
+    def update(where: sg.types.ndarray(sg.i32, 1), what: sg.types.ndarray(t, 1), bins: sg.types.ndarray(t, 1)):
+        for i in where:
+            atomic(bins[where[i]], what[i])
+
+    for bins in (20, 1, 1023, 1024, 3000):
+        index, values = data(bins, bins, n)
+        where, what, counts = sg.ndarray(sg.i32, n), sg.ndarray(t, n), sg.ndarray(t, bins)
+        expected = np.full(bins, start).astype(counts.to_numpy().dtype)
+        values = values.astype(expected.dtype)
+        for array, given in ((where, index), (what, values), (counts, expected)):
+            array.from_numpy(given)
+        update(where, what, counts)
+        ufunc.at(expected, index, values)
+        assert (counts.to_numpy() == expected).all()
+    if session.device.caps.target.invocations:
+        assert "PrivateCopy" in update.ir("offload")
+
+
+def test_arrays_of_vectors_in_two_dimensions_and_a_field(session, n: int) -> None:
+    table, total = sg.Vector.ndarray(2, sg.i32, (3, 5)), sg.field(sg.i32, 4)
+
+    @sg.kernel
+    def update(where: sg.types.ndarray(sg.i32, 1), table: sg.types.ndarray(sg.math.ivec2, 2)):
+        for i in where:
+            k = where[i]
+            table[k // 5, k % 5][0] += 1
+            table[k // 5, k % 5][1] += i % 3
+            total[k % 4] += 1
+
+    index, _ = data(4, 15, n)
+    where = sg.ndarray(sg.i32, n)
+    where.from_numpy(index)
+    update(where, table)
+    found, part = table.to_numpy().reshape(15, 2), np.arange(n) % 3
+    assert (found[:, 0] == np.bincount(index, minlength=15)).all() and (found[:, 1] == np.bincount(index, part, 15)).all()
+    assert (total.to_numpy() == np.bincount(index % 4, minlength=4)).all()
+    if session.device.caps.target.invocations:
+        assert update.ir("offload").count("PrivateCopy") == 2
+
+
+def test_gradients_of_few_weights(session, n: int) -> None:
+    """The reverse of reads of an array adds to its gradient."""
+    where = sg.ndarray(sg.i32, n)
+    weights, out = (sg.ndarray(sg.f32, k, needs_grad=True) for k in (7, n))
+
+    @sg.kernel
+    def weigh(where: sg.types.ndarray(sg.i32, 1), weights: sg.types.ndarray(sg.f32, 1), out: sg.types.ndarray(sg.f32, 1)):
+        for i in where:
+            out[i] = 2.0 * weights[where[i]]
+
+    index, _ = data(5, 7, n)
+    where.from_numpy(index)
+    out.grad.fill(1.0)
+    weigh.grad(where, weights, out)
+    assert (weights.grad.to_numpy() == 2.0 * np.bincount(index, minlength=7)).all()
+
+
 @pytest.mark.parametrize("kind", ["min", "max"])
 @pytest.mark.parametrize("t", [sg.f32, sg.f16], ids=str)
 def test_extrema_of_floats(session, n: int, kind: str, t) -> None:

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from cases import by_day
 from grad.nests import nest
 
 import spirograd as sg
@@ -13,12 +14,13 @@ import spirograd as sg
 from .gradient_programs import write
 from .gradients import SIZE, Loaded
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "10"))
+AT_NIGHT = 60
 BATCH = 10
 
 
 @pytest.mark.archs("interpreter", "cpu", "vulkan")  # the programs have f64
-@pytest.mark.parametrize("first", range(0, EXAMPLES, BATCH))
+@pytest.mark.parametrize("first", by_day(range(0, max(EXAMPLES, AT_NIGHT), BATCH), lambda first: first < EXAMPLES))
 def test_gradients_of_random_kernels(arch: str, first: int) -> None:
     compared = 0
     for seed in range(first, first + BATCH // (1 if arch == "interpreter" else 2)):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import needs
 import numpy as np
 import pytest
+from cases import seeds
 
 from spirograd.runtime import loader
 from spirograd.runtime.freshness import Freshness
@@ -16,8 +17,8 @@ from spirograd.runtime.freshness import Freshness
 from . import gradients, tapes
 from .tape_programs import INTEGERS, Program, Step, write
 
-EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "2"))
-BATCH = 2
+EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "1"))
+AT_NIGHT = 6
 LARGEST = 300  # elements, of programs that every run of the tests has
 
 
@@ -29,15 +30,14 @@ def sessions() -> Iterator[None]:
     gradients.close()
 
 
-@pytest.mark.parametrize("first", range(0, EXAMPLES, BATCH))
-def test_gradients_with_tapes_of_random_sizes(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        program = write(seed)
-        program = replace(program, n=min(program.n, LARGEST))
-        archs = [name for name in ("cpu", ("vulkan", "wgpu")[seed % 2]) if loader.available(name) is None]
-        if tapes.failure(program, archs):
-            short = tapes.shortened(program, archs, seconds=30)
-            pytest.fail(f"{tapes.failure(short, archs)}\n{short!r}", pytrace=False)
+@pytest.mark.parametrize("seed", seeds(EXAMPLES, max(EXAMPLES, AT_NIGHT)))
+def test_gradients_with_tapes_of_random_sizes(seed: int) -> None:
+    program = write(seed)
+    program = replace(program, n=min(program.n, LARGEST))
+    archs = [name for name in ("cpu", ("vulkan", "wgpu")[seed % 2]) if loader.available(name) is None]
+    if tapes.failure(program, archs):
+        short = tapes.shortened(program, archs, seconds=30)
+        pytest.fail(f"{tapes.failure(short, archs)}\n{short!r}", pytrace=False)
 
 
 CHAINS = """@sg.kernel

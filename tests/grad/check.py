@@ -32,8 +32,8 @@ _UNTYPED = [("interpreter", sg.f32), ("wgpu", sg.f64)]
 _ALL = by_day([*_TYPED, *_UNTYPED], lambda arch, t: (arch, t) in _TYPED and (arch, t) != ("vulkan", sg.f32))
 on_all_with_types = pytest.mark.parametrize("arch,t", _ALL, indirect=["arch"], ids=str)
 on_devices_with_types = pytest.mark.parametrize("arch,t", [p for p in _ALL if p.values[0] != "interpreter"], indirect=["arch"], ids=str)
-# Of the types on a back end with two, a case has one by day: neighbours among cases have different ones. Vulkan and wgpu alternate at f32.
-_TURNS = ({("cpu", sg.f32), ("vulkan", sg.f64), ("wgpu", sg.f32)}, {("cpu", sg.f64), ("vulkan", sg.f32)})
+# By day a case runs on the interpreter, in f64, and on one of these devices: neighbours among cases have different ones.
+_TURNS = [("cpu", sg.f64), ("wgpu", sg.f32), ("cpu", sg.f32), ("vulkan", sg.f64), ("vulkan", sg.f32)]
 
 
 def on_back_ends_with_types(cases: Sequence[Callable[[Any], Program]]) -> pytest.MarkDecorator:
@@ -41,8 +41,8 @@ def on_back_ends_with_types(cases: Sequence[Callable[[Any], Program]]) -> pytest
     params = []
     for k, case in enumerate(cases):
         for arch, t in (*_TYPED, *_UNTYPED):
-            at_night = (arch, t) in _UNTYPED or (arch, t) in _TURNS[k % 2]
-            marks = [pytest.mark.long] if at_night else []
+            by_day = (arch, t) in (("interpreter", sg.f64), _TURNS[k % len(_TURNS)])
+            marks = [] if by_day else [pytest.mark.long]
             params.append(pytest.param(case, arch, t, marks=marks, id=f"{case.__name__}-{arch}-{t}"))
     return pytest.mark.parametrize("case,arch,t", params, indirect=["arch"])
 

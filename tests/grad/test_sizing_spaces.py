@@ -147,8 +147,8 @@ def test_two_dimensions(session: Any, rows: int, columns: int) -> None:
 @pytest.mark.parametrize(
     "t,n",
     [
-        (sg.i32, 2**31 - 1),
         (sg.i64, 2**27 + 9),
+        pytest.param(sg.i32, 2**31 - 1, marks=pytest.mark.long),
         pytest.param(sg.u32, 2**32 - 1, marks=pytest.mark.long),
         pytest.param(sg.i64, 2**30 + 9, marks=pytest.mark.long),
     ],

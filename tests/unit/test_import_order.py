@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def _part(module: str) -> str:
 MODULES = {_module(path): path for path in FILES}
 
 
+@functools.cache
 def _imports(path: Path) -> list[tuple[str, int, bool]]:
     """(module imported, line, whether inside of a function). Blocks under TYPE_CHECKING count, too: only type checkers run them, but
     readers do."""
@@ -121,8 +123,12 @@ def _imports(path: Path) -> list[tuple[str, int, bool]]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=_module)
-def test_imports_of(path):
+def test_imports():
+    problems = [problem for path in FILES for problem in _problems(path)]
+    assert not problems, "\n".join(problems)
+
+
+def _problems(path: Path) -> list[str]:
     module = _module(path)
     part = _part(module)
     may = ALLOWED.get(part, set()) | MODULE_ALLOWED.get(module, set())
@@ -138,7 +144,7 @@ def test_imports_of(path):
                 problems.append(f"{where} inside of a function")
         elif root in THIRD_PARTY and part not in THIRD_PARTY[root]:
             problems.append(f"{where}: only {', '.join(sorted(THIRD_PARTY[root])) or 'no package'} may")
-    assert not problems, "\n".join(problems)
+    return problems
 
 
 def test_every_part_is_placed():

@@ -233,7 +233,7 @@ class _LowerTasks(Rewriter):
         value = b.load(copy.shared, number)
         changed = b.emit(ops.ne, value, b.const(ops.identity(copy.kind, t), t))
         b.begin()
-        self.inline(flush, (number, value))
+        self.inline(flush, (number, value), clone=True)  # there may be several
         _when(b, changed, b.end())
 
     def _row_block(

@@ -4,6 +4,8 @@ Histograms are such loops. Where many invocations update few elements, atomics o
 faster by far, and less contended. To clear the copies and to add them up pays where there are many iterations for each of their elements.
 If their number is not known when the kernel is compiled, copies are small.
 
+How many elements an array argument has is known when the kernel is launched: the copy is small, and is used if the array fits into it.
+
 If a field has somewhat more elements than fit and the loop does nothing but update it, each workgroup has a copy of one of several ranges
 of elements, and runs the iterations for all of them: to read some bytes several times takes less than an atomic on memory.
 """
@@ -11,6 +13,8 @@ of elements, and runs the iterations for all of them: to read some bytes several
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Union
 
 from spirograd.analysis.workgroups import MOST_AT_A_TIME, group_size
 from spirograd.base.caps import Capabilities
@@ -18,7 +22,7 @@ from spirograd.base.dtypes import VOID, DType, i32, u32
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, accesses_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, PrivateCopy, Region, SharedRef, TaskAttr, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.carriers import Carrier, carrier
@@ -27,8 +31,9 @@ from spirograd.transforms.tasks.carriers import Carrier, carrier
 _MOST_ELEMENTS = 8192
 # Iterations for each element of the copies of all workgroups, and how many workgroups there must be then, and may be.
 _ITERATIONS, _LEAST_GROUPS, _MOST_GROUPS = 8, 256, 1024
-# The most elements of copies if the number of iterations is not known.
-_MOST_UNKNOWN = 1024
+# The most elements of copies if the number of iterations, or that of elements, is not known; and of how many updates in a body those of
+# arrays have two versions.
+_MOST_UNKNOWN, _MOST_UPDATES = 1024, 8
 # How many ranges a field is cut into at most, of bodies of at most so many operations; workgroups are large, so that a multiprocessor
 # holds many invocations with few copies. Histogram of 256M with 65,536 bins on an H200: 2.9 ms without copies.
 _MOST_RANGES, _RANGED_LENGTH, _RANGED_SIZE, _RANGED_GROUPS = 8, 24, 1024, 512
@@ -37,46 +42,68 @@ _MOST_RANGES, _RANGED_LENGTH, _RANGED_SIZE, _RANGED_GROUPS = 8, 24, 1024, 512
 def private_copies(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Give tasks the copies that pay (`TaskAttr.copies`), on targets that have workgroups.
 
-    Needs: the results of the atomics are unused, all of one field are of one kind, and nothing else of the task accesses the field. An
-    array argument is taken not to overlap the field: a loop that updates an element and reads it as well has no defined result. An update
-    that is out of range changes nothing.
+    Needs: the results of the atomics are unused, all of one field or array are of one kind, and nothing else of the task accesses it. An
+    array argument is taken not to overlap others: a loop that updates an element and reads it as well has no defined result. An update that
+    is out of range changes nothing.
     """
     return _PrivateCopies(ctx).kernel(kernel) if ctx.caps.target.invocations and ctx.options.optimize else kernel
 
 
-@dataclass(frozen=True, slots=True)
+Updated = Union[FieldRef, ArrayRef]
+
+
 class _Extents:
-    """The elements of a field, numbered in row-major order."""
+    """The elements of a field or an array, numbered in row-major order."""
 
-    ref: FieldRef
+    def __init__(self, b: Builder, ref: Updated) -> None:
+        self._b = b
+        self._extents: list[int | Op] = [*_shape(b, ref), *ref.element_shape]
+        origin = ref.layout.origin if isinstance(ref, FieldRef) else ()
+        self._origin = [*(origin or (0,) * (len(self._extents) - len(ref.element_shape))), *(0,) * len(ref.element_shape)]
 
-    @property
-    def all(self) -> tuple[int, ...]:
-        return (*self.ref.shape, *self.ref.element_shape)
+    def total(self) -> Op:
+        """How many elements there are (i32)."""
+        b, known, total = self._b, math.prod([n for n in self._extents if isinstance(n, int)]), None
+        for extent in self._extents:
+            if isinstance(extent, Op):
+                total = extent if total is None else b.emit(ops.mul, total, extent)
+        return b.const(known) if total is None else total if known == 1 else b.emit(ops.mul, total, b.const(known))
 
-    @property
-    def origin(self) -> tuple[int, ...]:
-        return (*(self.ref.layout.origin or (0,) * len(self.ref.shape)), *(0,) * len(self.ref.element_shape))
-
-    def number(self, b: Builder, indices: tuple[Op, ...]) -> Op:
-        """The number of an element (i32); the number of elements if some index is far out of range."""
+    def number(self, indices: tuple[Op, ...], end: int) -> Op:
+        """The number of an element (i32); ``end`` if some index is far out of range."""
+        b = self._b
         total: Op | None = None
-        for index, extent, first in zip(indices, self.all, self.origin):
+        for index, extent, first in zip(indices, self._extents, self._origin):
             term = _plus(b, b.cast(index, i32), -first)
-            total = term if total is None else b.emit(ops.add, b.emit(ops.mul, total, b.const(extent)), term)
+            total = term if total is None else b.emit(ops.add, b.emit(ops.mul, total, _value(b, extent)), term)
         total = total or b.const(0)
-        inside = b.emit(ops.min_, b.emit(ops.bitcast, total, type=u32), b.const(math.prod(self.all), u32))
+        inside = b.emit(ops.min_, b.emit(ops.bitcast, total, type=u32), b.const(end, u32))
         return b.emit(ops.bitcast, inside, type=i32)
 
-    def indices(self, b: Builder, number: Op) -> tuple[Op, ...]:
+    def indices(self, number: Op) -> tuple[Op, ...]:
         """Those of an element."""
+        b = self._b
         found: list[Op] = []
-        for extent, first in reversed(list(zip(self.all, self.origin))):
-            last = len(found) == len(self.all) - 1
-            index = number if last else b.emit(ops.irem, number, b.const(extent))
-            number = number if last else b.emit(ops.idiv, number, b.const(extent))
+        for extent, first in reversed(list(zip(self._extents, self._origin))):
+            last = len(found) == len(self._extents) - 1
+            index = number if last else b.emit(ops.irem, number, _value(b, extent))
+            number = number if last else b.emit(ops.idiv, number, _value(b, extent))
             found.insert(0, _plus(b, index, first))
         return tuple(found)
+
+
+def _shape(b: Builder, ref: Updated) -> Sequence[int | Op]:
+    if isinstance(ref, FieldRef):
+        return ref.shape
+    return [b.emit(ops.shape, attr=(ref.arg, axis), type=i32) for axis in range(ref.ndim)]
+
+
+def _value(b: Builder, extent: int | Op) -> Op:
+    return b.const(extent) if isinstance(extent, int) else extent
+
+
+def _length(ref: FieldRef) -> int:
+    return math.prod((*ref.shape, *ref.element_shape))
 
 
 def _plus(b: Builder, index: Op, offset: int) -> Op:
@@ -102,7 +129,7 @@ class _PrivateCopies(Rewriter):
         super().__init__()
         self.ctx = ctx
         self.caps = ctx.caps
-        self.copies: dict[FieldRef, PrivateCopy] = {}
+        self.copies: dict[Updated, PrivateCopy] = {}
         self.ranges: _Ranges | None = None
         self.handlers = {ops.task: self._task, ops.atomic: self._atomic}
 
@@ -125,43 +152,68 @@ class _PrivateCopies(Rewriter):
 
     def _atomic(self, op: Op) -> Op:
         kind, ref = op.attr
-        copy = self.copies.get(ref) if isinstance(ref, FieldRef) else None
+        copy = self.copies.get(ref) if isinstance(ref, (FieldRef, ArrayRef)) else None
         if copy is None:
             return self.copy(op)
-        *indices, value = self.args(op)
-        held = self._carrier(ref, kind).hold(self.b, value)
-        number = _Extents(ref).number(self.b, tuple(indices))
-        if self.ranges is None:
-            return self.b.atomic(kind, copy.shared, number, held)
         b = self.b
+        *indices, value = self.args(op)
+        if isinstance(ref, ArrayRef):
+            self._of_array(copy, ref, tuple(indices), value)
+            return value  # nothing uses the result
+        held = self._carrier(ref, kind).hold(b, value)
+        number = _Extents(b, ref).number(tuple(indices), _length(ref))
+        if self.ranges is None:
+            return b.atomic(kind, copy.shared, number, held)
         within = b.emit(ops.sub, number, self.ranges.first(b))
         ours = b.emit(ops.lt, b.emit(ops.bitcast, within, type=u32), b.const(self.ranges.length, u32))
-        if self.ranges.count * self.ranges.length > math.prod(_Extents(ref).all):  # what is out of range would be in the last one
-            ours = b.emit(ops.and_, ours, b.emit(ops.lt, number, b.const(math.prod(_Extents(ref).all))))
+        if self.ranges.count * self.ranges.length > _length(ref):  # what is out of range would be in the last one
+            ours = b.emit(ops.and_, ours, b.emit(ops.lt, number, b.const(_length(ref))))
         b.begin()
         b.atomic(kind, copy.shared, within, held)
         then = b.end([])
         b.begin()
         b.if_(ours, then, b.end([]))
-        return held  # nothing uses the result
+        return held
 
-    def _flush(self, ref: FieldRef, copy: PrivateCopy) -> Region:
+    def _of_array(self, copy: PrivateCopy, ref: ArrayRef, indices: tuple[Op, ...], value: Op) -> None:
+        """Update the copy if the array fits into it, else the array."""
+        b, room = self.b, copy.shared.length - 1
+        extents = _Extents(b, ref)
+        fits = b.emit(ops.le, extents.total(), b.const(room))
+        b.begin()
+        held = self._carrier(ref, copy.kind).hold(b, value)
+        b.atomic(copy.kind, copy.shared, extents.number(indices, room), held)
+        then = b.end([])
+        b.begin()
+        b.atomic(copy.kind, ref, *indices, value)
+        b.if_(fits, then, b.end([]))
+
+    def _flush(self, ref: Updated, copy: PrivateCopy) -> Region:
         """Updates memory by an element of a copy, given its number and value."""
         b = self.b
         number, held = b.begin(i32, copy.shared.dtype)
         if self.ranges is not None:
             number = b.emit(ops.add, number, self.ranges.first(b))
         value = self._carrier(ref, copy.kind).element(b, held)
-        b.atomic(copy.kind, ref, *_Extents(ref).indices(b, number), value)
+        if isinstance(ref, FieldRef):
+            b.atomic(copy.kind, ref, *_Extents(b, ref).indices(number), value)
+            return b.end()
+        extents = _Extents(b, ref)
+        there = b.emit(ops.lt, number, extents.total())
+        b.begin()
+        b.atomic(copy.kind, ref, *extents.indices(number), value)
+        then = b.end([])
+        b.begin()
+        b.if_(there, then, b.end([]))
         return b.end()
 
-    def _carrier(self, ref: FieldRef, kind: str) -> Carrier:
+    def _carrier(self, ref: Updated, kind: str) -> Carrier:
         found = carrier(kind, ref.dtype, self.caps)
         assert found is not None, "`_candidates` takes no others"
         return found
 
 
-def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCopy], int]:
+def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy], int]:
     """The copies that ``task`` shall have, and how many workgroups it shall have at most then."""
     bounds, body = task.regions[:2]
     count = _count(bounds)
@@ -169,16 +221,29 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[FieldRef, PrivateCop
     room = min(_MOST_ELEMENTS, (caps.shared_memory - _shared_bytes(task)) // 4, most)
     if room <= 0 or not _may_have_copies(body, caps):
         return {}, 0
-    copies: dict[FieldRef, PrivateCopy] = {}
+    copies: dict[Updated, PrivateCopy] = {}
     elements = 0
-    for ref, (kind, held) in _candidates(body, caps).items():
-        length = math.prod(_Extents(ref).all) + 1  # the last is for what is out of range
-        if elements + length <= room:
+    candidates = _candidates(body, caps)
+    arrays = [ref for ref in candidates if isinstance(ref, ArrayRef)]
+    for ref in sorted(candidates, key=lambda ref: isinstance(ref, ArrayRef)):
+        kind, held = candidates[ref]
+        if isinstance(ref, FieldRef):
+            length = _length(ref) + 1  # the last is for what is out of range
+        elif _updates(body, arrays) <= _MOST_UPDATES:
+            length = min(_MOST_UNKNOWN, room - elements) // (len(arrays) - arrays.index(ref))
+        else:
+            continue
+        if 1 < length <= room - elements:
             elements += length
             copies[ref] = PrivateCopy(kind, SharedRef(f"copy_{len(copies)}_{ref.name}", held, length))
     if not copies:
         return {}, 0
     return copies, _MOST_GROUPS if count is None else min(count // (_ITERATIONS * elements), _MOST_GROUPS)
+
+
+def _updates(body: Region, arrays: Sequence[ArrayRef]) -> int:
+    """How many operations update these arrays."""
+    return sum(op.code is ops.atomic and op.attr[1] in arrays for op in body.walk())
 
 
 def _may_have_copies(body: Region, caps: Capabilities) -> bool:
@@ -189,12 +254,12 @@ def _may_have_copies(body: Region, caps: Capabilities) -> bool:
     return not caps.loop_limit or body.codes.isdisjoint((ops.for_, ops.while_))
 
 
-def _ranged(task: Op, ctx: PassContext) -> tuple[dict[FieldRef, PrivateCopy], int, _Ranges | None]:
+def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int, _Ranges | None]:
     """The copy of a range of elements that each workgroup of ``task`` shall have, how many workgroups there shall be at most, and the
     ranges; nothing if that does not pay."""
     bounds, body = task.regions[:2]
     count, caps = _count(bounds), ctx.caps
-    nothing: tuple[dict[FieldRef, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
+    nothing: tuple[dict[Updated, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
     if count is None or len(bounds.results) > 2 or task.attr.reductions or not _may_have_copies(body, caps):
         return nothing
     candidates = _candidates(body, caps)
@@ -204,7 +269,9 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[FieldRef, PrivateCopy], in
     if not alone or len(candidates) != 1 or atomics != 1 or len(body.ops) > _RANGED_LENGTH:
         return nothing
     ((ref, (kind, held)),) = candidates.items()
-    total = math.prod(_Extents(ref).all)
+    if isinstance(ref, ArrayRef):
+        return nothing
+    total = _length(ref)
     room = min(caps.shared_memory // 4, count // (_ITERATIONS * _LEAST_GROUPS)) - 1
     ranges = -(-total // room) if room > 0 else 0
     if not 1 < ranges <= _MOST_RANGES:
@@ -232,19 +299,25 @@ def _shared_bytes(task: Op) -> int:
     return 1024 * sum(r.dtype.size for r in attr.reductions)
 
 
-def _candidates(body: Region, caps: Capabilities) -> dict[FieldRef, tuple[str, DType]]:
-    """The fields that ``body`` accesses by atomics of one kind only, with that kind, and the type of what holds their elements."""
+def _candidates(body: Region, caps: Capabilities) -> dict[Updated, tuple[str, DType]]:
+    """The fields and arrays that ``body`` accesses by atomics of one kind only, with that kind, and the type of what holds their
+    elements."""
     everything = list(body.walk())
     used = {a for op in everything for a in op.args}
-    found: dict[FieldRef, set[str]] = {}
+    found: dict[Updated, set[str]] = {}
     for op in everything:
         for _, ref in accesses_of(op):
-            if isinstance(ref, FieldRef):
+            if isinstance(ref, (FieldRef, ArrayRef)):
                 found.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
-    keys = [(ref.key, ref.role) for ref in found]
+    keys = [_memory(ref) for ref in found]
     candidates = {}
     for ref, kinds in found.items():
-        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and keys.count((ref.key, ref.role)) == 1 else None
-        if held is not None:
+        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and keys.count(_memory(ref)) == 1 else None
+        if held is not None and not (isinstance(ref, ArrayRef) and ref.wide):
             candidates[ref] = min(kinds), held.dtype
     return candidates
+
+
+def _memory(ref: Updated) -> tuple[str, int, str]:
+    """What two references have in common if they are to the same memory."""
+    return ("field", ref.key, ref.role) if isinstance(ref, FieldRef) else ("array", ref.arg, ref.role)
