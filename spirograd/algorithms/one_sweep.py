@@ -1,7 +1,6 @@
 """Sorting by radix with one pass over the keys for each digit of 8 bits.
 
-One kernel counts all digits of all keys, from which the first tile of each pass finds where the keys of each digit begin, and tells the
-others. In a pass each tile ranks its keys by
+One kernel counts all digits of all keys, from which another finds where the keys of each digit begin. In a pass each tile ranks its keys by
 their digit, publishes how many it has of each, looks back over the tiles before it for how many those have, and stores its keys. Groups of
 one tile sort it alone. The device must let tiles that have begun go on while others wait for them, as for `look_back_scan` (A. Adinets,
 D. Merrill: Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, 2022).
@@ -81,6 +80,17 @@ def _count_digits(
             count = counts[p * _DIGITS + t]
             if count > 0:
                 forms.atomic_add(bins[p * _DIGITS + t], count)
+
+
+@kernel
+def _begin_digits(bins: template(), begins: template(), passes: int):
+    """Where the keys of each digit begin in each pass; ``bins`` are zeros again."""
+    forms.loop_config(block_dim=_DIGITS)
+    for i in range(passes * _DIGITS):
+        shared = block.SharedArray(THREADS, i32)
+        count = bins[i]
+        bins[i] = 0  # for the next sort
+        begins[i] = scan_of_block(count, shared, add) - count
 
 
 # --- the keys of a tile ------------------------------------------------------------------------------------------------------
@@ -189,7 +199,7 @@ def _of_tiles_before(states, first, tile, t):
 
 @kernel
 def _place_tiles(
-    keys: template(), out: template(), values: template(), values_out: template(), bins: template(), states: template(),
+    keys: template(), out: template(), values: template(), values_out: template(), begins: template(), states: template(),
     tickets: template(), n: int, tiles: int, number: int, each: template(), source: template(),
 ):  # fmt: skip
     forms.loop_config(block_dim=THREADS)
@@ -212,15 +222,11 @@ def _place_tiles(
         total = _total_of_digit(t, counters)
         words, cleared = number % 2 * tiles * _DIGITS, (1 - number % 2) * tiles * _DIGITS
         states[cleared + tile * _DIGITS + t] = _NOTHING
-        if tile > 0:
-            forms.atomic_max(states[words + tile * _DIGITS + t], _word_of(total, _TOTAL))
-        count = 0
-        if tile == 0:
-            count = bins[number * _DIGITS + t]
-            bins[number * _DIGITS + t] = 0  # for the next sort
-        begin_of_digit = scan_of_block(count, shared, add) - count
+        begin_of_digit = begins[number * _DIGITS + t]
         if tile == 0:
             forms.atomic_max(states[words + t], _word_of(begin_of_digit + total, _WHOLE))
+        else:
+            forms.atomic_max(states[words + tile * _DIGITS + t], _word_of(total, _TOTAL))
         begin = _begin_in_tile(t, total, counters, shared)
         for e in forms.static(range(each)):
             place = _place(mine[e], ranks[e], first + e * lanes, have, t, shift, counters)
@@ -322,12 +328,13 @@ def _sort_between(
         return keys, values
     states, tickets = scratch("states of digits", u32, 2 * tiles * _DIGITS), scratch("tickets", i32, _MOST_PASSES)
     groups = min(_COUNTING_GROUPS, -(-n // (THREADS * _COUNTED)))
-    own = keys if values is None else values
+    own, begins = keys if values is None else values, scratch("begins of digits", i32, _MOST_PASSES * _DIGITS)
     with zeros("bins", i32, _MOST_PASSES * _DIGITS) as bins:
         _count_digits(keys, bins, states, tickets, n, groups, tiles, passes)
+        _begin_digits(bins, begins, passes)
         for number in range(passes):
             place = number % 2
-            _place_tiles(keys, targets[place], own, with_them[place], bins, states, tickets, n, tiles, number, each, source)
+            _place_tiles(keys, targets[place], own, with_them[place], begins, states, tickets, n, tiles, number, each, source)
             keys, own = targets[place], with_them[place]
             source = min(source, _VALUES)
     return keys, None if values is None else own

@@ -285,14 +285,7 @@ class LaunchPlan:
         counts: list[Size | None] = []
         tape_counts: tuple[int | None, ...] | None = None
         if self._count is not None:
-            if (self._places is not None and native.on_host) or self._launcher.tapes.reports:
-                raise NotPrepared
-            tape_counts = self._heap_plan_for(self._count(scalars, arrays), sizes).counts
-            words = self._words
-            if self._places is not None and not self._claimed:
-                if words != self._placement["words"]:
-                    raise NotPrepared
-                tape_counts = self._placed(tape_counts, self._places)
+            words, tape_counts = self._tapes_of(native, self._count(scalars, arrays), sizes)
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
         try:
             block, packed_counts = self._pack(scalars, arrays, trees, 0, 0, words)
@@ -328,6 +321,19 @@ class LaunchPlan:
         shared = self._reports or self._count is not None
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
         return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
+
+    def _tapes_of(
+        self, native: CallsNatively, counts: tuple[int | None, ...], sizes: TapeSizes
+    ) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+        """Where the tapes of launches by compiled code lie, and how many iterations of each task these run."""
+        if (self._places is not None and native.on_host) or self._launcher.tapes.reports:
+            raise NotPrepared
+        plan = self._heap_plan_for(counts, sizes)
+        if self._places is None or self._claimed:
+            return self._words, plan.counts
+        if self._words != self._placement["words"]:
+            raise NotPrepared
+        return self._words, self._placed(plan.counts, self._places)
 
     def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
