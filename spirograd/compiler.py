@@ -86,8 +86,6 @@ def compile_kernel(
     ``key``: its `kernel_key`, if known. ``on_op``: for the interpreter, called after each operation. ``generate``: False for the stages of
     IR only. Raises SpirogradUnsupportedError for what the device or target cannot do, IRError for broken IR (a defect of the compiler).
     """
-    if caps.target_name not in TARGETS:
-        raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", kernel.loc)
     with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options, kernel)
         key = key or kernel_key(kernel, caps, options)
@@ -140,6 +138,8 @@ class _Pipeline:
     """What the stages have in common: the context, the recorded stages, verification."""
 
     def __init__(self, caps: Capabilities, options: CompileOptions, source: Kernel) -> None:
+        if caps.target_name not in TARGETS:
+            raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", source.loc)
         self.ctx = PassContext(caps, options)
         self.source = source
         self.stages: dict[str, Any] = {}

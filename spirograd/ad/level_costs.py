@@ -36,6 +36,7 @@ class LevelCosts:
     def __init__(self) -> None:
         self.used = 1
         self.found: dict[int, Cost] = {}
+        self._prices: dict[int, float] = {}  # seconds for each byte, by level
         self._begin = 0.0  # when the steps from ``_first`` on began
         self._first = 0
         self._aside = 0.0  # seconds since then that were no steps
@@ -65,7 +66,9 @@ class LevelCosts:
         before = self.used
         for level in range(self.used, _LEVELS):
             if sizes[level]:
-                self.found[level] = Cost(price(level) * each, step)
+                if level not in self._prices:
+                    self._prices[level] = price(level)
+                self.found[level] = Cost(self._prices[level] * each, step)
                 if self._worth(sizes, level, steps, fixed, each):
                     self.used = level + 1
         self.aside(begin)

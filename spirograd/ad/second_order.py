@@ -21,7 +21,6 @@ from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.data.tree import trees_of
 from spirograd.lang.scalar import describe
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
@@ -114,9 +113,12 @@ class _Second(SpecializedDerivative):
 
     def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
         super().__init__(session, kernel, specialization, "reverse")
-        second = derive(session, self.derivative.kernel, "forward", lambda ref: _dual(self, ref))
-        self.derivative = replace(self.derivative, kernel=second.kernel)
-        self.trees = trees_of(self.fields.values(), self)
+
+    def derived(self, nesting: Any) -> Any:
+        """See `SpecializedDerivative.derived`."""
+        first = super().derived(nesting)
+        second = derive(self._session, first.kernel, "forward", lambda ref: _dual(self, ref))
+        return replace(first, kernel=second.kernel)
 
 
 def tangents_of(session: Any, kernel: Any, specialization: Any) -> SpecializedDerivative:

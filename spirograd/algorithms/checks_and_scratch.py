@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from spirograd.base.dtypes import DType
@@ -53,6 +55,20 @@ def scratch(use: str, dtype: DType, length: int) -> Array:
     if held is None or held.shape[0] < length:
         held = _scratch.arrays[use, dtype] = ndarray(dtype, max(length, 1))
     return held
+
+
+@contextmanager
+def zeros(use: str, dtype: DType, length: int) -> Iterator[Array]:
+    """Memory of zeros as of `scratch`, which the block fills with zeros again; after an exception nobody uses it again."""
+    held = _scratch.arrays.get((use, dtype)) if _scratch.owner is session() else None
+    array = scratch(use, dtype, length)
+    if array is not held:
+        array.fill(0)
+    try:
+        yield array
+    except BaseException:
+        _scratch.arrays.pop((use, dtype), None)
+        raise
 
 
 def has_groups() -> bool:

@@ -1,6 +1,6 @@
 """Sorting by radix with one pass over the keys for each digit of 8 bits.
 
-One kernel counts all digits of all keys, which says where the keys of each digit begin in each pass. In a pass each tile ranks its keys by
+One kernel counts all digits of all keys, from which another finds where the keys of each digit begin. In a pass each tile ranks its keys by
 their digit, publishes how many it has of each, looks back over the tiles before it for how many those have, and stores its keys. Groups of
 one tile sort it alone. The device must let tiles that have begun go on while others wait for them, as for `look_back_scan` (A. Adinets,
 D. Merrill: Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, 2022).
@@ -9,7 +9,7 @@ D. Merrill: Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, 2022
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
-from spirograd.algorithms.checks_and_scratch import Array, scratch
+from spirograd.algorithms.checks_and_scratch import Array, scratch, zeros
 from spirograd.algorithms.group_scans import THREADS, scan_of_block
 from spirograd.algorithms.radix_digits import digit_of
 from spirograd.algorithms.scan_passes import add
@@ -30,10 +30,13 @@ _COUNTED = 8  # keys that a thread loads at once to count them
 _COUNTING_GROUPS = 1024
 _AHEAD = 4  # tiles whose counts a thread loads at once
 
-# What a tile publishes of a digit is one word: a count, above which the state lies. In the first pass nothing is known, in others words are
-# left from the pass before the last one unless they have been cleared.
+# What a tile publishes of a digit is one word: a count, above which the state lies. Passes use one half of the words in turn, and clear the
+# other half.
 _STATE_BITS = 30
 _NOTHING, _TOTAL, _WHOLE = range(3)
+# What goes with keys: nothing, values, or in the first pass their numbers.
+_NO_VALUES, _VALUES, _NUMBERS = range(3)
+_MOST_PASSES = 64 // _BITS
 MOST_KEYS = (1 << _STATE_BITS) - 1
 
 
@@ -46,19 +49,16 @@ def keys_of_thread(keys: DType, values: DType | None) -> int:
 
 
 @kernel
-def _clear(states: template(), bins: template(), tickets: template(), n: int, passes: int):
-    for k in range(n):
-        states[k] = _NOTHING
-        if k < passes * _DIGITS:
-            bins[k] = 0
-        if k < passes:
-            tickets[k] = 0
-
-
-@kernel
-def _count_digits(keys: template(), bins: template(), n: int, groups: int, passes: template()):
+def _count_digits(
+    keys: template(), bins: template(), states: template(), tickets: template(), n: int, groups: int, tiles: int, passes: template(),
+):  # fmt: skip
+    """Add to ``bins``, and clear what the passes need."""
     forms.loop_config(block_dim=THREADS)
     for i in range(groups * THREADS):
+        if i < passes:
+            tickets[i] = 0
+        for k in range(-(-(tiles * _DIGITS - i) // (groups * THREADS))):
+            states[i + k * groups * THREADS] = _NOTHING
         counts = block.SharedArray(forms.static(passes * _DIGITS), i32)
         t, stride = block.thread_idx(), groups * THREADS
         for p in forms.static(range(passes)):
@@ -83,12 +83,14 @@ def _count_digits(keys: template(), bins: template(), n: int, groups: int, passe
 
 
 @kernel
-def _begin_digits(bins: template(), passes: int):
+def _begin_digits(bins: template(), begins: template(), passes: int):
+    """Where the keys of each digit begin in each pass; ``bins`` are zeros again."""
     forms.loop_config(block_dim=_DIGITS)
     for i in range(passes * _DIGITS):
         shared = block.SharedArray(THREADS, i32)
         count = bins[i]
-        bins[i] = scan_of_block(count, shared, add) - count
+        bins[i] = 0  # for the next sort
+        begins[i] = scan_of_block(count, shared, add) - count
 
 
 # --- the keys of a tile ------------------------------------------------------------------------------------------------------
@@ -197,8 +199,8 @@ def _of_tiles_before(states, first, tile, t):
 
 @kernel
 def _place_tiles(
-    keys: template(), out: template(), values: template(), values_out: template(), bins: template(), states: template(),
-    tickets: template(), n: int, tiles: int, number: int, each: template(), valued: template(),
+    keys: template(), out: template(), values: template(), values_out: template(), begins: template(), states: template(),
+    tickets: template(), n: int, tiles: int, number: int, each: template(), source: template(),
 ):  # fmt: skip
     forms.loop_config(block_dim=THREADS)
     for _ in range(tiles * THREADS):
@@ -206,7 +208,7 @@ def _place_tiles(
         size = forms.static(THREADS * each)
         counters = block.SharedArray(forms.static(THREADS // lanes * _DIGITS), i32)
         staged = block.SharedArray(size, keys.dtype)
-        staged_values = block.SharedArray(forms.static(size if valued else 1), values.dtype)
+        staged_values = block.SharedArray(forms.static(size if source != _NO_VALUES else 1), values_out.dtype)
         shared, starts, ticket = block.SharedArray(THREADS, i32), block.SharedArray(_DIGITS, i32), block.SharedArray(1, i32)
         t, shift = block.thread_idx(), number * _BITS
         if t == 0:
@@ -220,7 +222,7 @@ def _place_tiles(
         total = _total_of_digit(t, counters)
         words, cleared = number % 2 * tiles * _DIGITS, (1 - number % 2) * tiles * _DIGITS
         states[cleared + tile * _DIGITS + t] = _NOTHING
-        begin_of_digit = bins[number * _DIGITS + t]
+        begin_of_digit = begins[number * _DIGITS + t]
         if tile == 0:
             forms.atomic_max(states[words + t], _word_of(begin_of_digit + total, _WHOLE))
         else:
@@ -229,8 +231,10 @@ def _place_tiles(
         for e in forms.static(range(each)):
             place = _place(mine[e], ranks[e], first + e * lanes, have, t, shift, counters)
             staged[place] = mine[e]
-            if forms.static(valued):
+            if forms.static(source == _VALUES):
                 staged_values[place] = values[tile * size + arithmetic.min(first + e * lanes, have - 1)]
+            elif forms.static(source == _NUMBERS):
+                staged_values[place] = tile * size + first + e * lanes
         before = begin_of_digit
         if tile > 0:
             before = _of_tiles_before(states, words, tile, t)
@@ -244,7 +248,7 @@ def _place_tiles(
                 key = staged[place]
                 at = starts[digit_of(key, shift, _DIGITS)] + place
                 out[at] = key
-                if forms.static(valued):
+                if forms.static(source != _NO_VALUES):
                     values_out[at] = staged_values[place]
 
 
@@ -252,55 +256,85 @@ def _place_tiles(
 
 
 @kernel
-def _sort_tile(keys: template(), values: template(), n: int, passes: template(), each: template(), valued: template()):
+def _sort_tile(keys: template(), values: template(), n: int, passes: template(), each: template(), source: template()):
+    """Sort the keys of one tile in place, with values; or leave them, and set ``values`` to their numbers in order."""
     forms.loop_config(block_dim=THREADS)
     for t in range(THREADS):
         lanes = forms.static(subgroup.group_size())
         size = forms.static(THREADS * each)
         counters = block.SharedArray(forms.static(THREADS // lanes * _DIGITS), i32)
         staged = block.SharedArray(size, keys.dtype)
-        staged_values = block.SharedArray(forms.static(size if valued else 1), values.dtype)
+        staged_values = block.SharedArray(forms.static(size if source != _NO_VALUES else 1), values.dtype)
         shared = block.SharedArray(THREADS, i32)
         first = _first_of_thread(t, each)
         mine = Vector([keys[arithmetic.min(first + e * lanes, n - 1)] for e in forms.static(range(each))])
-        theirs = Vector([values[arithmetic.min(first + e * lanes, n - 1)] for e in forms.static(range(each if valued else 1))])
+        theirs = Vector([arithmetic.cast(first + e * lanes, values.dtype) for e in forms.static(range(each))])
+        if forms.static(source == _VALUES):
+            for e in forms.static(range(each)):
+                theirs[e] = values[arithmetic.min(first + e * lanes, n - 1)]
         for number in range(passes):
             ranks = _ranks(mine, n, t, number * _BITS, counters, each)
             _begin_in_tile(t, _total_of_digit(t, counters), counters, shared)
             for e in forms.static(range(each)):
                 place = _place(mine[e], ranks[e], first + e * lanes, n, t, number * _BITS, counters)
                 staged[place] = mine[e]
-                if forms.static(valued):
+                if forms.static(source != _NO_VALUES):
                     staged_values[place] = theirs[e]
             block.sync()
             for e in forms.static(range(each)):
                 mine[e] = staged[first + e * lanes]
-                if forms.static(valued):
+                if forms.static(source != _NO_VALUES):
                     theirs[e] = staged_values[first + e * lanes]
             block.sync()
         for e in forms.static(range(each)):
             if first + e * lanes < n:
-                keys[first + e * lanes] = mine[e]
-                if forms.static(valued):
+                if forms.static(source != _NUMBERS):
+                    keys[first + e * lanes] = mine[e]
+                if forms.static(source != _NO_VALUES):
                     values[first + e * lanes] = theirs[e]
 
 
-def sort_in_one_sweep(keys: Array, values: Array | None, n: int, bits: int) -> tuple[Array, Array | None]:
-    """Sort ``n`` keys, at most `MOST_KEYS`, by their lowest ``bits`` bits, and values with them: the arrays in which they lie then."""
-    passes, valued = -(-bits // _BITS), values is not None
-    each = keys_of_thread(keys.dtype, values.dtype if values is not None else None)
+def sort_in_one_sweep(keys: Array, values: Array | None, n: int) -> tuple[Array, Array | None]:
+    """Sort ``n`` keys, at most `MOST_KEYS`, and values with them: the arrays in which they lie then."""
+    source, targets = _VALUES, [keys, scratch("keys", keys.dtype, n)]
+    if values is None:
+        source, with_them = _NO_VALUES, targets
+    else:
+        with_them = [values, scratch("values", values.dtype, n)]
+    return _sort_between(keys, targets[::-1], values, with_them[::-1], n, source)
+
+
+def places_in_one_sweep(keys: Array, out: Array, n: int) -> None:
+    """Set ``out`` to the numbers of ``n`` keys, at most `MOST_KEYS`, in the order of the keys, which stay."""
+    targets, numbers = [scratch(use, keys.dtype, n) for use in ("keys", "argsort")], [out, scratch("values", out.dtype, n)]
+    if _passes(keys) % 2 == 0:
+        numbers.reverse()
+    _sort_between(keys, targets, out, numbers, n, _NUMBERS)
+
+
+def _passes(keys: Array) -> int:
+    bits: int = keys.dtype.bits
+    return -(-bits // _BITS)
+
+
+def _sort_between(
+    keys: Array, targets: list[Array], values: Array | None, with_them: list[Array], n: int, source: int
+) -> tuple[Array, Array | None]:
+    """The passes, which store keys and values to one and to the other of two arrays in turn."""
+    passes, each = _passes(keys), keys_of_thread(keys.dtype, None if values is None else values.dtype)
     tiles = -(-n // (THREADS * each))
     if tiles == 1:
-        _sort_tile(keys, values if valued else keys, n, passes, each, valued)
+        _sort_tile(keys, keys if values is None else values, n, passes, each, source)
         return keys, values
-    spare = scratch("keys", keys.dtype, n)
-    own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
-    states, tickets = scratch("states of digits", u32, max(2 * tiles, passes) * _DIGITS), scratch("tickets", i32, passes)
-    bins = scratch("bins", i32, passes * _DIGITS)
-    _clear(states, bins, tickets, max(tiles, passes) * _DIGITS, passes)
-    _count_digits(keys, bins, n, min(_COUNTING_GROUPS, -(-n // (THREADS * _COUNTED))), passes)
-    _begin_digits(bins, passes)
-    for number in range(passes):
-        _place_tiles(keys, spare, own, other, bins, states, tickets, n, tiles, number, each, valued)
-        keys, spare, own, other = spare, keys, other, own
-    return keys, own if valued else None
+    states, tickets = scratch("states of digits", u32, 2 * tiles * _DIGITS), scratch("tickets", i32, _MOST_PASSES)
+    groups = min(_COUNTING_GROUPS, -(-n // (THREADS * _COUNTED)))
+    own, begins = keys if values is None else values, scratch("begins of digits", i32, _MOST_PASSES * _DIGITS)
+    with zeros("bins", i32, _MOST_PASSES * _DIGITS) as bins:
+        _count_digits(keys, bins, states, tickets, n, groups, tiles, passes)
+        _begin_digits(bins, begins, passes)
+        for number in range(passes):
+            place = number % 2
+            _place_tiles(keys, targets[place], own, with_them[place], begins, states, tickets, n, tiles, number, each, source)
+            keys, own = targets[place], with_them[place]
+            source = min(source, _VALUES)
+    return keys, None if values is None else own

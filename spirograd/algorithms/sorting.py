@@ -13,7 +13,7 @@ from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, runs_side_by_side, scratch
 from spirograd.algorithms.group_scans import padded, padded_length, scan_of_block
-from spirograd.algorithms.one_sweep import MOST_KEYS, sort_in_one_sweep
+from spirograd.algorithms.one_sweep import MOST_KEYS, places_in_one_sweep, sort_in_one_sweep
 from spirograd.algorithms.radix_digits import digit_of
 from spirograd.algorithms.recorded import nothing, tape, tape_of
 from spirograd.algorithms.scan_passes import add, scan
@@ -144,14 +144,18 @@ def _sort(keys: Array, values: Array | None, n: int) -> None:
         _sort(held, values, n)
         copy(held, keys, n)
         return
-    if has_groups() and runs_side_by_side() and n <= MOST_KEYS:
-        found, with_them = sort_in_one_sweep(keys, values, n, keys.dtype.bits)
+    if _in_one_sweep(n):
+        found, with_them = sort_in_one_sweep(keys, values, n)
     else:
         found, with_them = _sort_in_two_sweeps(keys, values, n)
     if found is not keys:
         copy(found, keys, n)
         if values is not None:
             copy(with_them, values, n)
+
+
+def _in_one_sweep(n: int) -> bool:
+    return has_groups() and runs_side_by_side() and n <= MOST_KEYS
 
 
 def _sort_in_two_sweeps(keys: Array, values: Array | None, n: int) -> tuple[Array, Array | None]:
@@ -252,6 +256,9 @@ def argsort(keys: Array, out: Array) -> None:
 
 
 def _argsort(keys: Array, out: Array, n: int) -> None:
+    if _in_one_sweep(n) and keys.dtype not in _WIDER:
+        places_in_one_sweep(keys, out, n)
+        return
     copied = scratch("argsort", keys.dtype, n)
     copy(keys, copied, n)
     _number(out, n)

@@ -27,6 +27,7 @@ from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
 from spirograd.runtime.launcher import LaunchPlan
+from spirograd.runtime.tape_heap import TapesTooLarge
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModule:
@@ -196,7 +197,11 @@ class LoadedGradient(_Loaded):
         refuse_shared(label, self.record.arguments, packer.scalars, packer.arrays, dict(derivative.written), frozenset(derivative.accessed))
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
-        self.plan.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+        try:
+            self.plan.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+        except TapesTooLarge as error:
+            hint = "  hint: gradients in modules have no nested checkpoints: raise `ad_memory_GB`, or use `kernel.grad` of the program"
+            raise TapesTooLarge(f"{error.message}\n{hint}", error.tape, error.share) from None
         self._finish(packer)
 
     def _adjoints(self, returned: Any, label: str) -> list[float]:

@@ -84,6 +84,7 @@ class DerivativePlan:
         self._loops = dict(tapes.loops)
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
+        self._latest: dict[str, Any] = {}  # "launch": another object when the device may have other sizes, or tapes elsewhere
         self._size_array: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
             self._size_array = self._new_size_array()
@@ -130,6 +131,8 @@ class DerivativePlan:
     def _launch_now(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
         state = self._freshness.key(scalars, arrays, trees, drawn)
         resized = state is None or state != self._found
+        if resized:
+            self._latest["launch"] = object()
         self._found = None  # should anything fail
         if self._size_array is None:
             self._launch_known(scalars, arrays, trees, drawn, resized)
@@ -141,7 +144,7 @@ class DerivativePlan:
         self, recorder: GraphRecording, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
     ) -> None:
         """Run it such that it can be repeated: the device counts each time, where it can; else sizes must be what they are now."""
-        self._found = None
+        self._found, self._latest["launch"] = None, object()
         if self._size_array is not None:
             with graph_recording.paused():
                 self.capacities = self._count_on_device(scalars, arrays, trees, drawn)
@@ -158,7 +161,7 @@ class DerivativePlan:
         self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)
 
     def _forget_found(self) -> None:
-        self._found, self._certain = None, False
+        self._found, self._certain, self._latest["launch"] = None, False, object()
 
     def prepared(
         self, native: CallsNatively, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], record: Record
@@ -166,8 +169,9 @@ class DerivativePlan:
         """As `LaunchPlan.prepared`, after a launch: for others whose tapes have the sizes of that one."""
         if not self._sizes or not self.compiled.tapes:
             return self.main.prepared(native, scalars, arrays, trees, record)
-        if self._size_array is not None:
-            raise NotPrepared
+        counted = self._size_array is not None
+        if counted and (native.on_host or not self._certain or self._readback is not None):
+            raise NotPrepared  # what the device has counted must have arrived
 
         def steps(into: Recording) -> None:
             into.keep_scalars(self._freshness.scalars)
@@ -178,10 +182,17 @@ class DerivativePlan:
             state = self._freshness.key(scalars, arrays, trees)
             if state is None or state != self._found:
                 raise NotPrepared
+            if counted:
+                into.unchanged()
+                into.item(self._latest, "launch")
             into.called(self._count_reused)
 
+        own = replace(record, steps=steps)
         with self._launcher.lock:
-            return self.main.prepared(native, scalars, arrays, trees, replace(record, steps=steps), self._sized)
+            if self._size_array is None:
+                return self.main.prepared(native, scalars, arrays, trees, own, self._sized)
+            sizes = TapeSizes(self.capacities, False, True, self.ample)
+            return self.main.prepared(native, [*scalars, 0], [*arrays, self._size_array], trees, own, sizes)
 
     def _count_reused(self) -> None:
         self._launcher.tapes.sized["reused"] += 1
@@ -227,7 +238,7 @@ class DerivativePlan:
 
     def _forget(self) -> None:
         self._epoch = self._launcher.tapes.epoch
-        self._found = None
+        self._found, self._latest["launch"] = None, object()
         self.capacities = ()
         self._certain, self._readback = False, None
 

@@ -80,9 +80,9 @@ class SpecializedDerivative:
         self.primal = specialization
         self.label = f"kernel `{kernel.function.__name__}`"
         self.fields = WeakValueDictionary(specialization.fields)  # which field each reference stands for
+        self._session, self._mode = session, mode
         with span(f"differentiate {kernel.function.__name__}", "compile"):
-            self.derivative = derive(session, specialization.kernel, mode, self.shadow)
-        self._session = session
+            self.derivative = self.derived(None)
         self._ways: NestedCheckpoints | None = None
         self.trees = trees_of(self.fields.values(), self)
         buffers = self.derivative.saving.buffers if self.derivative.saving is not None else ()
@@ -142,7 +142,11 @@ class SpecializedDerivative:
 
     def _nested(self, nesting: Nesting) -> Planned:
         with span(f"differentiate {self.label} with nested checkpoints", "compile"):
-            return _planned(self._session, derive(self._session, self.primal.kernel, "reverse", self.shadow, nesting))
+            return _planned(self._session, self.derived(nesting))
+
+    def derived(self, nesting: Nesting | None) -> Derivative:
+        """The derivative of the primal, in reverse mode with nested checkpoints as ``nesting`` says."""
+        return derive(self._session, self.primal.kernel, self._mode, self.shadow, nesting)
 
     @property
     def last_derivative(self) -> Derivative:

@@ -234,6 +234,8 @@ class DivergentEmitter(LaneEmitter):
             self._lane_by_lane(op)
         elif self.found.contiguous(index):
             self._contiguous_load(op)
+        elif self.found.interleaved(op):
+            self._interleaved_load(op)
         else:
             plain = self.env[index]
             self.env[index] = self._harmless(index)
@@ -241,12 +243,9 @@ class DivergentEmitter(LaneEmitter):
             self.env[index] = plain
 
     def _contiguous_load(self, op: Op) -> None:
-        t, index = op.type, op.args[0]
+        t = op.type
         vector, suffix = self._vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, op.attr.dtype)}.p0"
-        indices = self.env[index]
-        self.env[index] = self._first.get(index, indices)
-        pointer = self.address(op.attr, index)
-        self.env[index] = indices
+        pointer = self._first_address(op)
         callee = self.module.declare(f"llvm.masked.load.{suffix}", vector, f"ptr, i32, {self._mask_type}, {vector}")
         mask = f"{self._mask_type} {self._effective()}"
         values = self.value(f"call {vector} {callee}({pointer}, i32 {op.attr.dtype.size}, {mask}, {vector} zeroinitializer)")

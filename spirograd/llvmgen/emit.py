@@ -137,12 +137,12 @@ def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOption
 
     If all its parallel loops run in lockstep, the code is vectors already: then 1, which gives the same code as 3. Nothing but them and
     code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing, unless loops
-    load in each iteration what stays.
+    load in each iteration what stays, or vectors of which they take every n-th element: those share masks.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
     if not tasks or not all(_loop(op, options, has_masks(caps))[2] for op in tasks):
         return 3
-    if any(_rereads(op.regions[1]) for op in tasks):
+    if any(_rereads(op.regions[1]) or _interleaves(_loop(op, options, has_masks(caps))[2]) for op in tasks):
         return 1
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
@@ -154,6 +154,11 @@ def _rereads(body: Region) -> bool:
     """Whether a loop in ``body`` has a load whose address is the same in all its iterations."""
     inner = (region for op in body.walk() if op.code in (ops.for_, ops.while_) for region in op.regions)
     return any(op.code is ops.load and region.live_ins.issuperset(op.args) for region in inner for op in region.ops)
+
+
+def _interleaves(found: Uniformity | None) -> bool:
+    """Whether a loop in lockstep has `Uniformity.interleaved` loads."""
+    return found is not None and any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
 
 
 @functools.lru_cache(maxsize=8)

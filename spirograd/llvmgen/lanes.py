@@ -28,6 +28,19 @@ from spirograd.llvmgen.uniform import Uniformity, is_tape
 
 # Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
 _STRIP = 4096
+# Elements of an AVX2 register; how those that interleaved loads want get there, by how many lie between them: two vectors (those loaded,
+# then what was made of them), and for each place its number in both.
+_PART = 8
+_PUT_TOGETHER: dict[int, tuple[tuple[int, int, tuple[int | None, ...]], ...]] = {
+    2: ((0, 1, (0, 2, 8, 10, 4, 6, 12, 14)), (2, 2, (0, 1, 4, 5, 2, 3, 6, 7))),
+    3: ((0, 1, (0, 9, None, 3, 12, None, 6, 15)), (3, 2, (0, 1, 10, 3, 4, 13, 6, 7)), (4, 4, (0, 3, 6, 1, 4, 7, 2, 5))),
+    4: (
+        (0, 1, (0, 8, None, None, 4, 12, None, None)),
+        (2, 3, (0, 8, None, None, 4, 12, None, None)),
+        (4, 5, (0, 1, 8, 9, 4, 5, 12, 13)),
+        (6, 6, (0, 4, 1, 5, 2, 6, 3, 7)),
+    ),
+}
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
 
 
@@ -296,6 +309,8 @@ class LaneEmitter(TaskEmitter):
     def _load(self, op: Op) -> None:
         if is_tape(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
             self._access(op)
+        elif self._has_masks and self.found.interleaved(op):
+            self._interleaved_load(op)
         elif op.attr.dtype is not u1:
             self._gather(op)
         else:
@@ -327,12 +342,12 @@ class LaneEmitter(TaskEmitter):
 
     def _integer(self, op: Op) -> None:
         self._on_vectors(op)
-        if self.found.contiguous(op):
+        if self.found.lane_stride(op):
             self._count_apart(op)
 
     def _product(self, op: Op) -> None:
         if op not in self._fused:
-            self._on_vectors(op)
+            self._integer(op)
 
     def _on_vectors(self, op: Op) -> None:
         """Emit ``op`` as it is emitted elsewhere, on vectors."""
@@ -357,7 +372,7 @@ class LaneEmitter(TaskEmitter):
         self._vector = False
 
     def _count_apart(self, op: Op) -> None:
-        """Compute a contiguous index in the first lane apart, for addresses: taken out of the vector, it would wait for the others."""
+        """Compute an index that grows evenly apart in the first lane, for addresses: taken out of the vector, it would wait for all."""
         vectors = {a: self.env[a] for a in (*op.args, op)}
         self.env.update({a: self._first[a] for a in op.args if a in self._first})
         super().emit(op)
@@ -373,17 +388,22 @@ class LaneEmitter(TaskEmitter):
 
     def _access(self, op: Op) -> None:
         """Neighbouring elements: the address of that of the first lane."""
-        index = op.args[0]
-        indices = self.env[index]
-        self.env[index] = self._first.get(index, indices)
-        pointer = self.address(op.attr, index)
-        self.env[index] = indices
+        pointer = self._first_address(op)
         if self._mask and is_tape(op):
             self._tape_access(op, pointer)
         elif self._mask:
             self._masked_access(op, pointer)
         else:
             self._whole_access(op, pointer)
+
+    def _first_address(self, op: Op) -> str:
+        """The address of the element of the first lane."""
+        index = op.args[0]
+        indices = self.env[index]
+        self.env[index] = self._first.get(index, indices)
+        pointer = self.address(op.attr, index)
+        self.env[index] = indices
+        return pointer
 
     def _whole_access(self, op: Op, pointer: str) -> None:
         vector, align = self._vector_type(op.attr.dtype), op.attr.dtype.size
@@ -432,6 +452,30 @@ class LaneEmitter(TaskEmitter):
         name = f"llvm.masked.gather.v{self.lanes}{FunctionEmitter.overload(self, t)}.v{self.lanes}p0"
         callee = self.module.declare(name, vector, f"{addresses}, i32, {self._mask_type}, {vector}")
         self.set(op, f"call {vector} {callee}({addresses} {pointers}, i32 {t.size}, {self._mask_type} splat (i1 true), {vector} poison)")
+
+    def _interleaved_load(self, op: Op) -> None:
+        """Every n-th element: vectors are loaded, of which each has some, and put together. Nothing else is accessed."""
+        t, count = op.attr.dtype, self.found.lane_stride(op.args[0])
+        pointer, lanes = self._first_address(op), f"<{self.lanes} x i32>"
+        part, overload = f"<{_PART} x {type_name(t)}>", f"v{_PART}{FunctionEmitter.overload(self, t)}"
+        mask = self.value(f"sext {self._mask_type} {self._effective()} to {lanes}")
+        callee = self.module.declare(f"llvm.masked.load.{overload}.p0", part, f"ptr, i32, <{_PART} x i1>, {part}")
+        parts = []
+        for lane in range(0, self.lanes, _PART):
+            vectors = []
+            for start in range(lane * count, (lane + _PART) * count, _PART):
+                chosen = ", ".join(f"i32 {p // count if p % count == 0 else self.lanes}" for p in range(start, start + _PART))
+                spread = self.value(f"shufflevector {lanes} {mask}, {lanes} zeroinitializer, <{_PART} x i32> <{chosen}>")
+                wanted = self.value(f"icmp slt <{_PART} x i32> {spread}, zeroinitializer")
+                at = self.value(f"getelementptr {type_name(t)}, {pointer}, i64 {start}")
+                vectors.append(self.value(f"call {part} {callee}(ptr {at}, i32 {t.size}, <{_PART} x i1> {wanted}, {part} zeroinitializer)"))
+            for a, b, places in _PUT_TOGETHER[count]:
+                picked = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in places)
+                vectors.append(self.value(f"shufflevector {part} {vectors[a]}, {part} {vectors[b]}, <{_PART} x i32> <{picked}>"))
+            parts.append(vectors[-1])
+        order = ", ".join(f"i32 {k}" for k in range(self.lanes))
+        values = self.value(f"shufflevector {part} {parts[0]}, {part} {parts[1]}, <{self.lanes} x i32> <{order}>")
+        self.env[op] = self._where_active(values, self._spread(self._lane(values, t, 0), t), t)
 
     def _add_once(self, op: Op) -> None:
         """All lanes add to one element: their sum."""

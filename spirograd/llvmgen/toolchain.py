@@ -182,7 +182,7 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         size = _instructions(text)
         if allowed == 1 and size > _FEW_INSTRUCTIONS:
             _clean(module, machine)
-        elif need > 0:
+        elif level > 0:  # the passes of level 0 change nothing in what is emitted here
             optimise(module, machine, level, vectorise=level > 1, slp=slp and level > 1 and size < SLP_LIMIT, unroll=allowed > 1)
         if not options.keep_stages:
             return MachineCode(_object(module, machine))

@@ -20,6 +20,11 @@ from spirograd.llvmgen.strides import stride
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
 # diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
 _ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
+# The same for vectors that are loaded whole, of which every n-th element is taken.
+_INTERLEAVED_LOAD = 2
+INTERLEAVED = (2, 3, 4)
+# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads. Of these, lanes may take few.
+_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
 # Loops with fewer trips in all are unrolled by LLVM, which then vectorises what is around them.
 _SHORTEST = 12
 # LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
@@ -180,6 +185,23 @@ class Uniformity:
             return (self.contiguous(a) and b not in self.varying) or (self.contiguous(b) and a not in self.varying)
         return op.code is ops.sub and self.contiguous(op.args[0]) and op.args[1] not in self.varying
 
+    def lane_stride(self, op: Op) -> int:
+        """By how much the index ``op`` of an element grows from lane to lane; 0 if that is not known."""
+        if self.contiguous(op):
+            return 1
+        if op.attr != "nsw" or op.code not in (ops.add, ops.sub, ops.mul):
+            return 0
+        a, b = op.args
+        if op.code is ops.mul:
+            return self.lane_stride(a) * int(b.attr) if b.code is ops.const else 0
+        if b not in self.varying:
+            return self.lane_stride(a)
+        return self.lane_stride(b) if op.code is ops.add and a not in self.varying else 0
+
+    def interleaved(self, op: Op) -> bool:
+        """Whether the load ``op`` is of every second, third or fourth element of 32 bits: of one entry of small vectors."""
+        return op.attr.dtype.bits == 32 and self.lane_stride(op.args[0]) in INTERLEAVED
+
 
 def is_tape(op: Op) -> bool:
     """Whether ``op`` accesses a tape, of which each lane has its own."""
@@ -211,7 +233,8 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
     has masked loads and stores."""
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
-    if not body.codes & {ops.for_, ops.while_}:
+    loops = bool(body.codes & {ops.for_, ops.while_})
+    if not loops and (not masks or ops.if_ not in body.codes or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
         return None
     guarded = find_guarded_loop(body) if masks else None
     try:
@@ -221,16 +244,19 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
         return None
     if found.divergent and (not masks or options.check_bounds or options.check_overflow):
         return None  # with checks, the first iteration that fails is reported
-    work = _Work(found)
+    work = _Work(found, masks)
     work.add(found.body, 1)
+    if not loops:
+        return found if found.divergent and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
     return found if work.chain and work.scattered <= work.arithmetic else None
 
 
 class _Work:
     """Counts operations per iteration, by how much vectors help: ``scattered`` is what those cost that do not become one, in operations."""
 
-    def __init__(self, found: Uniformity) -> None:
+    def __init__(self, found: Uniformity, masks: bool) -> None:
         self.found = found
+        self.masks = masks
         self.load = _DIVERGENT_LOAD if found.divergent else _ACCESS
         self.chain = False
         self.arithmetic = self.scattered = 0
@@ -250,12 +276,17 @@ class _Work:
                 continue
             if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
                 hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
-                cost = self.load if op.code is ops.load else _ACCESS
+                cost = self._cost(op)
                 self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
             elif op.code in (ops.idiv, ops.irem) and self.found.varies(op) and op.args[1].code is not ops.const:
                 self.scattered += times * _DIVISION
             elif op.code not in _FREE and op in self.found.varying:
                 self.arithmetic += times
+
+    def _cost(self, op: Op) -> int:
+        if op.code is not ops.load:
+            return _ACCESS
+        return _INTERLEAVED_LOAD if self.masks and self.found.interleaved(op) else self.load
 
     def _is_scattered(self, op: Op) -> bool:
         if op.code is ops.atomic:

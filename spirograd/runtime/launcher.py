@@ -213,7 +213,7 @@ class LaunchPlan:
         self._count = build_counter(compiled) if compiled.tapes else None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
-        self._placement: tuple[int, ...] | None = None  # what the tapes were placed by
+        self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the tapes were placed by
         self._claimed = any(tape.claimed for tape in compiled.tapes)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
         self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
@@ -283,11 +283,9 @@ class LaunchPlan:
             raise NotPrepared
         words: tuple[int, ...] = ()
         counts: list[Size | None] = []
+        tape_counts: tuple[int | None, ...] | None = None
         if self._count is not None:
-            if self._places is not None or self._launcher.tapes.reports:
-                raise NotPrepared
-            self._heap_plan_for(self._count(scalars, arrays), sizes)
-            words = self._words
+            words, tape_counts = self._tapes_of(native, self._count(scalars, arrays), sizes)
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
         try:
             block, packed_counts = self._pack(scalars, arrays, trees, 0, 0, words)
@@ -297,14 +295,15 @@ class LaunchPlan:
             if self.compiled.returns or self._activates:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
-            if self._heap_plan is not None:
-                packed_counts = self._heap_plan.counts
+            packed_counts = packed_counts if tape_counts is None else tape_counts
         entry = native.entry(self.executable, packed_counts)
         if entry is None:
             raise NotPrepared
         recording = Recording(self.compiled, code.steps, block, record, native.on_host)
         recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
         record.steps(recording)
+        if self._places is not None:
+            recording.item(self._placement, "words")
         asynchronous = self._diagnosed and not native.on_host
         recording.numbered(self._next, self._told if asynchronous else None)
         for index, part in self._trees_written:
@@ -322,6 +321,19 @@ class LaunchPlan:
         shared = self._reports or self._count is not None
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
         return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
+
+    def _tapes_of(
+        self, native: CallsNatively, counts: tuple[int | None, ...], sizes: TapeSizes
+    ) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+        """Where the tapes of launches by compiled code lie, and how many iterations of each task these run."""
+        if (self._places is not None and native.on_host) or self._launcher.tapes.reports:
+            raise NotPrepared
+        plan = self._heap_plan_for(counts, sizes)
+        if self._places is None or self._claimed:
+            return self._words, plan.counts
+        if self._words != self._placement["words"]:
+            raise NotPrepared
+        return self._words, self._placed(plan.counts, self._places)
 
     def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
@@ -364,9 +376,10 @@ class LaunchPlan:
             plan = self._heap_plan_for(self._count(scalars, arrays), sizes)
             words, tape_counts, self.tape_bytes = self._words, plan.counts, plan.nbytes
             if self._places is not None:
-                if not sizes.resized and words == self._placement and not self._claimed:
-                    tape_counts = (*tape_counts[: self._places], 0, *tape_counts[self._places + 1 :])
-                self._placement = words
+                if words != self._placement["words"]:
+                    self._placement["words"] = words
+                elif not sizes.resized and not self._claimed:
+                    tape_counts = self._placed(tape_counts, self._places)
         try:
             block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
@@ -395,6 +408,11 @@ class LaunchPlan:
                     allocation.generations[""] = tick()
         if recorder is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+
+    @staticmethod
+    def _placed(counts: tuple[int | None, ...], places: int) -> tuple[int | None, ...]:
+        """``counts`` for a launch whose tapes lie where they did: the task that places them has nothing to do."""
+        return (*counts[:places], 0, *counts[places + 1 :])
 
     def _launch_in_order(
         self,
@@ -461,7 +479,7 @@ class LaunchPlan:
             self._launch(self.executable, block, counts)
 
     def _forget_placement(self) -> None:
-        self._placement = None
+        self._placement["words"] = None
 
     def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding]) -> None:
         """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""

@@ -154,6 +154,26 @@ def test_layouts_of_fields(session, reload):
     assert (loaded.field("other").to_numpy() == 1000 + 2 * (10 * i + j) + 10).all()
 
 
+def test_gradients_in_modules_have_no_nested_checkpoints(session, reload):
+    x, y = (sg.field(sg.f32, shape=3, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def iterate(n: sg.i32):
+        for i in x:
+            s = x[i]
+            for _ in range(n):
+                s = sg.sin(s) * 1.1
+            y[i] = s
+
+    module = sg.aot.Module(session.arch)
+    module.add_kernel(iterate, gradients=True)
+    loaded = reload(module, ad_memory_GB=4096 / 2**30)
+    with pytest.raises(sg.OutOfDeviceMemory) as caught:
+        loaded.kernels["iterate"].grad(20_000)
+    for part in ("test_aot.py:", "gradients in modules have no nested checkpoints: raise `ad_memory_GB`"):
+        assert part in str(caught.value)
+
+
 def test_gradients_with_tapes_whose_sizes_change(session, reload):
     """Trip counts come from an argument, from memory and from a `while`; memory changes between launches."""
     x = sg.field(sg.f64 if _has_f64() else sg.f32, shape=37, needs_grad=True)
@@ -441,3 +461,18 @@ def test_a_module_of_another_back_end(session, arch, tmp_path):
     loaded.field("x").fill(4)
     loaded.kernel("twice")()
     assert (loaded.field("x").to_numpy() == 8).all()
+
+
+@pytest.mark.archs("wgpu")  # its modules have descriptors, which Metal's buffers are made of
+@pytest.mark.needs("spirv-cross")
+def test_code_for_wgpu_translates_to_metal(arch, tmp_path):
+    sg.init(arch=arch)
+    module = sg.aot.Module()
+    module.add_kernel(mix, gradients=True)
+    module.save(tmp_path / "m")
+    files = sorted((tmp_path / "m" / "kernels").glob("*.spv"))
+    assert len(files) >= 2
+    for file in files:
+        command = ["spirv-cross", "--msl", "--msl-version", "20400", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        assert "kernel void main0(constant Arguments& arguments [[buffer(0)]]" in text and "[[buffer(1)]]" in text

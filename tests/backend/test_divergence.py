@@ -3,6 +3,8 @@
 The CPU runs several of them in lockstep, under masks; iterations that have ended, or have not begun, must do no harm.
 """
 
+import ctypes
+import mmap
 from collections.abc import Callable
 
 import numpy as np
@@ -395,3 +397,73 @@ def test_bit_for_bit(shape: tuple[int, ...], arch: str) -> None:
         found.append((x.to_numpy().view(np.int32), steps.to_numpy()))
     for one, other in zip(*found):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("t", [sg.f32, sg.i32], ids=str)
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_entries_of_vectors_in_branches(width: int, t) -> None:
+    """Bodies without loops: neighbours on both sides are loaded entry by entry where a condition holds, and only there."""
+    vectors = sg.types.ndarray(sg.types.vector(width, t), 1)
+
+    @sg.kernel
+    def run(x: vectors, y: vectors, on: ints):
+        for i in range(y.shape[0]):
+            total = 0 * y[i]
+            for side in sg.static((0, 1, 2)):
+                if on[i + side] > 0:
+                    v = x[i] - x[i + side] + side
+                    for k in sg.static(range(6)):
+                        v = v * (k + 1) - x[i + side] * v
+                    total += v
+            if on[i] != 1:
+                y[i] = total
+
+    rng = np.random.default_rng(width)
+    for n in (1, 15, 16, 37):
+        on = rng.integers(0, 3, n + 2).astype(np.int32)
+        x = rng.integers(-2, 3, (n + 2, width)).astype(t.np)
+        y = np.full((n, width), 7, t.np)
+        run(x, y, on)
+        want = np.full((n, width), 7, np.int64 if t is sg.i32 else np.float64)
+        for i in range(n):
+            total = np.zeros(width, want.dtype)
+            for side in range(3):
+                if on[i + side] > 0:
+                    v = x[i].astype(want.dtype) - x[i + side] + side
+                    for k in range(6):
+                        v = v * (k + 1) - x[i + side] * v
+                    total += v
+            if on[i] != 1:
+                want[i] = total
+        np.testing.assert_allclose(y, want, rtol=1e-5)
+
+
+@pytest.mark.archs("cpu")
+def test_entries_of_vectors_at_the_end_of_memory() -> None:
+    """Loads of entries touch nothing else: after the last element there is no memory."""
+    pages = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    if not hasattr(libc, "mprotect") or libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0):
+        pytest.skip("pages cannot be protected here")
+    vectors = sg.types.ndarray(sg.types.vector(3, sg.f32), 1)
+
+    @sg.kernel
+    def run(x: vectors, y: vec):
+        for i in range(y.shape[0]):
+            if i % 3 != 1:
+                v = x[i]
+                for _ in sg.static(range(25)):
+                    v = v * 0.5 + x[i] * v[0]
+                y[i] = v[1]
+
+    n = 37
+    x = np.frombuffer(pages, np.float32, 3 * n, mmap.PAGESIZE - 12 * n).reshape(n, 3)
+    x[...] = np.linspace(0, 0.5, 3 * n, dtype=np.float32).reshape(n, 3)
+    y = np.full(n, -1, np.float32)
+    run(x, y)
+    want = x.copy()
+    for _ in range(25):
+        want = want * np.float32(0.5) + x * want[:, :1]
+    np.testing.assert_allclose(y, np.where(np.arange(n) % 3 == 1, -1, want[:, 1]), rtol=1e-5)
+    assert "llvm.masked.load.v8f32" in run.llvm()

@@ -439,3 +439,30 @@ def test_the_first_subgroup_finishes():
     padded = np.zeros(8 * size, np.int32)
     padded[:n] = x.to_numpy()
     assert (out.to_numpy() == padded.reshape(8, size).sum(1)).all()
+
+
+def test_an_element_of_shared_memory_as_a_condition():
+    """The same for the whole group, used around a barrier, and by each thread."""
+
+    @sg.kernel
+    def run(x: sg.types.NDArray[sg.i32, 1], y: sg.types.NDArray[sg.i32, 1]):
+        sg.loop_config(block_dim=16)
+        for _ in range(64):
+            values, ticket = block.SharedArray(16, sg.i32), block.SharedArray(1, sg.i32)
+            t = block.thread_idx()
+            if t == 0:
+                ticket[0] = sg.atomic_add(x[0], 1)
+            block.sync()
+            number, v = ticket[0], 0
+            if number == 0:
+                values[t] = t
+                block.sync()
+                v = values[15 - t]
+            if number == 0:
+                sg.atomic_max(y[t], v)
+            else:
+                sg.atomic_max(y[16 + t], number)
+
+    x, y = np.zeros(1, np.int32), np.zeros(32, np.int32)
+    run(x, y)
+    assert y.tolist() == [*range(15, -1, -1), *[3] * 16]

@@ -247,16 +247,33 @@ def test_mistakes(session: Any) -> None:
     x = sg.field(sg.i32, 4)
 
     @sg.kernel
-    def field():
-        sg.no_activate(x)
+    def number():
+        sg.no_activate(3)
 
     @sg.kernel
     def nothing():
         sg.no_activate()
 
-    with pytest.raises(sg.SpirogradTypeError, match="`no_activate` takes nodes of field trees, not the field `x`"):
-        field()
+    with pytest.raises(sg.SpirogradTypeError, match="`no_activate` takes nodes of field trees, not the number 3"):
+        number()
     with pytest.raises(sg.SpirogradTypeError, match="`no_activate` takes nodes of field trees"):
         nothing()
     with pytest.raises(sg.SpirogradRuntimeError, match="`no_activate` has a meaning only inside kernels"):
         sg.no_activate(x.parent())
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_fields_have_no_cells_of_their_own(session: Any, vector: bool, caplog: pytest.LogCaptureFixture) -> None:
+    x = sg.Vector.field(2, sg.f32) if vector else sg.field(sg.f32)
+    node = sg.root.bitmasked(sg.i, 8)
+    node.place(x)
+
+    @sg.kernel
+    def write():
+        sg.no_activate(x)
+        for i in range(3, 5):
+            x[i] += 1.0
+
+    write()
+    assert active_cells(node) == [3, 4]
+    assert "`no_activate` of the field `x` changes nothing" in caplog.text and "`x.parent()`" in caplog.text

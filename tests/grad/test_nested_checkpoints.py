@@ -277,6 +277,42 @@ def test_decided_at_launch(arch: str) -> None:
     assert "has nested checkpoints" not in text
 
 
+def second_slope(n: int) -> np.ndarray:
+    """The second derivative of the square of what `squared` computes."""
+    v, first, second = np.linspace(0.2, 0.9, N, dtype=np.float32).astype(float), np.ones(N), np.zeros(N)
+    for t in range(n):
+        sine, cosine = np.sin(1.5 * v + t), np.cos(1.5 * v + t)
+        second += 0.01 * (1.5 * cosine * second - 2.25 * sine * first**2)
+        first *= 1.0 + 0.015 * cosine
+        v += 0.01 * sine
+    return 2.0 * (first**2 + v * second)
+
+
+def test_hessian_vector_products(arch: str) -> None:
+    """Forward mode over the gradient with nested checkpoints: what plain tapes give, and what the recurrence says."""
+    found, n, v = [], 400, np.linspace(1.0, 2.0, N, dtype=np.float32)
+    for nbytes in (0, 3_000):
+        sg.init(arch=arch, fast_math=False, ad_memory_GB=nbytes / 2**30)
+        x, loss = sg.field(sg.f32, shape=N, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
+
+        @sg.kernel
+        def squared(n: sg.i32):
+            for i in x:
+                v = x[i]
+                for t in range(n):
+                    v += 0.01 * sg.sin(1.5 * v + t)
+                loss[None] += v * v
+
+        def program() -> None:
+            loss[None] = 0.0
+            squared(n)
+
+        x.from_numpy(np.linspace(0.2, 0.9, N, dtype=np.float32))
+        found.append(sg.ad.hvp(program, loss, x, v))
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], second_slope(n) * v, rtol=2e-4)
+
+
 @pytest.mark.archs("cpu")
 def test_a_million_iterations(arch: str) -> None:
     """Of an inner loop, in less than 1 MB for a thread slot."""

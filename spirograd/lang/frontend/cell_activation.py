@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import i32, u1
+from spirograd.base.errors import render
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import arithmetic, scalar
@@ -71,13 +72,17 @@ class HoldsCells(Exception):
 
 
 def no_activate(t: Tracer, node: ast.Call) -> None:
-    """Have no write of the kernel activate cells of some nodes."""
+    """Have no write of the kernel activate cells of some nodes. Fields are taken, as by the family: their own nodes have no cells."""
     values, kwargs = arguments(t, node)
     t.at(node)
     for what in values:
-        if not isinstance(what, SNode):
+        if isinstance(what, Field):
+            text = f"`no_activate` of {describe(what)} changes nothing: the cells are those of the node that holds it"
+            t.trace.warn(("no_activate", str(t.b.loc)), render(text, t.b.loc, "name the node: `x.parent()`"))
+        elif not isinstance(what, SNode):
             raise type_error(f"`no_activate` takes nodes of field trees, not {describe(what)}", "`x.parent()` is the node that holds `x`")
-    if kwargs or not values:
+    values = [what for what in values if isinstance(what, SNode)]
+    if kwargs or not node.args:
         raise type_error("`no_activate` takes nodes of field trees", "as in `sg.no_activate(node)`")
     new = [what for what in values if what not in t.held_nodes]
     if new:

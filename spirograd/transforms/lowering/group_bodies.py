@@ -55,6 +55,7 @@ class GroupBody(Rewriter):
                 if op.code.effect != "pure":
                     self.flush()  # it reads memory
                 self.visit(op)
+                self.env.setdefault(op, op)  # without operands that change, it stands for itself
                 for result in self.values.results.get(op, ()):
                     self.visit(result)
             elif self.values.at_group_level(op):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from spirograd.base.options import CompileOptions
@@ -39,3 +41,14 @@ def test_levels(level, stack, unrolled, few, monkeypatch):
     monkeypatch.setattr(toolchain, "_FEW_INSTRUCTIONS", few)
     text = compile_module(SUM, host_caps(), CompileOptions(opt_level=level, keep_stages=True)).optimized_ir
     assert ("alloca" in text, text.count("fadd") > 1) == (stack, unrolled)
+
+
+@pytest.mark.parametrize("need", [1, 3])
+def test_level_0_leaves_out_passes_that_change_nothing(need):
+    """The object is the one that LLVM makes with its passes of that level, which would take a quarter of a millisecond."""
+    caps, options = host_caps(), CompileOptions(opt_level=0)
+    machine = toolchain._target_machine(caps.cpu_name, caps.cpu_features + (toolchain._NO_GATHER if need == 1 else ""), 0)
+    with closing(toolchain.parse(SUM, machine)) as module:
+        toolchain.optimise(module, machine, 0, vectorise=False, slp=False, unroll=False)
+        expected = toolchain._object(module, machine)
+    assert compile_module(SUM, caps, options, need).binary == expected

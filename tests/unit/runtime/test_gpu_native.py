@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base import validity
 from spirograd.base.artifact import PRINT_CURSOR, PRINT_DATA
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.lang import context
@@ -244,6 +245,64 @@ def test_gradients_with_tapes(session, monkeypatch, bound):
         assert told(session, lambda: chain.grad(bound)) == expected
     assert len(by_python) == launches
     assert told(session, lambda: chain.grad(bound + 1)) != expected and len(by_python) == launches + 1
+    sg.sync()
+
+
+def _by_python(launch):
+    """Launch with all records suspended."""
+    validity.suspend()
+    try:
+        launch()
+    finally:
+        validity.resume()
+
+
+def test_gradients_whose_tapes_the_device_places(session, monkeypatch):
+    """Bounds lie in a field. Compiled code launches while nothing that they depend on was written, and tapes lie where they did."""
+    monkeypatch.setattr(native_calls, "_PATIENCE", 1)
+    monkeypatch.setattr(native_calls, "_MOST_PATIENCE", 1)
+    x, y = (sg.field(sg.f32, 300, needs_grad=True) for _ in range(2))
+    bound = sg.field(sg.i32, ())
+
+    @sg.kernel
+    def chain(limit: sg.i32):
+        for i in x:
+            v = x[i]
+            for _ in range(bound[None] + limit):
+                v = sg.sin(v) * v
+            y[i] = v
+
+    by_python = []
+    launch = DerivativePlan.launch
+    monkeypatch.setattr(DerivativePlan, "launch", lambda plan, *args, **named: by_python.append(1) or launch(plan, *args, **named))
+
+    def settled(limit):
+        """What launches with this argument are, once what the device counted has arrived."""
+        for _ in range(4):
+            chain.grad(limit)
+            sg.sync()
+        before = len(by_python)
+        found = told(session, lambda: chain.grad(limit))
+        assert len(by_python) == before, "compiled code launches"
+        expected = told(session, lambda: _by_python(lambda: chain.grad(limit)))
+        assert [launch[:3] for launch in expected] == [launch[:3] for launch in found] and len(found) == 1
+        return found[0][:3]
+
+    five = settled(5)
+    bound[None] = 2
+    counting = told(session, lambda: chain.grad(5))
+    assert len(counting) > 1, "the device counts, and places the tapes"
+    assert settled(5) == five
+    before = len(by_python)
+    told(session, lambda: chain.grad(7))
+    again = told(session, lambda: chain.grad(5))
+    assert len(by_python) == before + 2 and len(again) > 1, "the sizes on the device are those of 7"
+    settled(5)
+    with sg.Graph() as graph:
+        chain.grad(7)
+    before = len(by_python)
+    graph.launch()
+    assert len(told(session, lambda: chain.grad(5))) > 1 and len(by_python) == before + 1
     sg.sync()
 
 

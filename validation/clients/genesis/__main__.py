@@ -32,7 +32,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", required=True, help="a python with Genesis, which need not have quadrants")
     parser.add_argument("--peer", help="a python with Genesis and quadrants 1.3.3; without it nothing is compared")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="scenes whose name fits (may be repeated)")
-    parser.add_argument("--backend", default="cpu", help="back end of Genesis: cpu, cuda, vulkan ... (default cpu)")
+    parser.add_argument("--backend", default="cpu", help="back end of Genesis, like cpu and cuda, or of spirograd, vulkan (default cpu)")
     parser.add_argument("--precision", choices=("32", "64"), default="32", help="of floats (default 32)")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that counts as equal (default 1e-4)")
     parser.add_argument("--seconds", type=float, default=600, help="limit of one run (default 600)")
