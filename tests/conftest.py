@@ -27,6 +27,7 @@ import pytest
 import spirograd as sg
 from spirograd.base import knobs
 from spirograd.base.records import replace
+from spirograd.lang.data.tree import root
 from spirograd.llvmgen import toolchain
 from spirograd.spirvgen import emit
 
@@ -209,6 +210,7 @@ def younger_garbage() -> None:
     """What is alive before a file is no garbage of its tests: `gc.collect` in them need not look at it (a fifth of a second each time)."""
     gc.collect()
     gc.freeze()
+    root.reset()  # fields hang on it, and what is in a cycle with something that is frozen is never freed
 
 
 @pytest.fixture(autouse=True, scope="module")

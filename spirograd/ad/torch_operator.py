@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.ad.torch import TorchFunction, traced
 from spirograd.ad.torch_second import Call, contiguous
+from spirograd.ad.torch_transforms import functions_of
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -34,8 +35,10 @@ def torch_op(
     object. ``name``: that of the operator, ``"namespace::name"``; by default in the namespace `spirograd`. ``template_args``: values of
     template arguments, which are fixed.
 
-    Gradients come from ``kernel.grad``, second derivatives (`create_graph=True`) from forward mode over reverse mode on copies of the
-    tensors; third ones raise an error. `torch.func.vmap` loops over the batch. Under autocast operators get tensors as they are.
+    Gradients come from ``kernel.grad``, tangents and second derivatives (`create_graph=True`) from forward mode, the latter over reverse
+    mode, on copies of the tensors; third ones, and forward mode over forward mode, raise an error. So `torch.func.grad`, `jvp`, `jacrev`,
+    `jacfwd` and `hessian` work, outside of compiled graphs. `torch.func.vmap` loops over the batch. Under autocast operators get tensors as
+    they are.
 
     Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
@@ -85,16 +88,40 @@ class _Operator:
             f"{name}_second", self.second, mutates_args=(), schema=f"({lists}{', ' * bool(arguments)}{arguments}) -> Tensor[]"
         )
         self._second.register_fake(self.fake_second)
+        schema = f"(Tensor[] directions, bool[] along, Tensor[] outputs{', ' * bool(arguments)}{arguments}) -> Tensor[]"
+        self._tangent = library.custom_op(f"{name}_tangent", self.tangent, mutates_args=(), schema=schema)
+        self._tangent.register_fake(self.fake_tangent)
         self._gradient.register_autograd(self._backward_twice, setup_context=self._keep_gradient)
         self._second.register_autograd(self._refuse_third)
         forward.register_autograd(self._backward, setup_context=self._keep)
 
+        self.forward = forward
+        functions = functions_of(self)
+
+        def eager(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(self.inputs, args)), **kwargs}
+            if given.keys() != self.inputs.keys() or not self._is_transformed(given.values()):
+                return forward(*args, **kwargs)
+            return functions.launch(*(given[name] for name in self.inputs))
+
+        outside = [eager]  # of graphs
+
+        def traces_tangents() -> bool:
+            """Called while `torch.compile` traces: whether it does so for forward mode."""
+            outside[0] = self.torch.compiler.disable(eager)  # not before, because that imports torch's compiler
+            functorch = self.torch._C._functorch
+            levels = functorch.get_interpreter_stack() or ()
+            return self.torch.autograd.forward_ad._current_level >= 0 or any(one.key() == functorch.TransformType.Jvp for one in levels)
+
+        traces_tangents._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `torch.compiler.assume_constant_result` does
+
         def operator(*args: Any, **kwargs: Any) -> Any:
             if not self.torch.compiler.is_compiling():
-                self._refuse_tangents(args, kwargs)
-            return forward(*args, **kwargs)
+                return eager(*args, **kwargs)
+            # In a graph tangents would be zero, without a word.
+            return outside[0](*args, **kwargs) if traces_tangents() else forward(*args, **kwargs)
 
-        forward.register_vmap(lambda info, dims, *args: self._batched(operator, info, dims, args))
+        forward.register_vmap(lambda info, dims, *args: self._batched(forward, info, dims, args))
         operator.__dict__.update(__name__=self.label, __doc__=self.kernel.function.__doc__, operator=forward)
         return operator
 
@@ -102,6 +129,7 @@ class _Operator:
 
     def run(self, *args: Any) -> Any:
         """Launch the kernel."""
+        self._refuse_tangents(args)
         given = {name: traced(v, False) if isinstance(v, self.torch.Tensor) else v for name, v in zip(self.inputs, args)}
         made = self._allocated(given, "new_zeros")
         values = {**self.constants, **given, **made}
@@ -111,18 +139,21 @@ class _Operator:
             return self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
         return self._returned(made)
 
-    def _refuse_tangents(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise in forward mode, for which torch asks operators for no rule: results would have no tangents, without a word."""
-        for name, value in (*zip(self.inputs, args), *kwargs.items()):
-            if name in self.tensors and isinstance(value, self.torch.Tensor) and self._has_tangent(value):
-                problem = f"`{name}` has a tangent, and the operator of kernel `{self.label}` has no forward mode"
-                raise SpirogradUnsupportedError(problem, None, "use reverse mode, or `sg.ad.FwdMode` without torch")
+    def _is_transformed(self, values: Iterable[Any]) -> bool:
+        """Whether `torch.func` or forward mode is at work, which ask functions of autograd for rules, and custom operators for none."""
+        if self.torch._C._are_functorch_transforms_active():
+            return True
+        unpack = self.torch.autograd.forward_ad.unpack_dual
+        return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
 
-    def _has_tangent(self, tensor: Any) -> bool:
-        try:
-            return self.torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
-        except RuntimeError:  # a batch, which `_batched` takes apart and asks about again
-            return False
+    def _refuse_tangents(self, args: Sequence[Any]) -> None:
+        """Raise where a graph that was compiled without tangents gets some: what it returns would have none, without a word."""
+        forward = self.torch.autograd.forward_ad
+        if forward._current_level < 0 or not self.torch._C._is_fwd_grad_enabled():
+            return
+        if any(isinstance(v, self.torch.Tensor) and forward.unpack_dual(v).tangent is not None for v in args):
+            problem = f"a graph with kernel `{self.label}` was compiled without tangents, and gets some"
+            raise SpirogradUnsupportedError(problem, None, "call what is not compiled, or compile it in the dual level")
 
     def fake(self, *args: Any) -> Any:
         """What a launch would return, without contents."""
@@ -269,6 +300,21 @@ class _Operator:
     ) -> list[Any]:  # fmt: skip
         """What `second` would return, without contents."""
         return [v.new_empty(v.shape) for v in adjoints if v.is_floating_point()] + [v.new_empty(v.shape) for v, a in zip(args, asked) if a]
+
+    def tangent(self, directions: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+        """The tangents of the outputs of floats, from those of the arguments that are ``along``."""
+        names = list(self.inputs)
+        tensors = {name: v for name, v in zip(names, args) if name in self.tensors} | dict(zip(self.outputs, outputs))
+        values = {**self.constants, **dict(zip(names, args)), **dict.fromkeys(tensors)}
+        active = [name for name, chosen in zip(names, along) if chosen]
+        wanted = active + [name for name in self.outputs if tensors[name].is_floating_point()]
+        self._check({**values, **tensors})
+        call = Call(self.function, values, wanted, [], list(self.outputs), None, [])
+        return call.tangents([tensors[n] for n in values if n in tensors], dict(zip(active, directions)))
+
+    def fake_tangent(self, directions: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+        """What `tangent` would return, without contents."""
+        return [out.new_empty(out.shape) for out in outputs if out.is_floating_point()]
 
     def _refuse_third(self, ctx: Any, *cotangents: Any) -> Any:
         problem = f"kernel `{self.label}` has first and second derivatives, no third ones"

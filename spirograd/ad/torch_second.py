@@ -90,6 +90,14 @@ class Call:
         along = sum((run.arrays[name].grad.to_torch(u.device) * u).sum() for name, u in given.items())
         return [along], [None if h is None else h * adjoints[0] for h in found]
 
+    def tangents(self, tensors: Sequence[Any], directions: dict[str, Any]) -> list[Any]:
+        """The tangents of the outputs that have gradients, from those of arguments, by name."""
+        arguments = self.arguments(tensors)
+        run = self._run(arguments, directions)
+        with run.block(self.outputs, self.zeros):
+            run.forward()
+            return [run.arrays[name].dual.to_torch(arguments[name].device) for name in self.outputs if name in self.wanted]
+
     def _run(self, arguments: dict[str, Any], given: dict[str, Any]) -> SecondRun:
         """A run on copies of the tensors, with tangents ``given`` by name."""
         function = self.function

@@ -556,19 +556,20 @@ def _stored(node: Op) -> Iterable[Op]:
 def _relevant(kernel: Kernel, matters: Callable[[Op], bool]) -> set[Op]:
     """Control operations with something in them that matters to the reverse sweep."""
     found: set[Op] = set()
-
-    def look(region: Region) -> bool:
-        any_here = False
-        for op in region.ops[:-1]:
-            here = [look(inner) for inner in op.regions]
-            if any(here) or (not op.regions and op.code is not ops.result and matters(op)):
-                any_here = True
-                if op.regions:
-                    found.add(op)
-        return any_here
-
-    look(kernel.body)
+    _find_relevant(kernel.body, matters, found)
     return found
+
+
+def _find_relevant(region: Region, matters: Callable[[Op], bool], found: set[Op]) -> bool:
+    """Whether something in ``region`` matters; adds the control operations to ``found``."""
+    any_here = False
+    for op in region.ops[:-1]:
+        here = [_find_relevant(inner, matters, found) for inner in op.regions]
+        if any(here) or (not op.regions and op.code is not ops.result and matters(op)):
+            any_here = True
+            if op.regions:
+                found.add(op)
+    return any_here
 
 
 # How many units in the last place the value of an extremum may be off when it is computed again, by the bits of its type.

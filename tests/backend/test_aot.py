@@ -461,3 +461,18 @@ def test_a_module_of_another_back_end(session, arch, tmp_path):
     loaded.field("x").fill(4)
     loaded.kernel("twice")()
     assert (loaded.field("x").to_numpy() == 8).all()
+
+
+@pytest.mark.archs("wgpu")  # its modules have descriptors, which Metal's buffers are made of
+@pytest.mark.needs("spirv-cross")
+def test_code_for_wgpu_translates_to_metal(arch, tmp_path):
+    sg.init(arch=arch)
+    module = sg.aot.Module()
+    module.add_kernel(mix, gradients=True)
+    module.save(tmp_path / "m")
+    files = sorted((tmp_path / "m" / "kernels").glob("*.spv"))
+    assert len(files) >= 2
+    for file in files:
+        command = ["spirv-cross", "--msl", "--msl-version", "20400", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        assert "kernel void main0(constant Arguments& arguments [[buffer(0)]]" in text and "[[buffer(1)]]" in text

@@ -39,7 +39,7 @@ def test_kernels_take_arrays_of_cupy():
         double(x, out)
         y = out + 1  # after it
         np.testing.assert_array_equal(cupy.asnumpy(y), 2 * (np.arange(1 << 16, dtype=np.float32) + turn + 1) + 1)
-    with pytest.raises(sg.SpirogradRuntimeTypeError):
+    with pytest.raises(sg.SpirogradRuntimeError, match="not contiguous"):
         double(cupy.arange(8, dtype=cupy.float32)[::2], out)
 
 

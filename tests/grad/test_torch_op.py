@@ -252,15 +252,6 @@ def test_derivatives_that_there_are_not():
     (bend,) = torch.autograd.grad(slope.sum(), u, create_graph=True)
     with pytest.raises(sg.SpirogradRuntimeError, match="kernel `wave` has first and second derivatives, no third ones"):
         torch.autograd.grad(bend.sum(), u)
-    plain, given = u.detach(), w.detach()
-    one = lambda t: f(t, given, 2, 0.5)  # noqa: E731
-    for forward in (
-        lambda: torch.func.jvp(one, (plain,), (plain,)),
-        lambda: torch.func.jacfwd(one)(plain),
-        lambda: torch.func.jvp(torch.func.vmap(one), (plain.repeat(2, 1),), (torch.ones(2, 4),)),
-    ):
-        with pytest.raises(sg.SpirogradUnsupportedError, match="`u` has a tangent, and the operator of kernel `wave` has no forward mode"):
-            forward()
 
 
 @sg.kernel

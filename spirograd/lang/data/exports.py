@@ -7,11 +7,14 @@ memory.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from spirograd.base.errors import SpirogradValueError, render
 from spirograd.lang.data import dlpack, numpy_transfer
 from spirograd.lang.data.device_arrays import current_torch_stream
 from spirograd.lang.data.views import HostView
+from spirograd.lang.scalar import describe
 
 _HOST = (1, 0)  # kDLCPU
 _NO_ORDER = -1  # as a stream: the consumer puts the work in order itself
@@ -40,6 +43,31 @@ class Exported:
     def to_dlpack(self: Any) -> Any:
         """A DLPack capsule: of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""
         return self.__dlpack__()
+
+    @property
+    def size(self: Any) -> int:
+        """The number of elements; those that are vectors and matrices count once, as in `shape`."""
+        return math.prod(self.shape)
+
+    @property
+    def device(self: Any) -> str:
+        """The name of the back end that has the memory, on CUDA and AMD's GPUs with the number of the GPU: "cpu", "vulkan", "cuda:0"."""
+        allocation = self.tree.allocation
+        number = allocation.shared_gpu
+        name = allocation.device.info.arch
+        return str(name) if number is None else f"{name}:{number}"
+
+    def to_device(self: Any, device: str, *, stream: Any = None) -> Any:
+        """The array itself on its own ``device``, on "cpu" an array of NumPy with the contents. Raises SpirogradValueError for other
+        devices, and for a ``stream``: copies to the host wait for all work."""
+        if stream is not None:
+            raise SpirogradValueError("`to_device` takes no stream: copies to the host wait for all work")
+        if device == self.device:
+            return self
+        if device != "cpu":
+            problem = f"{describe(self)} lies on the device '{self.device}', from where it goes to 'cpu', not to {device!r}"
+            raise SpirogradValueError(render(problem, None, "`sg.init(arch=..., device=...)` chooses the device of all memory"))
+        return self.to_numpy()
 
     @property
     def __cuda_array_interface__(self: Any) -> dict[str, Any]:

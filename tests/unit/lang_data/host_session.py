@@ -55,6 +55,9 @@ class HostAllocation:
         self.generation += 1
         self.buffer.bytes[offset : offset + nbytes] = source.buffer.bytes[source_offset : source_offset + nbytes]
 
+    def lend(self, borrower):
+        """NumPy keeps the memory for as long as it is used."""
+
     def share(self, part=""):
         self.shared.add(part)
 
