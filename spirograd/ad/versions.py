@@ -167,6 +167,11 @@ class Saved:
         """Whether the copy was asked to leave the device."""
         return self._elsewhere is not None
 
+    @property
+    def target(self) -> int:
+        """The level where the copy will be, once it has left the device."""
+        return int(self._elsewhere.target)
+
     def leave(self, elsewhere: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
         """Have ``elsewhere`` take the copy from the device. Only of copies with a home."""
         assert self._home is not None
@@ -185,7 +190,7 @@ class Saved:
         self._elsewhere.wait()
 
     def to_disk(self, files: Any) -> None:
-        """Move the copy from the host to a file."""
+        """Have the copy go from the host to a file, once it is there."""
         self._elsewhere.to_disk(files)
 
     def swap(self) -> None:

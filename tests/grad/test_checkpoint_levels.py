@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import time
+import types
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 import spirograd as sg
 from spirograd.ad.binomial import Limits, repetitions
+from spirograd.ad.copy_levels import CopyLevels, LevelLimits
+from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.level_costs import LevelCosts, fewest_repetitions
 from spirograd.ad.versions import Saved
 from spirograd.runtime.allocations import Allocation
@@ -115,6 +119,79 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     if levels == "all":
         assert facts["disk"].copies > 1
     assert f"  {moved:<6}  at most {facts[moved].peak} bytes of " in str(report)
+    assert not [*tmp_path.iterdir()]
+
+
+class LateReadback:
+    """A readback that says so many times that its bytes are not there yet, whatever came after it."""
+
+    def __init__(self, readback: Any, times: int) -> None:
+        self.readback, self.times = readback, times
+
+    def take(self) -> bytes | None:
+        self.times -= 1
+        return self.readback.wait() if self.times < 0 else None
+
+    def wait(self) -> bytes:
+        self.times = 0
+        return self.readback.wait()
+
+
+class FakeAllocation:
+    """Device memory whose readbacks come some time later, each on its own."""
+
+    device, readback_limit = None, 1 << 20
+
+    def __init__(self, nbytes: int, rng: random.Random) -> None:
+        self.nbytes, self.rng = nbytes, rng
+
+    def make_room(self, nbytes: int, purpose: Any) -> None: ...
+
+    def read_async(self, offset: int, nbytes: int) -> LateReadback:
+        done = types.SimpleNamespace(wait=lambda: bytes(nbytes))
+        return LateReadback(done, self.rng.choice([0, 1, 5, 30]))
+
+
+class Copy(Saved):
+    """A copy of nothing."""
+
+    def __init__(self, home: CopyMemory, nbytes: int, rng: random.Random) -> None:
+        self.nbytes, self._home, self._elsewhere = nbytes, home, None
+        self._copy = FakeAllocation(nbytes, rng)
+        home.used += nbytes
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("seed", range(30))
+def test_limits_of_levels_hold(seed: int, tmp_path: Path) -> None:
+    """Copies of any sizes come, also between older ones, and go, while others are on their way: each level takes no more than it may."""
+    rng = random.Random(seed)
+    memory = CopyMemory(4_000, FakeAllocation(0, rng).make_room)
+    levels = CopyLevels(LevelLimits(4_000, rng.choice([0, 1_500, 3_000]), 5_000, str(tmp_path)), memory)
+    levels.costs.used = 3
+    copies: list[Copy] = []
+    full = 0
+    for _ in range(300):
+        nbytes = rng.choice([4, 264, 1024])
+        action = rng.random()
+        if action < 0.55:
+            if levels.make_room(copies, nbytes):
+                copies.insert(len(copies) if rng.random() < 0.7 else rng.randrange(len(copies) + 1), Copy(memory, nbytes, rng))
+            else:
+                full += 1
+        elif copies and action < 0.8:
+            levels.ease(copies)
+        elif copies:
+            copies.pop(rng.randrange(len(copies))).free()
+        there = [sum(saved.nbytes for saved in copies if saved.level == level) for level in range(3)]
+        assert all(nbytes <= size for nbytes, size in zip(there, levels.sizes))
+        assert all(used.peak <= size for used, size in zip(levels.used[1:], levels.sizes[1:]))
+        levels.files._worker.submit(int).result()  # files are written, or deleted, by then
+        assert sum(file.stat().st_size for file in tmp_path.glob("*/*")) <= levels.sizes[2]
+    assert full > 3 and levels.used[2].copies > 10
+    for saved in copies:
+        assert saved._elsewhere is None or saved._elsewhere.data().nbytes == saved.nbytes
+    levels.close()
     assert not [*tmp_path.iterdir()]
 
 
