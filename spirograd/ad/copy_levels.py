@@ -23,6 +23,7 @@ from spirograd.ad.level_costs import LevelCosts
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
+from spirograd.lang import context
 
 NAMES = ("memory", "host", "disk")
 _DEVICE, _HOST, _DISK = range(3)
@@ -266,17 +267,37 @@ class CopyLevels:
 
     def more(self, steps: int, fixed: int, each: float, copies: Sequence[Any]) -> bool:
         """Use more levels if that is worth its time; whether that is so. Arguments as of `LevelCosts.look`."""
-        sample = next((saved for saved in reversed(copies) if not saved.leaving), None)
-        return sample is not None and self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample))
+        staying = [saved for saved in copies if not saved.leaving]
+        if not staying:
+            return False
+        sample = max(staying, key=lambda saved: saved.nbytes)
+        return self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample), self.used[_HOST].nbytes)
 
-    def _price(self, level: int, sample: Any) -> float:
-        """Seconds for each byte that goes to a level and back, measured by a copy."""
+    def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Any]]) -> None:
+        """Leave a level whose copies have turned out not to be worth their time. Arguments as of `more`, but ``copies`` finds them."""
+
+        def arrive() -> None:
+            for saved in copies():
+                if saved.leaving:
+                    saved.arrive()
+
+        self.costs.review(self.sizes, steps, fixed, each, self.used[_HOST].nbytes, arrive)
+
+    def _price(self, level: int, sample: Any) -> tuple[float, float]:
+        """Seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
+        context.session().device.synchronize()
         begin = time.perf_counter()
-        data = sample.probe()
+        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, Landing()))
         if level == _DISK:
             assert self.files is not None
-            self.files.write(data).read()
-        return (time.perf_counter() - begin) / max(len(data), 1)
+            copy.to_disk(self.files)
+        data = copy.data()
+        there = time.perf_counter()
+        sample.overwrite(data)
+        context.session().device.synchronize()
+        back = time.perf_counter()
+        nbytes = max(len(data), 1)
+        return (there - begin) / nbytes, (back - there) / nbytes
 
     def make_room(self, copies: Sequence[Any], nbytes: int) -> bool:
         """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
@@ -348,13 +369,13 @@ class CopyLevels:
     def reports(self) -> tuple[LevelReport, ...]:
         """What each level has, and took."""
         self.used[_DEVICE].peak = self.memory.peak
-        return tuple(
-            [
-                LevelReport(NAMES[k], int(size), u.peak, u.copies, u.nbytes, self.costs.found.get(k), k < self.costs.used or u.copies > 0)
-                for k, (size, u) in enumerate(zip(self.sizes, self.used))
-                if size
-            ]
-        )
+        found = []
+        for k, (size, used) in enumerate(zip(self.sizes, self.used)):
+            if size:
+                now, cost = k < self.costs.used, self.costs.found.get(k)
+                left = not now and k in self.costs.left
+                found.append(LevelReport(NAMES[k], int(size), used.peak, used.copies, used.nbytes, cost, now or used.copies > 0, left))
+        return tuple(found)
 
     def close(self) -> None:
         """Delete the files."""

@@ -401,9 +401,104 @@ def test_a_level_is_used_where_its_copies_take_less_time(steps: int, copy: float
     for step in range(1, steps + 1):
         now += 1e-3
         if step > 14:
-            costs.look(sizes, step, 2_000, 1_000, lambda level: copy / 1_000)
+            costs.look(sizes, step, 2_000, 1_000, lambda level: (copy / 2_000, copy / 2_000))
     assert costs.used == used
     assert not costs.found or costs.found[2].step == pytest.approx(1e-3, rel=0.1)
+
+
+class Clock:
+    """A program of steps of ``step`` seconds, and a level of memory: probes say that a copy takes ``probes`` seconds there and as many back,
+    the least of them the last; in the program, each copy delays it by ``delay`` seconds, of which waiting shows ``late`` at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, probes: list[float], delay: float, late: bool = False) -> None:
+        sg.init(arch=sg.interpreter)
+        self.now, self.pending, self.moved = 0.0, 0.0, 0
+        self.probes, self.delay, self.late = probes, delay, late
+        self.costs = LevelCosts()
+        self.history: list[int] = []
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+    def probe(self, level: int) -> tuple[float, float]:
+        seconds = self.probes.pop(0) if len(self.probes) > 1 else self.probes[0]
+        self.now += 2 * seconds
+        return seconds / 1_000, seconds / 1_000
+
+    def arrive(self) -> None:
+        self.now, self.pending = self.now + self.pending, 0.0
+
+    def run(self, steps: int, slow: dict[int, float]) -> int:
+        sizes = (16e3, 160e3, 0)
+        for step in range(1, steps + 1):
+            self.now += slow.get(step, 1e-3)
+            if self.costs.used > 1:
+                self.moved += 1_000
+                self.pending += self.delay
+                if not self.late:
+                    self.arrive()
+                self.costs.review(sizes, step, 2_000, 1_000, self.moved, self.arrive)
+            elif step > 14:
+                self.costs.look(sizes, step, 2_000, 1_000, self.probe, self.moved)
+            self.history.append(self.costs.used)
+        return self.costs.used
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_level_that_turns_out_slow_is_left(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes find a copy fast, the program finds it slow: at once, or where it waits for the copies under way."""
+    clock = Clock(monkeypatch, [1e-5], 2e-2, late)
+    assert clock.run(150, {}) == 1
+    assert 4 <= sum(used > 1 for used in clock.history) < 30  # left soon, and not used again
+    assert clock.costs.found[1].copy == pytest.approx(2e-2, rel=0.1)
+
+
+def test_a_level_beside_the_program_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, [1e-4], 1e-5)
+    assert clock.run(300, {}) == 2
+    assert clock.history[40:] == [2] * 260
+
+
+def test_a_level_that_was_left_is_used_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long programs repeat steps more often."""
+    clock = Clock(monkeypatch, [1e-4], 3e-3)
+    assert clock.run(20_000, {}) == 2
+    assert 1 in clock.history[clock.history.index(2) :]
+
+
+@pytest.mark.parametrize("slow", [{1: 9.0}, {16: 9.0}, {18: 3.0, 22: 3.0}, {26: 9.0}])
+def test_slow_steps_do_not_decide(slow: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers run at the first launch of a kernel, which may be any step."""
+    clock = Clock(monkeypatch, [2e-2], 2e-2)
+    assert clock.run(60, slow) == 1
+    assert clock.costs.found[1].step == pytest.approx(1e-3, rel=0.1)
+
+
+def test_a_slow_first_copy_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for memory that is new, or for a disk that wakes up."""
+    clock = Clock(monkeypatch, [1.0, 1e-5], 1e-5)
+    assert clock.run(300, {}) == 2
+    assert clock.history.index(2) > 30
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_a_slow_host_is_left(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the probe does not show: the gradients are the same, and the report says why."""
+    program = start(arch)
+    wanted, _ = program.run()
+    price, leave = (1e-12, 1e-12), Saved.leave
+
+    def slow(saved: Saved, elsewhere: Any) -> None:
+        time.sleep(0.01)
+        leave(saved, elsewhere)
+
+    monkeypatch.setattr(CopyLevels, "_price", lambda *_: price)
+    monkeypatch.setattr(Saved, "leave", slow)
+    sg.init(arch=arch, random_seed=4)
+    found, report = Program().run(memory_GB=14_000 / GB, host_GB=1)
+    for a, b in zip(wanted, found):
+        np.testing.assert_array_equal(a, b)
+    host = report.repetitions.levels[1]
+    assert host.left and 3 < host.copies < 60
+    assert f"left after {host.copies} copies: a checkpoint takes {1e3 * host.cost.copy:.3g} ms there" in str(report)
 
 
 @pytest.mark.archs("cpu")
