@@ -36,8 +36,8 @@ def fewest_repetitions(steps: int, checkpoints: int) -> int:
 
 
 class LevelCosts:
-    """``used``: how many levels the tape uses, the first ones; ``found``: the costs of the others, by level, as they were looked at; ``left``: levels that
-    were used, and turned out not to be worth their time."""
+    """``used``: how many levels the tape uses, the first ones; ``found``: the costs of the others, by level, as they were looked at;
+    ``left``: levels that were used, and turned out not to be worth their time."""
 
     def __init__(self) -> None:
         self.used = 1

@@ -407,8 +407,8 @@ def test_a_level_is_used_where_its_copies_take_less_time(steps: int, copy: float
 
 
 class Clock:
-    """A program of steps of ``step`` seconds, and a level of memory: probes say that a copy takes ``probes`` seconds there and as many back,
-    the least of them the last; in the program, each copy delays it by ``delay`` seconds, of which waiting shows ``late`` at once."""
+    """A program of steps of 1 ms, and a level of memory: probes say that a copy takes so many seconds there, and as many back; in the
+    program, each copy takes ``delay`` seconds, which go by at once, or (``late``) when something waits for the copies."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, probes: list[float], delay: float, late: bool = False) -> None:
         sg.init(arch=sg.interpreter)
