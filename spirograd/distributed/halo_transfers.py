@@ -10,6 +10,7 @@ again (`Tape(checkpoints=)`), it writes what had arrived, and nothing is sent a 
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -119,9 +120,13 @@ class Transfer:
         self._wait: Callable[[], None] = _nothing
 
     def begin(self) -> None:
-        """Take the cells, and send them. Raises SpirogradRuntimeError if the last transfer of the same memory has not ended."""
+        """Take the cells, and send them. Raises SpirogradRuntimeError if the last transfer of the same memory has not ended, and if any was
+        dropped."""
+        open_transfers.check()
         for _, lane in self.moved:
             if lane.busy is not None:
+                gc.collect()  # the error does not depend on when Python frees a `Pending` that is part of a cycle
+                open_transfers.check()
                 problem = f"{lane.busy.name} of the same memory has not been finished"
                 raise SpirogradRuntimeError(render(problem, lane.busy.loc, "call `finish()` before you start the next one"))
         sent: list[Message] = []
@@ -134,8 +139,10 @@ class Transfer:
                 out, into = lane.out.to_send(), lane.into.to_receive()
                 sent += [(other, out[a:b]) for other, a, b in to]
                 received += [(other, into[a:b]) for other, a, b in coming]
+        transport = world.transport()
+        transport.exchanges += 1
         with world.waiting(self.name):
-            self._wait = world.transport().post(sent, received)
+            self._wait = transport.post(sent, received)
         for _, lane in self.moved:
             lane.busy = self
         open_transfers.begun(self)
@@ -143,32 +150,34 @@ class Transfer:
     def end(self) -> None:
         """Wait for the messages, and put them where they belong. Raises SpirogradRuntimeError if the processes have joined each other anew
         since `begin`, or have left each other."""
-        if not self._arrive():
+        if not open_transfers.ended(self):
             problem = f"{self.name} ended when this process left the others, or joined them again: it cannot be finished"
             raise SpirogradRuntimeError(render(problem, self.loc, "finish it before `sg.distributed.init` and `sg.distributed.end`"))
-        for memory, lane in self.moved:
-            self.movement.put(memory, lane)
-
-    def discard(self) -> None:
-        """Wait for the messages, and leave the cells as they are."""
-        self._arrive()
-
-    def forget(self) -> None:
-        """The messages no longer arrive."""
-        for _, lane in self.moved:
-            lane.busy = None
-
-    def _arrive(self) -> bool:
-        """Wait for the messages. False if the transfer is no longer open."""
-        if not open_transfers.ended(self):
-            return False
         with world.waiting(self.name):
             self._wait()
         for _, lane in self.moved:
             if self.movement.parts(lane.tables.cells)[1]:
                 lane.into.received()
             lane.busy = None
-        return True
+        for memory, lane in self.moved:
+            self.movement.put(memory, lane)
+
+    def discard(self) -> None:
+        """Wait for the messages, and leave the cells as they are."""
+        if not open_transfers.ended(self):
+            return
+        try:
+            with world.waiting(self.name):
+                self._wait()
+            for _, lane in self.moved:
+                lane.into.discarded()
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """The messages no longer arrive."""
+        for _, lane in self.moved:
+            lane.busy = None
 
 
 def _nothing() -> None:
@@ -211,7 +220,7 @@ class Pending:
 
     def _end_reverse(self) -> None:
         if self._reversed is None:
-            self._transfer.discard()
+            open_transfers.drop([self._transfer])
             problem = f"{self._transfer.name} was started in the tape and not finished there"
             raise SpirogradRuntimeError(render(problem, self._transfer.loc, "call `finish()` before the tape ends"))
         transfer, self._reversed = self._reversed, None

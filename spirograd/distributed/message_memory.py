@@ -47,6 +47,14 @@ class MessageMemory:
         allocation.device.follow(device_arrays.current_torch_stream(arrived.device.index))
         allocation.bump(self.array.view.part)
 
+    def discarded(self) -> None:
+        """The transport has written, or on a GPU torch's stream will: wait for it. The memory may be that of a session that has ended."""
+        arrived, self._arriving = self._arriving, None
+        if arrived is not None and not isinstance(arrived, np.ndarray):
+            import torch
+
+            torch.cuda.current_stream(arrived.device).synchronize()
+
     def _on_gpu(self) -> Any:
         """The bytes of each element as a tensor over the memory, if the transport takes it; else None."""
         if not world.transport().takes_gpu:

@@ -33,19 +33,23 @@ class MpiTransport(Transport):
         sys.excepthook = self._abort
 
     def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+        self._check()
         octet = self._mpi.BYTE
-        requests = [self._world.Irecv([_octets(array), octet], source=peer) for peer, array in received]
-        requests += [self._world.Isend([_octets(array), octet], dest=peer) for peer, array in sent]
+        requests = [self._world.Irecv([_octets(array), octet], source=peer, tag=self.tag) for peer, array in received]
+        requests += [self._world.Isend([_octets(array), octet], dest=peer, tag=self.tag) for peer, array in sent]
         return lambda: self._wait(requests)
 
     def all_reduce(self, array: Any, op: str) -> None:
+        self._check()
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
         self._wait([self._world.Iallreduce(self._mpi.IN_PLACE, array, operation)])
 
     def broadcast(self, array: Any) -> None:
+        self._check()
         self._wait([self._world.Ibcast([_octets(array), self._mpi.BYTE], root=0)])
 
     def all_gather(self, value: Any) -> list[Any]:
+        self._check()
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
         lengths = np.empty(self.size, np.int64)
         self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
@@ -61,6 +65,11 @@ class MpiTransport(Transport):
         sys.excepthook = self._hook
         if not self._failed:
             self._world.Free()
+
+    def _check(self) -> None:
+        """Raise TransportFailure if a message failed before: MPI keeps it, so that those after it would pair with others."""
+        if self._failed:
+            raise TransportFailure("an earlier message failed")
 
     def _wait(self, requests: list[Any]) -> None:
         end = time.monotonic() + self.timeout

@@ -1,8 +1,8 @@
 """Transfers that have begun and not ended, and what becomes of those that can no longer end because their `Pending` was dropped.
 
 Messages under way use memory, and the next transfer of the same memory needs it, so a transfer is kept here until it ends. One that was
-dropped is an error, at the next call that all processes make: its halos are old. The messages are received before, and thrown away, so that
-a program that catches the error can go on.
+dropped is an error at each exchange and sum of this process, until `sg.distributed.init`: its halos are old, and the other processes, which
+may have finished theirs, do not know of it. So this process sends nothing that they could take for something else.
 """
 
 from __future__ import annotations
@@ -45,23 +45,26 @@ def drop(transfers: Iterable[Open]) -> None:
 
 
 def check() -> None:
-    """Raise SpirogradRuntimeError, once, if a transfer was dropped before it ended; its messages are received first."""
-    found = [transfer for transfer in _dropped if id(transfer) in _open]
-    _dropped.clear()
-    if not found:
-        return
-    for transfer in found:
-        transfer.discard()
-    first = found[0]
-    problem = f"{first.name} was started and never finished, so that its halos are not up to date"
-    raise SpirogradRuntimeError(render(problem, first.loc, "call `finish()` on what `start` returns, also after errors in between"))
+    """Raise SpirogradRuntimeError if a transfer was dropped before it ended."""
+    if _dropped:
+        first = _dropped[0]
+        problem = f"{first.name} was started and never finished, so that its halos are not up to date"
+        hint = "call `finish()` on what `start` returns, also after errors; until `sg.distributed.init` this process sends nothing"
+        raise SpirogradRuntimeError(render(problem, first.loc, hint))
 
 
 def discard_all() -> None:
-    """Receive the messages of all that are open, and throw them away: before the memory that they use goes."""
+    """Receive the messages of all that are open, and throw them away: before the memory that they use goes. After an error of one it goes
+    on with the others, and then raises the first."""
+    errors = []
     for transfer in [*_open.values()]:
-        transfer.discard()
+        try:
+            transfer.discard()
+        except SpirogradRuntimeError as error:
+            errors.append(error)
     _dropped.clear()
+    if errors:
+        raise errors[0]
 
 
 def forget_all() -> None:

@@ -57,7 +57,7 @@ class TorchTransport(Transport):
             for peer, array in messages:
                 tensor, group = self._octets(array)
                 kept.append(tensor)
-                operations.append(self._dist.P2POp(start, tensor, peer, group))
+                operations.append(self._dist.P2POp(start, tensor, peer, group, self.tag))
         with _failures():
             work = self._dist.batch_isend_irecv(operations) if operations else []
 

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_TAGS = 1 << 15  # as many as every MPI library has
+
 Message = tuple[int, Any]  # the other process, and what is sent to it or overwritten by what it sends
 
 
@@ -18,7 +20,8 @@ class TransportFailure(Exception):
 
 
 class Transport(ABC):
-    """Communication with the other processes. ``timeout``: seconds that a process waits for others before it raises TransportFailure."""
+    """Communication with the other processes. ``timeout``: seconds that a process waits for others before it raises TransportFailure.
+    ``exchanges``: how many halo exchanges this process has begun, the same number on all between calls of the program."""
 
     name = "single"
     rank = 0
@@ -27,6 +30,7 @@ class Transport(ABC):
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
+        self.exchanges = 0
 
     def gpu(self, ordinal: int) -> str | None:
         """What tells a CUDA device apart from all others, if the library can send from its memory; else None."""
@@ -38,8 +42,14 @@ class Transport(ABC):
 
     @abstractmethod
     def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
-        """Begin to send and to receive. Returns what waits until all has arrived; until then messages must stay as they are. On a GPU it
-        has the current stream of torch wait."""
+        """Begin to send and to receive the messages of halo exchange number ``exchanges``: a message of another one is never taken for
+        one of them, except between GPUs, where messages have no tags. Returns what waits until all has arrived; until then messages
+        must stay as they are. On a GPU it has the current stream of torch wait."""
+
+    @property
+    def tag(self) -> int:
+        """The number of the exchange as a tag of messages."""
+        return self.exchanges % _TAGS
 
     @abstractmethod
     def all_reduce(self, array: Any, op: str) -> None:

@@ -76,7 +76,7 @@ def init(
         chosen = place.local_rank if device is None and place.size > 1 and _has_several(arch) else device
         api.init(arch, device="" if chosen is None else str(chosen), **options)
 
-    together("`sg.distributed.init`", start)
+    _compared("`sg.distributed.init`", start, _nothing, "")  # also after transfers that were dropped
     same("the back end", context.session().arch)
     _use_gpu(_transport)
 
@@ -163,7 +163,7 @@ def gathered(what: str, value: Any) -> list[Any]:
 
 def together(what: str, function: Callable[[], T]) -> T:
     """Call ``function`` on all processes, and return what it returns on this one. Where it raises, whatever that is, on one, all raise."""
-    return _compared(what, function, lambda result: None, "")
+    return _compared(what, _checked(function), _nothing, "")
 
 
 def same(what: str, value: Any) -> None:
@@ -173,30 +173,49 @@ def same(what: str, value: Any) -> None:
 
 def alike(what: str, function: Callable[[], T], compared: str) -> T:
     """As `together`; all raise SpirogradValueError, too, unless the results have the same text. ``compared``: what they describe."""
-    return _compared(what, function, lambda result: result, compared)
+    return _compared(what, _checked(function), lambda result: result, compared)
+
+
+def _checked(function: Callable[[], T]) -> Callable[[], T]:
+    """``function``, where no transfer was dropped."""
+
+    def checked() -> T:
+        open_transfers.check()
+        return function()
+
+    return checked
+
+
+def _nothing(result: Any) -> None:
+    return None
 
 
 def _compared(what: str, function: Callable[[], T], of: Callable[[Any], Any], compared: str) -> T:
-    """One sum over processes of three numbers tells whether all is well; only if not, texts are gathered."""
+    """One sum over processes of five numbers tells whether all is well; only if not, texts are gathered."""
     error: BaseException | None = None
     result: Any = None
     digest = 0
     try:
-        open_transfers.check()
         result = function()
         digest = int.from_bytes(hashlib.blake2b(repr(of(result)).encode(), digest_size=7).digest(), "big")
     except BaseException as raised:
         error = raised
-    found = np.array([error is not None, digest, -digest], np.int64)
+    begun = transport().exchanges
+    found = np.array([error is not None, digest, -digest, begun, -begun], np.int64)
     try:
         with waiting(what):
             transport().all_reduce(found, "max")
         if found[0]:
             _raise_on_all(what, error)
     except SpirogradError:
-        if error is not None:
-            raise error from None
-        raise
+        if error is None:
+            raise
+    if error is not None:
+        raise error  # outside of `except`: it keeps its own cause
+    if found[3] != -found[4]:
+        numbers = ", ".join(map(str, gathered(what, begun)))
+        problem = f"{what}: processes have begun different numbers of halo exchanges, by rank {numbers}"
+        raise SpirogradRuntimeError(render(problem, None, "all processes exchange the same memory in the same order, also after errors"))
     if found[1] != -found[2]:
         values = gathered(what, of(result))
         for number, other in enumerate(values):

@@ -72,6 +72,46 @@ def test_nccl_that_does_not_start(session, monkeypatch):
         world._use_gpu(broken)
 
 
+@pytest.mark.archs("cpu")
+def test_discarding_goes_on_after_an_error(session, monkeypatch):
+    class Failing(Mirror):
+        def post(self, sent, received):
+            number = self.exchanges
+
+            def wait():
+                waited.append(number)
+                if number == 1:
+                    raise TransportFailure("no link")
+
+            return wait
+
+    waited = []
+    monkeypatch.setattr(world, "_transport", Failing(False))
+    part = distributed.Partition(8)
+    pending = [part.start(part.field(sg.f32)) for _ in range(2)]
+    with pytest.raises(sg.SpirogradRuntimeError, match="no link"):
+        world.open_transfers.discard_all()
+    assert waited == [1, 2]
+    for one in pending:
+        with pytest.raises(sg.SpirogradRuntimeError, match="it cannot be finished"):
+            one.finish()
+
+
+@pytest.mark.archs("cpu")
+def test_other_numbers_of_exchanges_are_an_error(session, monkeypatch):
+    class Ahead(Mirror):
+        def all_reduce(self, array, op):
+            if op == "max" and len(array) == 5:
+                array[3] += 1
+
+        def all_gather(self, value):
+            return [value, value + 1]
+
+    monkeypatch.setattr(world, "_transport", Ahead(False))
+    with pytest.raises(sg.SpirogradRuntimeError, match="processes have begun different numbers of halo exchanges, by rank 0, 1"):
+        distributed.Partition(8)
+
+
 @pytest.mark.archs("cpu", "cuda")
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("components", [1, 2])
