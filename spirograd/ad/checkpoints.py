@@ -74,6 +74,7 @@ class Checkpoints:
         if isinstance(step, WriteStep):
             self._host_nbytes += step.kept_nbytes()
         self._count_step(step, self._kept[-1].log.growth(written))
+        self._review_levels()
         while self._over(grown := self._kept[-1].log.growth(written)):
             if not self._use_more_levels(grown):
                 self._give_up_one(grown)
@@ -132,6 +133,10 @@ class Checkpoints:
         if len(self._kept) == 1:
             return self._levels.costs.need()
         return self._levels.more(len(self.steps), self._fixed(), self._log_nbytes / (len(self._kept) - 1), self._copies())
+
+    def _review_levels(self) -> None:
+        if self._levels is not None and self._levels.costs.used > 1 and len(self._kept) > 1:
+            self._levels.review(len(self.steps), self._fixed(), self._log_nbytes / (len(self._kept) - 1), self._copies)
 
     def _fixed(self) -> int:
         """Bytes that all takes besides checkpoints."""

@@ -23,6 +23,7 @@ from spirograd.ad.level_costs import LevelCosts
 from spirograd.ad.memory_report import LevelReport
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
 from spirograd.base.records import dataclass
+from spirograd.lang import context
 
 NAMES = ("memory", "host", "disk")
 _DEVICE, _HOST, _DISK = range(3)
@@ -88,6 +89,7 @@ class Elsewhere:
         self._pieces: deque[Any] = deque()  # readbacks that are under way
         self._asked = self._taken = 0  # bytes of the pieces so far
         self._data: bytearray | None = landing.take(nbytes)
+        self._files: Files | None = None  # where the bytes go on to
         self._file: _File | None = None
         if nbytes % 4 or getattr(allocation.device, "on_host", False):  # which readbacks cannot read, or only copy twice
             allocation.read_into(0, memoryview(self._data))
@@ -98,11 +100,14 @@ class Elsewhere:
     @property
     def level(self) -> int:
         """Where the copy counts: on the device as long as it takes memory there."""
-        if self._file is not None:
-            return _DISK
         while self._pieces and (data := self._pieces[0].take()) is not None:
             self._take(data)
-        return _HOST if self._allocation is None else _DEVICE
+        return _DEVICE if self._allocation is not None else self.target
+
+    @property
+    def target(self) -> int:
+        """Where the copy will be: the limit of that level counts it from the start, so that none depends on when the device is done."""
+        return _HOST if self._files is None else _DISK
 
     def wait(self) -> None:
         """Wait until the bytes are on the host."""
@@ -125,10 +130,12 @@ class Elsewhere:
         self._taken += len(data)
         self._pieces.popleft()
         self._landing.left += 1
-        if self._taken == self._nbytes:
-            self._give()
-        else:
+        if self._taken < self._nbytes:
             self._ask()
+            return
+        self._give()
+        if self._files is not None:
+            self._write(self._files)
 
     def _give(self) -> None:
         allocation, self._allocation = self._allocation, None
@@ -145,16 +152,20 @@ class Elsewhere:
         self._data = self._file = None
 
     def to_disk(self, files: Files) -> None:
-        """Move the bytes to a file."""
-        self.wait()
+        """Move the bytes to a file, once they are here."""
+        self._files = files
+        if self._allocation is None:
+            self._write(files)
+
+    def _write(self, files: Files) -> None:
         assert self._data is not None
         self._file, self._data = files.write(self._data), None
 
     def data(self) -> memoryview:
         """The bytes, wherever they are."""
+        self.wait()
         if self._file is not None:
             return memoryview(self._file.read())
-        self.wait()
         assert self._data is not None
         return memoryview(self._data)
 
@@ -167,12 +178,9 @@ class _File:
         self.written: Future[Any] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
 
-    def settle(self) -> None:
-        """Wait until it is written. Raises SpirogradRuntimeError if that failed."""
-        _checked(self.path, self.written.result)
-
     def read(self) -> bytes:
-        self.settle()
+        """The bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
+        _checked(self.path, self.written.result)
         found: bytes = _checked(self.path, self.path.read_bytes)
         return found
 
@@ -203,16 +211,17 @@ class Files:
         self.path = Path(made).absolute()  # programs may change their working directory
         self._worker = ThreadPoolExecutor(1, "spirograd-checkpoints")
         self._number = 0
-        self._waiting: list[_File] = []
+        self._waiting: list[tuple[Path, Future[Any]]] = []  # not the files themselves: those that are not needed any more go at once
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
     def write(self, data: bytearray) -> _File:
         """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
         while len(self._waiting) >= _WAITING:
-            self._waiting.pop(0).settle()
+            path, written = self._waiting.pop(0)
+            _checked(path, written.result)
         self._number += 1
         file = _File(self.path / f"{self._number}", self._worker, data)
-        self._waiting.append(file)
+        self._waiting.append((file.path, file.written))
         return file
 
     def close(self) -> None:
@@ -258,17 +267,37 @@ class CopyLevels:
 
     def more(self, steps: int, fixed: int, each: float, copies: Sequence[Any]) -> bool:
         """Use more levels if that is worth its time; whether that is so. Arguments as of `LevelCosts.look`."""
-        sample = next((saved for saved in reversed(copies) if not saved.leaving), None)
-        return sample is not None and self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample))
+        staying = [saved for saved in copies if not saved.leaving]
+        if not staying:
+            return False
+        sample = max(staying, key=lambda saved: saved.nbytes)
+        return self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample), self.used[_HOST].nbytes)
 
-    def _price(self, level: int, sample: Any) -> float:
-        """Seconds for each byte that goes to a level and back, measured by a copy."""
+    def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Any]]) -> None:
+        """Leave a level whose copies have turned out not to be worth their time. Arguments as of `more`, but ``copies`` finds them."""
+
+        def arrive() -> None:
+            for saved in copies():
+                if saved.leaving:
+                    saved.arrive()
+
+        self.costs.review(self.sizes, steps, fixed, each, self.used[_HOST].nbytes, arrive)
+
+    def _price(self, level: int, sample: Any) -> tuple[float, float]:
+        """Seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
+        context.session().device.synchronize()
         begin = time.perf_counter()
-        data = sample.probe()
+        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, Landing()))
         if level == _DISK:
             assert self.files is not None
-            self.files.write(data).read()
-        return (time.perf_counter() - begin) / max(len(data), 1)
+            copy.to_disk(self.files)
+        data = copy.data()
+        there = time.perf_counter()
+        sample.overwrite(data)
+        context.session().device.synchronize()
+        back = time.perf_counter()
+        nbytes = max(len(data), 1)
+        return (there - begin) / nbytes, (back - there) / nbytes
 
     def make_room(self, copies: Sequence[Any], nbytes: int) -> bool:
         """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
@@ -304,34 +333,33 @@ class CopyLevels:
         return there
 
     def _land(self, there: list[list[Any]]) -> None:
-        """Sort copies anew that have left the device, and move the oldest on the host to files where they are too many."""
+        """Sort copies anew that have left the device."""
         found, there[_DEVICE] = there[_DEVICE], []
         for saved in found:
             there[saved.level].append(saved)
-        nbytes = _nbytes(there[_HOST])
-        while nbytes > self.limits.host and self.files is not None:
-            saved = there[_HOST].pop(0)
-            saved.to_disk(self.files)
-            self._count(_DISK, saved)
-            nbytes -= saved.nbytes
-            there[_DISK].append(saved)
-        for level in (_HOST, _DISK):
-            self.used[level].peak = max(self.used[level].peak, _nbytes(there[level]))
 
     def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
-        """Have a copy begin to leave the device, if there is room for it; whether it does."""
-        coming = [*there[_HOST], *[one for one in there[_DEVICE] if one.leaving], saved]
-        excess = _nbytes(coming) - self.limits.host
-        on_disk = _nbytes(there[_DISK])
-        for one in coming:  # the oldest go on to files
-            if excess <= 0:
-                break
-            excess -= one.nbytes
-            on_disk += one.nbytes
-            if on_disk > self.limits.disk:
-                return False
+        """Have a copy begin to leave the device, if there is room for it; whether it does. From now on it counts where it will be, and so
+        do the oldest copies on the host, which go on to files where the host has too little room."""
+        gone = [one for one in (*there[_DISK], *there[_HOST], *there[_DEVICE]) if one.leaving]
+        coming = [*[one for one in gone if one.target == _HOST], saved]
+        on_disk = _nbytes(one for one in gone if one.target == _DISK)
+        excess, further = _nbytes(coming) - self.limits.host, 0
+        while excess > 0:
+            nbytes = coming[further].nbytes
+            excess -= nbytes
+            on_disk += nbytes
+            further += 1
+        if on_disk > self.limits.disk:
+            return False
         saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._landing))
         self._count(_HOST, saved)
+        for one in coming[:further]:
+            assert self.files is not None
+            one.to_disk(self.files)
+            self._count(_DISK, one)
+        for level, nbytes in ((_HOST, _nbytes(coming[further:])), (_DISK, on_disk)):
+            self.used[level].peak = max(self.used[level].peak, nbytes)
         return True
 
     def _count(self, level: int, saved: Any) -> None:
@@ -341,13 +369,13 @@ class CopyLevels:
     def reports(self) -> tuple[LevelReport, ...]:
         """What each level has, and took."""
         self.used[_DEVICE].peak = self.memory.peak
-        return tuple(
-            [
-                LevelReport(NAMES[k], int(size), u.peak, u.copies, u.nbytes, self.costs.found.get(k), k < self.costs.used or u.copies > 0)
-                for k, (size, u) in enumerate(zip(self.sizes, self.used))
-                if size
-            ]
-        )
+        found = []
+        for k, (size, used) in enumerate(zip(self.sizes, self.used)):
+            if size:
+                now, cost = k < self.costs.used, self.costs.found.get(k)
+                left = not now and k in self.costs.left
+                found.append(LevelReport(NAMES[k], int(size), used.peak, used.copies, used.nbytes, cost, now or used.copies > 0, left))
+        return tuple(found)
 
     def close(self) -> None:
         """Delete the files."""

@@ -20,7 +20,7 @@ class Cost:
 class LevelReport:
     """One level of memory for checkpoints: "memory" (of the device), "host" or "disk". ``limit``: the bytes that it may have; ``peak``:
     that it had at most, on the device with what a step needs; ``copies``, ``nbytes``: that were moved there. ``cost``: what decided
-    whether it is used, None if that was not asked; ``used``: whether it is."""
+    whether it is used, None if that was not asked; ``used``: whether it is; ``left``: whether it was, and was not worth its time."""
 
     name: str
     limit: int
@@ -29,12 +29,15 @@ class LevelReport:
     nbytes: int
     cost: Cost | None = None
     used: bool = True
+    left: bool = False
 
     def __str__(self) -> str:
+        why = "it was not needed"
+        if self.cost is not None:
+            why = f"a checkpoint takes {1e3 * self.cost.copy:.3g} ms there, a step that runs again {1e3 * self.cost.step:.3g} ms"
+        if self.left:
+            return f"  {self.name:<6}  left after {counted(self.copies, 'copy', 'copies')}: {why}"
         if not self.used:
-            why = "it was not needed"
-            if self.cost is not None:
-                why = f"a checkpoint takes {1e3 * self.cost.copy:.3g} ms there, a step that runs again {1e3 * self.cost.step:.3g} ms"
             return f"  {self.name:<6}  not used: {why}"
         moved = f", {counted(self.copies, 'copy', 'copies')} moved there ({counted(self.nbytes, 'byte')})" if self.name != "memory" else ""
         return f"  {self.name:<6}  at most {counted(self.peak, 'byte')} of {self.limit:,}{moved}"

@@ -167,25 +167,30 @@ class Saved:
         """Whether the copy was asked to leave the device."""
         return self._elsewhere is not None
 
+    @property
+    def target(self) -> int:
+        """The level where the copy will be, once it has left the device."""
+        return int(self._elsewhere.target)
+
     def leave(self, elsewhere: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
         """Have ``elsewhere`` take the copy from the device. Only of copies with a home."""
         assert self._home is not None
         self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1), self._home.give), None
 
-    def probe(self) -> bytearray:
-        """Read the copy, which is on the device, and write it again; gives the bytes. Waits for launches."""
-        data = bytearray(max(self.nbytes, 1))
-        self._copy.read_into(0, memoryview(data))
-        self._copy.write(0, memoryview(data))
-        self._copy.device.synchronize()
-        return data
+    def probe(self, elsewhere: Callable[[Any, int], Any]) -> Any:
+        """What ``elsewhere`` makes of the copy, which stays on the device."""
+        return elsewhere(self._copy, max(self.nbytes, 1))
+
+    def overwrite(self, data: memoryview) -> None:
+        """Write the bytes of the copy, which is on the device, again."""
+        self._copy.write(0, data)
 
     def arrive(self) -> None:
         """Wait until the copy has left the device."""
         self._elsewhere.wait()
 
     def to_disk(self, files: Any) -> None:
-        """Move the copy from the host to a file."""
+        """Have the copy go from the host to a file, once it is there."""
         self._elsewhere.to_disk(files)
 
     def swap(self) -> None:

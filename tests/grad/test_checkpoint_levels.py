@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import time
+import types
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 import spirograd as sg
 from spirograd.ad.binomial import Limits, repetitions
+from spirograd.ad.copy_levels import CopyLevels, LevelLimits
+from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.level_costs import LevelCosts, fewest_repetitions
 from spirograd.ad.versions import Saved
 from spirograd.runtime.allocations import Allocation
@@ -115,6 +119,79 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     if levels == "all":
         assert facts["disk"].copies > 1
     assert f"  {moved:<6}  at most {facts[moved].peak} bytes of " in str(report)
+    assert not [*tmp_path.iterdir()]
+
+
+class LateReadback:
+    """A readback that says so many times that its bytes are not there yet, whatever came after it."""
+
+    def __init__(self, readback: Any, times: int) -> None:
+        self.readback, self.times = readback, times
+
+    def take(self) -> bytes | None:
+        self.times -= 1
+        return self.readback.wait() if self.times < 0 else None
+
+    def wait(self) -> bytes:
+        self.times = 0
+        return self.readback.wait()
+
+
+class FakeAllocation:
+    """Device memory whose readbacks come some time later, each on its own."""
+
+    device, readback_limit = None, 1 << 20
+
+    def __init__(self, nbytes: int, rng: random.Random) -> None:
+        self.nbytes, self.rng = nbytes, rng
+
+    def make_room(self, nbytes: int, purpose: Any) -> None: ...
+
+    def read_async(self, offset: int, nbytes: int) -> LateReadback:
+        done = types.SimpleNamespace(wait=lambda: bytes(nbytes))
+        return LateReadback(done, self.rng.choice([0, 1, 5, 30]))
+
+
+class Copy(Saved):
+    """A copy of nothing."""
+
+    def __init__(self, home: CopyMemory, nbytes: int, rng: random.Random) -> None:
+        self.nbytes, self._home, self._elsewhere = nbytes, home, None
+        self._copy = FakeAllocation(nbytes, rng)
+        home.used += nbytes
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("seed", range(30))
+def test_limits_of_levels_hold(seed: int, tmp_path: Path) -> None:
+    """Copies of any sizes come, also between older ones, and go, while others are on their way: each level takes no more than it may."""
+    rng = random.Random(seed)
+    memory = CopyMemory(4_000, FakeAllocation(0, rng).make_room)
+    levels = CopyLevels(LevelLimits(4_000, rng.choice([0, 1_500, 3_000]), 5_000, str(tmp_path)), memory)
+    levels.costs.used = 3
+    copies: list[Copy] = []
+    full = 0
+    for _ in range(300):
+        nbytes = rng.choice([4, 264, 1024])
+        action = rng.random()
+        if action < 0.55:
+            if levels.make_room(copies, nbytes):
+                copies.insert(len(copies) if rng.random() < 0.7 else rng.randrange(len(copies) + 1), Copy(memory, nbytes, rng))
+            else:
+                full += 1
+        elif copies and action < 0.8:
+            levels.ease(copies)
+        elif copies:
+            copies.pop(rng.randrange(len(copies))).free()
+        there = [sum(saved.nbytes for saved in copies if saved.level == level) for level in range(3)]
+        assert all(nbytes <= size for nbytes, size in zip(there, levels.sizes))
+        assert all(used.peak <= size for used, size in zip(levels.used[1:], levels.sizes[1:]))
+        levels.files._worker.submit(int).result()  # files are written, or deleted, by then
+        assert sum(file.stat().st_size for file in tmp_path.glob("*/*")) <= levels.sizes[2]
+    assert full > 3 and levels.used[2].copies > 10
+    for saved in copies:
+        assert saved._elsewhere is None or saved._elsewhere.data().nbytes == saved.nbytes
+    levels.close()
     assert not [*tmp_path.iterdir()]
 
 
@@ -324,9 +401,104 @@ def test_a_level_is_used_where_its_copies_take_less_time(steps: int, copy: float
     for step in range(1, steps + 1):
         now += 1e-3
         if step > 14:
-            costs.look(sizes, step, 2_000, 1_000, lambda level: copy / 1_000)
+            costs.look(sizes, step, 2_000, 1_000, lambda level: (copy / 2_000, copy / 2_000))
     assert costs.used == used
     assert not costs.found or costs.found[2].step == pytest.approx(1e-3, rel=0.1)
+
+
+class Clock:
+    """A program of steps of 1 ms, and a level of memory: probes say that a copy takes so many seconds there, and as many back; in the
+    program, each copy takes ``delay`` seconds, which go by at once, or (``late``) when something waits for the copies."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, probes: list[float], delay: float, late: bool = False) -> None:
+        sg.init(arch=sg.interpreter)
+        self.now, self.pending, self.moved = 0.0, 0.0, 0
+        self.probes, self.delay, self.late = probes, delay, late
+        self.costs = LevelCosts()
+        self.history: list[int] = []
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+    def probe(self, level: int) -> tuple[float, float]:
+        seconds = self.probes.pop(0) if len(self.probes) > 1 else self.probes[0]
+        self.now += 2 * seconds
+        return seconds / 1_000, seconds / 1_000
+
+    def arrive(self) -> None:
+        self.now, self.pending = self.now + self.pending, 0.0
+
+    def run(self, steps: int, slow: dict[int, float]) -> int:
+        sizes = (16e3, 160e3, 0)
+        for step in range(1, steps + 1):
+            self.now += slow.get(step, 1e-3)
+            if self.costs.used > 1:
+                self.moved += 1_000
+                self.pending += self.delay
+                if not self.late:
+                    self.arrive()
+                self.costs.review(sizes, step, 2_000, 1_000, self.moved, self.arrive)
+            elif step > 14:
+                self.costs.look(sizes, step, 2_000, 1_000, self.probe, self.moved)
+            self.history.append(self.costs.used)
+        return self.costs.used
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_level_that_turns_out_slow_is_left(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes find a copy fast, the program finds it slow: at once, or where it waits for the copies under way."""
+    clock = Clock(monkeypatch, [1e-5], 2e-2, late)
+    assert clock.run(150, {}) == 1
+    assert 4 <= sum(used > 1 for used in clock.history) < 30  # left soon, and not used again
+    assert clock.costs.found[1].copy == pytest.approx(2e-2, rel=0.1)
+
+
+def test_a_level_beside_the_program_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, [1e-4], 1e-5)
+    assert clock.run(300, {}) == 2
+    assert clock.history[40:] == [2] * 260
+
+
+def test_a_level_that_was_left_is_used_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long programs repeat steps more often."""
+    clock = Clock(monkeypatch, [1e-4], 3e-3)
+    assert clock.run(20_000, {}) == 2
+    assert 1 in clock.history[clock.history.index(2) :]
+
+
+@pytest.mark.parametrize("slow", [{1: 9.0}, {16: 9.0}, {18: 3.0, 22: 3.0}, {26: 9.0}])
+def test_slow_steps_do_not_decide(slow: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers run at the first launch of a kernel, which may be any step."""
+    clock = Clock(monkeypatch, [2e-2], 2e-2)
+    assert clock.run(60, slow) == 1
+    assert clock.costs.found[1].step == pytest.approx(1e-3, rel=0.1)
+
+
+def test_a_slow_first_copy_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for memory that is new, or for a disk that wakes up."""
+    clock = Clock(monkeypatch, [1.0, 1e-5], 1e-5)
+    assert clock.run(300, {}) == 2
+    assert clock.history.index(2) > 30
+
+
+@pytest.mark.archs("cpu", "vulkan")
+def test_a_slow_host_is_left(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the probe does not show: the gradients are the same, and the report says why."""
+    program = start(arch)
+    wanted, _ = program.run()
+    price, leave = (1e-12, 1e-12), Saved.leave
+
+    def slow(saved: Saved, elsewhere: Any) -> None:
+        time.sleep(0.01)
+        leave(saved, elsewhere)
+
+    monkeypatch.setattr(CopyLevels, "_price", lambda *_: price)
+    monkeypatch.setattr(Saved, "leave", slow)
+    sg.init(arch=arch, random_seed=4)
+    found, report = Program().run(memory_GB=14_000 / GB, host_GB=1)
+    for a, b in zip(wanted, found):
+        np.testing.assert_array_equal(a, b)
+    host = report.repetitions.levels[1]
+    assert host.left and 3 < host.copies < 60
+    assert f"left after {host.copies} copies: a checkpoint takes {1e3 * host.cost.copy:.3g} ms there" in str(report)
 
 
 @pytest.mark.archs("cpu")
