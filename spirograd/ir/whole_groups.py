@@ -17,4 +17,7 @@ def are_whole(begin: Op, end: Op, size: int) -> bool:
         return False
     if end.code is ops.mul:
         return any(factor.code is ops.const and factor.attr % size == 0 for factor in end.args)
-    return bool(end.code is ops.shl and end.args[1].code is ops.const and (1 << end.args[1].attr) % size == 0)
+    if end.code is not ops.shl or end.args[1].code is not ops.const:
+        return False
+    bits = end.args[1].attr
+    return 0 <= bits < end.type.bits and (1 << bits) % size == 0  # others shift by what devices make of them
