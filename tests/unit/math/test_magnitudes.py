@@ -15,8 +15,9 @@ def test_bounds() -> None:
     (unknown,) = b.begin(f32)
     sine, three = b.emit(ops.sin, unknown), b.const(-3.0, f32)
     wanted = [
-        (sine, 1.0), (three, 3.0), (b.emit(ops.add, sine, three), 4.0), (b.emit(ops.sub, sine, three), 4.0), (b.emit(ops.mul, three, three), 9.0),
-        (b.emit(ops.fma, three, three, sine), 10.0), (b.emit(ops.min_, sine, three), 3.0), (b.emit(ops.neg, three), 3.0),
+        (sine, 1.0), (three, 3.0), (b.emit(ops.add, sine, three), 4.0), (b.emit(ops.sub, sine, three), 4.0),
+        (b.emit(ops.mul, three, three), 9.0), (b.emit(ops.fma, three, three, sine), 10.0),
+        (b.emit(ops.min_, sine, three), 3.0), (b.emit(ops.neg, three), 3.0),
         (unknown, math.inf), (b.emit(ops.mul, unknown, b.const(0.0, f32)), math.inf), (b.emit(ops.max_, sine, unknown), math.inf),
         (b.const(math.nan, f32), math.inf), (b.const(math.inf, f32), math.inf),
     ]  # fmt: skip
