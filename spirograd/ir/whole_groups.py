@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 
@@ -19,5 +20,6 @@ def are_whole(begin: Op, end: Op, size: int) -> bool:
         return any(factor.code is ops.const and factor.attr % size == 0 for factor in end.args)
     if end.code is not ops.shl or end.args[1].code is not ops.const:
         return False
-    bits = end.args[1].attr
+    assert isinstance(end.type, DType)
+    bits: int = end.args[1].attr
     return 0 <= bits < end.type.bits and (1 << bits) % size == 0  # others shift by what devices make of them

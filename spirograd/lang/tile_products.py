@@ -24,7 +24,8 @@ Exchange = Callable[[Sequence[Value], Sequence[int]], list[list[Value]]]
 def instruction_for(factor: DType, total: DType) -> str | None:
     """The product of `matrix_shapes` that this device, and groups of this size, can use: only groups that lack no thread."""
     options, scope = language_options(), groups.current("a tile")
-    if scope.size != LANES or options.subgroup_size != LANES or not are_whole(*scope.count, LANES):
+    begin, end = scope.count
+    if scope.size != LANES or options.subgroup_size != LANES or not are_whole(begin, end, LANES):
         return None
     return next((name for name in options.matrix_shapes if (SHAPES[name].factor, SHAPES[name].total) == (factor, total)), None)
 
