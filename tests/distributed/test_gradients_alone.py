@@ -108,15 +108,17 @@ def test_what_has_no_derivative():
         sg.ad.FwdMode(loss=z, param=y, seed=[1.0]),
     ):
         distributed.total(z)
+    with pytest.raises(sg.SpirogradValueError, match="no operation 'mean'"):
+        distributed.all_reduce(x, "mean")
+    with pytest.raises(sg.SpirogradTypeError, match="takes f32, f64, i32, i64, not u8"):
+        distributed.all_reduce(sg.field(sg.u8, 3))
     with pytest.raises(sg.SpirogradRuntimeError, match="was started in the tape and not finished there"), sg.ad.Tape(loss):
         pending = part.start(x)
         sum_up()
     with pytest.raises(sg.SpirogradRuntimeError, match="was started and finished by different tapes"):
         pending.finish()
-    with pytest.raises(sg.SpirogradValueError, match="no operation 'mean'"):
-        distributed.all_reduce(x, "mean")
-    with pytest.raises(sg.SpirogradTypeError, match="takes f32, f64, i32, i64, not u8"):
-        distributed.all_reduce(sg.field(sg.u8, 3))
+    with pytest.raises(sg.SpirogradRuntimeError, match="was started and never finished"):
+        part.exchange(fine)
 
 
 @pytest.mark.archs("cpu")
