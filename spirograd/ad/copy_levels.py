@@ -119,7 +119,7 @@ class Elsewhere:
         """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
         while self._asked < self._nbytes and (self._landing.left > 0 or len(self._pieces) < least):
             size = min(self._allocation.readback_limit, self._nbytes - self._asked)
-            self._pieces.append(self._allocation.read_async(self._asked, size))
+            self._pieces.append(self._allocation.read_async(self._asked, size, True))
             self._asked += size
             self._landing.left -= 1
 

@@ -112,12 +112,13 @@ class Allocation:
         """Bytes of one `read_async` at most."""
         return READBACK_LIMIT
 
-    def read_async(self, offset: int, nbytes: int) -> Readback:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
+    def read_async(self, offset: int, nbytes: int, beside: bool = False) -> Readback:
+        """Ask for a copy of the bytes as they are after earlier launches, without waiting. ``beside``: nothing writes to them until they
+        are here. See `Device.read_async`."""
         self._check(offset, nbytes, "read")
         graph_recording.refuse(_READS)
         self._wait_for_streams()
-        return self.device.read_async(self.buffer, offset, nbytes)
+        return self.device.read_async(self.buffer, offset, nbytes, beside)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""

@@ -77,10 +77,12 @@ class Device(Protocol):
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """Wait for earlier work, then copy ``len(out)`` bytes from ``offset`` into ``out``."""
 
-    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int, beside: bool = False) -> Readback:
         """Ask for a copy of ``nbytes`` (at most READBACK_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
 
-        Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be read like this.
+        ``beside``: later work need not wait for the copy, where the device can do both at a time; nothing may write to the range until the
+        bytes are there or `synchronize` returns. Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be
+        read like this.
         """
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:

@@ -147,7 +147,7 @@ class FakeAllocation:
 
     def make_room(self, nbytes: int, purpose: Any) -> None: ...
 
-    def read_async(self, offset: int, nbytes: int) -> LateReadback:
+    def read_async(self, offset: int, nbytes: int, beside: bool) -> LateReadback:
         done = types.SimpleNamespace(wait=lambda: bytes(nbytes))
         return LateReadback(done, self.rng.choice([0, 1, 5, 30]))
 

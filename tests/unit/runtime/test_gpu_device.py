@@ -293,9 +293,9 @@ def test_large_readbacks_go_on_beside_later_work(gpu, standin, compiled):
     data = np.random.default_rng(2).integers(0, 256, 1 << 20, dtype=np.uint8)
     a.write(0, memoryview(data))
     plan = Launcher(gpu, memory).prepare(compiled("count"))
-    assert a.read_async(0, 1 << 20).wait() == data.tobytes()
+    assert a.read_async(0, 1 << 20, beside=True).wait() == data.tobytes()
     standin.hold(stream=gpu._transfers._beside)
-    readback = a.read_async(0, 1 << 20)
+    readback = a.read_async(0, 1 << 20, beside=True)
     for _ in range(2):
         plan.launch([None, 1, 1], [None] * 3, {0: b})
     assert struct.unpack("<I", b.read_async(0, 4).wait()) == (2,) and readback.take() is None
@@ -303,7 +303,7 @@ def test_large_readbacks_go_on_beside_later_work(gpu, standin, compiled):
     assert readback.wait() == data.tobytes()
     for _ in range(3):  # memory is freed after what still reads it
         a.write(0, memoryview(data))
-        readback = a.read_async(0, 1 << 20)
+        readback = a.read_async(0, 1 << 20, beside=True)
         standin.hold()
         del a
         gpu._collect()
@@ -313,6 +313,30 @@ def test_large_readbacks_go_on_beside_later_work(gpu, standin, compiled):
         assert readback.wait() == data.tobytes()
         del readback  # its cell serves the next one
     assert read(b)[0] == 2
+
+
+def test_large_readbacks_come_before_later_writes(gpu, standin):
+    memory = Memory(gpu)
+    a = memory.allocate(1 << 20)
+    data = np.random.default_rng(3).integers(0, 256, 1 << 20, dtype=np.uint8)
+    a.write(0, memoryview(data))
+    abandoned = a.read_async(0, 1 << 20, beside=True)  # makes the stream beside
+    standin.hold(stream=gpu._transfers._beside)
+    del abandoned
+    abandoned = a.read_async(0, 1 << 20, beside=True)
+    del abandoned  # its cell serves the next one, with a copy of other bytes pending
+    b = memory.allocate(1 << 20)
+    b.fill(0, 1 << 20, 5)
+    readback = b.read_async(0, 1 << 20)
+    b.fill(0, 1 << 20, 7)
+    assert readback.take() is None
+    standin.hold(False, stream=gpu._transfers._beside)
+    assert readback.wait() == struct.pack("<I", 5) * (1 << 18)
+    standin.hold()
+    readback = b.read_async(0, 1 << 20)
+    b.fill(0, 1 << 20, 9)
+    standin.hold(False)
+    assert readback.wait() == struct.pack("<I", 7) * (1 << 18)
 
 
 def test_waits_are_counted(gpu):
