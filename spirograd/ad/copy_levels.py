@@ -18,6 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.level_costs import LevelCosts
 from spirograd.ad.memory_report import LevelReport
@@ -31,8 +33,8 @@ _DEVICE, _HOST, _DISK = range(3)
 _EARLY = 1 / 8
 # So many files may wait to be written; what is in them takes memory of the host meanwhile.
 _WAITING = 2
-# Pieces of copies (see `Allocation.readback_limit`) that may be under way to the host.
-_PIECES = 64
+# Bytes of copies that may be under way to the host.
+_UNDER_WAY = 64 << 20
 # Copies of each size whose memory on the host is kept for the next ones.
 _KEPT = 2
 
@@ -52,20 +54,20 @@ class LevelLimits:
 
 
 class Landing:
-    """Where copies of a tape arrive. ``left``: how many more pieces of them may be under way: each takes staging memory, which is kept.
+    """Where copies of a tape arrive. ``left``: how many more bytes of them may be under way: they take staging memory, which is kept.
 
     Memory that was given back serves the next copy of the same size: the system takes longer to map new memory than to copy into it."""
 
     def __init__(self) -> None:
-        self.left = _PIECES
-        self._free: dict[int, list[bytearray]] = {}
+        self.left = _UNDER_WAY
+        self._free: dict[int, list[memoryview]] = {}
 
-    def take(self, nbytes: int) -> bytearray:
+    def take(self, nbytes: int) -> memoryview:
         """So many bytes, with any contents."""
         free = self._free.get(nbytes)
-        return free.pop() if free else bytearray(nbytes)
+        return free.pop() if free else np.empty(nbytes, np.uint8).data  # in large pages where there are some
 
-    def give(self, data: bytearray | None) -> None:
+    def give(self, data: memoryview | None) -> None:
         """Give bytes back. Few are kept: the memory of the host has a limit, too."""
         if data is not None:
             free = self._free.setdefault(len(data), [])
@@ -86,13 +88,13 @@ class Elsewhere:
         self._release = release
         self._landing = landing
         self._nbytes = nbytes
-        self._pieces: deque[Any] = deque()  # readbacks that are under way
+        self._pieces: deque[tuple[Any, int]] = deque()  # arrivals that are under way, and their bytes
         self._asked = self._taken = 0  # bytes of the pieces so far
-        self._data: bytearray | None = landing.take(nbytes)
+        self._data: memoryview | None = landing.take(nbytes)
         self._files: Files | None = None  # where the bytes go on to
         self._file: _File | None = None
-        if nbytes % 4 or getattr(allocation.device, "on_host", False):  # which readbacks cannot read, or only copy twice
-            allocation.read_into(0, memoryview(self._data))
+        if nbytes % 4:  # which readbacks cannot read
+            allocation.read_into(0, self._data)
             self._give()
         else:
             self._ask()
@@ -100,8 +102,7 @@ class Elsewhere:
     @property
     def level(self) -> int:
         """Where the copy counts: on the device as long as it takes memory there."""
-        while self._pieces and (data := self._pieces[0].take()) is not None:
-            self._take(data)
+        self._poll()
         return _DEVICE if self._allocation is not None else self.target
 
     @property
@@ -113,23 +114,32 @@ class Elsewhere:
         """Wait until the bytes are on the host."""
         while self._allocation is not None:
             self._ask(1)
-            self._take(self._pieces[0].wait())
+            self._pieces[0][0].wait()
+            self._poll()
+
+    def _poll(self) -> None:
+        """Take the pieces that are here."""
+        arrived = [piece.here() for piece, _ in self._pieces]  # asking them all has threads of the device work on all
+        for here in arrived:
+            if not here:
+                break
+            self._take()
 
     def _ask(self, least: int = 0) -> None:
         """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
+        assert self._data is not None
         while self._asked < self._nbytes and (self._landing.left > 0 or len(self._pieces) < least):
             size = min(self._allocation.readback_limit, self._nbytes - self._asked)
-            self._pieces.append(self._allocation.read_async(self._asked, size, True))
+            out = self._data[self._asked : self._asked + size]
+            self._pieces.append((self._allocation.read_into_async(self._asked, out), size))
             self._asked += size
-            self._landing.left -= 1
+            self._landing.left -= size
 
-    def _take(self, data: bytes) -> None:
+    def _take(self) -> None:
         """The next piece is here."""
-        assert self._data is not None
-        self._data[self._taken : self._taken + len(data)] = data
-        self._taken += len(data)
-        self._pieces.popleft()
-        self._landing.left += 1
+        _, size = self._pieces.popleft()
+        self._taken += size
+        self._landing.left += size
         if self._taken < self._nbytes:
             self._ask()
             return
@@ -144,11 +154,11 @@ class Elsewhere:
 
     def free(self) -> None:
         """The bytes are not needed any more."""
-        self._landing.left += len(self._pieces)
+        if self._file is None and not self._pieces:  # else a thread may write to the bytes still
+            self._landing.give(self._data)
+        self._landing.left += sum(size for _, size in self._pieces)
         self._pieces.clear()
         self._give()
-        if self._file is None:
-            self._landing.give(self._data)
         self._data = self._file = None
 
     def to_disk(self, files: Files) -> None:
@@ -167,13 +177,13 @@ class Elsewhere:
         if self._file is not None:
             return memoryview(self._file.read())
         assert self._data is not None
-        return memoryview(self._data)
+        return self._data
 
 
 class _File:
     """Bytes that a thread writes to a file, which goes with this object."""
 
-    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: bytearray) -> None:
+    def __init__(self, path: Path, worker: ThreadPoolExecutor, data: memoryview) -> None:
         self.path = path
         self.written: Future[Any] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
@@ -214,7 +224,7 @@ class Files:
         self._waiting: list[tuple[Path, Future[Any]]] = []  # not the files themselves: those that are not needed any more go at once
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
-    def write(self, data: bytearray) -> _File:
+    def write(self, data: memoryview) -> _File:
         """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
         while len(self._waiting) >= _WAITING:
             path, written = self._waiting.pop(0)

@@ -37,8 +37,8 @@ def torch_op(
 
     Gradients come from ``kernel.grad``, tangents and second derivatives (`create_graph=True`) from forward mode, the latter over reverse
     mode, on copies of the tensors; third ones, and forward mode over forward mode, raise an error. So `torch.func.grad`, `jvp`, `jacrev`,
-    `jacfwd` and `hessian` work; in compiled functions the operator then runs outside of the graphs. `torch.func.vmap` loops over the batch. Under autocast operators get tensors as
-    they are.
+    `jacfwd` and `hessian` work; in compiled functions, the operator then runs outside of the graphs. `torch.func.vmap` loops over the
+    batch. Under autocast operators get tensors as they are.
 
     Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
@@ -141,7 +141,7 @@ class _Operator:
         return self._returned(made)
 
     def _is_transformed(self, values: Iterable[Any]) -> bool:
-        """Whether `torch.func` or forward mode is active, which use rules that functions of autograd have, and custom operators have not."""
+        """Whether `torch.func` or forward mode is active, which use rules that custom operators cannot have."""
         if self.torch._C._are_functorch_transforms_active():
             return True
         unpack = self.torch.autograd.forward_ad.unpack_dual

@@ -25,7 +25,8 @@ _BITS = 8
 _DIGITS = THREADS  # a thread looks after one digit
 # Bytes of keys and values that a thread takes: registers, and shared memory of a group.
 _BYTES = 128
-_MOST = 12  # keys that a thread takes: 2^24 i32 on an H200 take 664 us with 12, 900 with 16, 816 with 20
+_MOST = 12  # keys that a thread takes: 2^24 i32 on an H200 take 650 us with 12, 710 with 10
+_MOST_ALONE = 32  # the same, of a group that sorts alone: it takes longer than a group of several, and saves all launches but one
 _COUNTED = 8  # keys that a thread loads at once to count them
 _COUNTING_GROUPS = 1024
 _AHEAD = 4  # tiles whose counts a thread loads at once
@@ -40,9 +41,9 @@ _MOST_PASSES = 64 // _BITS
 MOST_KEYS = (1 << _STATE_BITS) - 1
 
 
-def keys_of_thread(keys: DType, values: DType | None) -> int:
-    """How many keys a thread takes."""
-    return min(_MOST, _BYTES // (max(keys.size, 4) + (0 if values is None else max(values.size, 4))))
+def keys_of_thread(keys: DType, values: DType | None, most: int) -> int:
+    """How many keys a thread takes, up to ``most``."""
+    return min(most, _BYTES // (max(keys.size, 4) + (0 if values is None else max(values.size, 4))))
 
 
 # --- where digits begin ------------------------------------------------------------------------------------------------------
@@ -321,10 +322,11 @@ def _sort_between(
     keys: Array, targets: list[Array], values: Array | None, with_them: list[Array], n: int, source: int
 ) -> tuple[Array, Array | None]:
     """The passes, which store keys and values to one and to the other of two arrays in turn."""
-    passes, each = _passes(keys), keys_of_thread(keys.dtype, None if values is None else values.dtype)
+    passes, types = _passes(keys), (keys.dtype, None if values is None else values.dtype)
+    each, alone = keys_of_thread(*types, _MOST), keys_of_thread(*types, _MOST_ALONE)
     tiles = -(-n // (THREADS * each))
-    if tiles == 1:
-        _sort_tile(keys, keys if values is None else values, n, passes, each, source)
+    if n <= THREADS * alone:
+        _sort_tile(keys, keys if values is None else values, n, passes, each if tiles == 1 else alone, source)
         return keys, values
     states, tickets = scratch("states of digits", u32, 2 * tiles * _DIGITS), scratch("tickets", i32, _MOST_PASSES)
     groups = min(_COUNTING_GROUPS, -(-n // (THREADS * _COUNTED)))

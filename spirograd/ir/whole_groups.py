@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 
@@ -17,4 +18,8 @@ def are_whole(begin: Op, end: Op, size: int) -> bool:
         return False
     if end.code is ops.mul:
         return any(factor.code is ops.const and factor.attr % size == 0 for factor in end.args)
-    return bool(end.code is ops.shl and end.args[1].code is ops.const and (1 << end.args[1].attr) % size == 0)
+    if end.code is not ops.shl or end.args[1].code is not ops.const:
+        return False
+    assert isinstance(end.type, DType)
+    bits: int = end.args[1].attr
+    return 0 <= bits < end.type.bits and (1 << bits) % size == 0  # others shift by what devices make of them

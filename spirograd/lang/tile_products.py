@@ -11,6 +11,7 @@ from typing import Any
 from spirograd.base.dtypes import VOID, DType, Vec, f16, f32, i32
 from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape, Place
 from spirograd.ir import ops as ir
+from spirograd.ir.whole_groups import are_whole
 from spirograd.lang import arithmetic, groups, scalar
 from spirograd.lang.context import language_options
 from spirograd.lang.groups import SharedArray
@@ -21,9 +22,10 @@ Exchange = Callable[[Sequence[Value], Sequence[int]], list[list[Value]]]
 
 
 def instruction_for(factor: DType, total: DType) -> str | None:
-    """The product of `matrix_shapes` that this device, and groups of this size, can use."""
+    """The product of `matrix_shapes` that this device, and groups of this size, can use: only groups that lack no thread."""
     options, scope = language_options(), groups.current("a tile")
-    if scope.size != LANES or options.subgroup_size != LANES:
+    begin, end = scope.count
+    if scope.size != LANES or options.subgroup_size != LANES or not are_whole(begin, end, LANES):
         return None
     return next((name for name in options.matrix_shapes if (SHAPES[name].factor, SHAPES[name].total) == (factor, total)), None)
 

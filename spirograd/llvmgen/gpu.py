@@ -60,10 +60,6 @@ CAPABILITIES = Capabilities(
     exact_specials=(16, 32, 64),
     exact_subnormals=(16, 32, 64),
 )
-# So many operations in a row without access to memory are worth more registers. Written by hand in PTX, in groups of 128, the gradient of
-# 8M x 64 sines takes 0.53 ms on an H200 with as many as the assembler chooses, 0.48 ms with 128 (it has 2,500 operations in a row). Where
-# the values that are live take more, the assembler chooses.
-_LONG, _MOST_LIVE = 512, 100
 _EXPANDED = Unsupported("elementary functions have been expanded: LLVM ends the process for those that a GPU lacks")
 
 
@@ -73,7 +69,7 @@ class Dialect:
 
     ``calling_convention``: of kernel functions. ``block``, ``by_value``: the pointer that is their parameter, and its attribute. ``scope``:
     of atomics, between all invocations of the device. ``launch_bounds``: the attributes of a kernel function by the size of its
-    workgroups, and by whether what overlaps is worth more registers. ``stack_space``: the address space of stack memory.
+    workgroups, and by whether loads that overlap are worth more registers. ``stack_space``: the address space of stack memory.
     ``atomic_metadata``: what is known of the memory of atomics. ``module_flags``: as metadata.
 
     The other members append instructions, and return the operand that holds the result. ``local``, ``workgroup``, ``lane``: the number of
@@ -161,7 +157,7 @@ def emit_kernel(kernel: Kernel, block: ArgBlock, dialect: Dialect, caps: Capabil
         emitter.at(op.loc)
         emitter.last_uses.scan(body)
         emitter.region(body)
-        group = module.attribute_group(f"nounwind {dialect.launch_bounds(op.attr.group_size, _overlaps(body))}")
+        group = module.attribute_group(f"nounwind {dialect.launch_bounds(op.attr.group_size, _reads_in_loops(body))}")
         head = f"define {dialect.calling_convention} void @{name}({param}) {group}"
         module.functions.append(f"{head} {{\n{emitter.body_text()}\n  ret void\n}}\n")
     return f"; kernel {kernel.name}\n{module.text()}"
@@ -186,41 +182,6 @@ def _constant_slots(task: Op) -> frozenset[Slot]:
     shared = {slot for slot in read if (slot.kind == "tree" and arrays) or (slot.kind == "array" and anything)}
     same = {(slot.kind, slot.index, slot.role) for slot in written}
     return frozenset(slot for slot in read - shared if (slot.kind, slot.index, slot.role) not in same)
-
-
-def _overlaps(task: Region) -> bool:
-    """Whether loads, or long stretches of arithmetic, run faster if the assembler may have many of them under way at a time."""
-    return _reads_in_loops(task) or (_longest_arithmetic(task) >= _LONG and _most_live(task) <= _MOST_LIVE)
-
-
-def _longest_arithmetic(region: Region) -> int:
-    """The most operations in a row that access no memory."""
-    longest = length = 0
-    for op in region.ops:
-        inner = max([_longest_arithmetic(nested) for nested in op.regions], default=0)
-        length = length + 1 if op.code.effect == "pure" else 0
-        longest = max(longest, length, inner)
-    return longest
-
-
-def _most_live(region: Region) -> int:
-    """How many registers of 32 bits values take that are used later, at most at a time, in the order of the operations."""
-    live = set(region.results)
-    held = most = sum(map(_registers, live))
-    for op in reversed(region.ops):
-        if op in live:
-            live.remove(op)
-            held -= _registers(op)
-        for a in op.args:
-            if a.code is not ops.const and a not in live:
-                live.add(a)
-                held += _registers(a)
-        most = max(most, held + max([_most_live(nested) for nested in op.regions], default=0))
-    return most
-
-
-def _registers(value: Op) -> int:
-    return 2 if isinstance(value.type, DType) and value.type.size == 8 else 1
 
 
 def _reads_in_loops(task: Region) -> bool:

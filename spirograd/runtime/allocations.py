@@ -14,7 +14,17 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import READBACK_LIMIT, Buffer, Device, LendsMemory, Readback, SharesMemory
+from spirograd.runtime.device import (
+    ARRIVAL_LIMIT,
+    READBACK_LIMIT,
+    Arrival,
+    Buffer,
+    Device,
+    LendsMemory,
+    Readback,
+    ReadsIntoMemory,
+    SharesMemory,
+)
 from spirograd.runtime.generations import tick
 
 _numbers = itertools.count(1)
@@ -22,6 +32,26 @@ _numbers = itertools.count(1)
 _handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # what else than launches and allocations may write to
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 _READS = "the host reads memory (an element, `to_numpy`, a value that a kernel returns), which a launch of the graph would not do again"
+
+
+class _Delivery:
+    """An `Arrival` of a device that has only readbacks."""
+
+    def __init__(self, readback: Readback, out: memoryview) -> None:
+        self._readback: Readback | None = readback
+        self._out = out
+
+    def here(self) -> bool:
+        data = None if self._readback is None else self._readback.take()
+        if data is not None:
+            self._out[:] = data
+            self._readback = None
+        return self._readback is None
+
+    def wait(self) -> None:
+        if self._readback is not None:
+            self._out[:] = self._readback.wait()
+            self._readback = None
 
 
 class Allocation:
@@ -109,16 +139,26 @@ class Allocation:
 
     @property
     def readback_limit(self) -> int:
-        """Bytes of one `read_async` at most."""
-        return READBACK_LIMIT
+        """Bytes of one `read_into_async` at most."""
+        return ARRIVAL_LIMIT if isinstance(self.device, ReadsIntoMemory) else READBACK_LIMIT
 
-    def read_async(self, offset: int, nbytes: int, beside: bool = False) -> Readback:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting. ``beside``: nothing writes to them until they
-        are here. See `Device.read_async`."""
+    def read_async(self, offset: int, nbytes: int) -> Readback:
+        """Ask for a copy of the bytes as they are after earlier launches, without waiting: see `Device.read_async`."""
         self._check(offset, nbytes, "read")
         graph_recording.refuse(_READS)
         self._wait_for_streams()
-        return self.device.read_async(self.buffer, offset, nbytes, beside)
+        return self.device.read_async(self.buffer, offset, nbytes)
+
+    def read_into_async(self, offset: int, out: memoryview) -> Arrival:
+        """Ask for a copy of the bytes from ``offset`` on, as they are after earlier launches, into ``out``. Until they are there,
+        nothing may write to the memory that is read: see `ReadsIntoMemory`."""
+        device = self.device
+        if not isinstance(device, ReadsIntoMemory):
+            return _Delivery(self.read_async(offset, out.nbytes), out)
+        self._check(offset, out.nbytes, "read")
+        graph_recording.refuse(_READS)
+        self._wait_for_streams()
+        return device.read_into_async(self.buffer, offset, out)
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` (contiguous) to ``offset``, in order with launches; it may be reused on return. ``part``: all that changes."""

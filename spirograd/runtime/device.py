@@ -12,6 +12,8 @@ from spirograd.base.records import dataclass
 
 # Bytes of one `Device.read_async`. Staging memory for that is kept, so whoever reads more asks for pieces, not for all of them at once.
 READBACK_LIMIT = 1 << 20
+# The same for one `ReadsIntoMemory.read_into_async`.
+ARRIVAL_LIMIT = 4 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +79,10 @@ class Device(Protocol):
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         """Wait for earlier work, then copy ``len(out)`` bytes from ``offset`` into ``out``."""
 
-    def read_async(self, buffer: Buffer, offset: int, nbytes: int, beside: bool = False) -> Readback:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
         """Ask for a copy of ``nbytes`` (at most READBACK_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
 
-        ``beside``: later work need not wait for the copy, where the device can do both at a time; nothing may write to the range until the
-        bytes are there or `synchronize` returns. Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be
-        read like this.
+        Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be read like this.
         """
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
@@ -316,6 +316,26 @@ class TimesTasks(Protocol):
 
     def task_timer(self) -> TaskTimer:
         """A timer for the launches from now on. Raises SpirogradUnsupportedError where the driver has no clock for it."""
+
+
+class Arrival(Protocol):
+    """Bytes of device memory that go to memory of the host. Calls, what dropping it means, and errors: as of `Readback`."""
+
+    def here(self) -> bool:
+        """Whether the bytes are there. Never waits, submits nothing."""
+
+    def wait(self) -> None:
+        """Wait until the bytes are there; counts as a wait, even if they were."""
+
+
+@runtime_checkable
+class ReadsIntoMemory(Protocol):
+    """A device that delivers the bytes of large readbacks where they are wanted, by threads of its own."""
+
+    def read_into_async(self, buffer: Buffer, offset: int, out: memoryview) -> Arrival:
+        """As `Device.read_async`, of at most ARRIVAL_LIMIT bytes, into ``out`` (contiguous, writable), which nothing else may use until the
+        bytes are there; if the arrival is dropped before that, never again. Later launches may run before the copy is done, so they must
+        not write to what is read until the bytes are there, or `synchronize` returns."""
 
 
 @runtime_checkable

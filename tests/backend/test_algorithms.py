@@ -139,14 +139,15 @@ def test_sort_of_wide_keys(dtype):
 
 @pytest.fixture
 def one_sweep_of_few(monkeypatch):
-    """Sorts look back, as on CUDA, over tiles of 256 keys."""
+    """Sorts look back, as on CUDA, over tiles of 256 keys, where there are more than 512."""
     monkeypatch.setattr(sorting, "has_groups", lambda: True)
     monkeypatch.setattr(sorting, "runs_side_by_side", lambda: True)
     monkeypatch.setattr(one_sweep, "_MOST", 1)
+    monkeypatch.setattr(one_sweep, "_MOST_ALONE", 2)
 
 
 @pytest.mark.usefixtures("one_sweep_of_few")
-@pytest.mark.parametrize(("dtype", "n"), [(sg.i32, 2), (sg.i8, 256), (sg.f32, 520), pytest.param(sg.f64, 5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("dtype", "n"), [(sg.i32, 2), (sg.i8, 512), (sg.f32, 520), pytest.param(sg.f64, 5000, marks=pytest.mark.long)])
 @pytest.mark.archs("interpreter", "cpu", "cuda")  # counters of 32 subgroups, as on llvmpipe, leave no shared memory
 def test_sort_in_one_sweep(dtype, n):
     a = numbers(n, dtype, -(2**31), 2**31 - 1)

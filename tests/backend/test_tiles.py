@@ -338,6 +338,30 @@ def test_refusals(arch: str) -> None:
     refused("a Tile16x16 is of f16, f32 or f64, not of i32", sizes)
 
 
+def test_products_in_groups_that_lack_threads(arch: str) -> None:
+    """How many threads there are is known at run time only: the last group has those of the rows, and no others."""
+    if arch == "wgpu":
+        pytest.skip("wgpu has no f64")
+    sg.init(arch=arch)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 2, 16, 16))
+    a, b, c = field(x, dtype=sg.f64), field(y, dtype=sg.f64), field(0 * x, dtype=sg.f64)
+
+    @sg.kernel
+    def run(n: sg.i32, a: sg.Template, b: sg.Template, c: sg.Template):  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=32)
+        for i in range(n):
+            g = i // 32
+            left, right, t = Tile16x16.zeros(sg.f64), Tile16x16.zeros(sg.f64), Tile16x16.zeros(sg.f64)
+            left[:] = a[g, 0:16, 0:16]
+            right[:] = b[g, 0:16, 0:16]
+            t.add_product_(left, right)
+            c[g, 0:16, 0:16] = t
+
+    run(48, a, b, c)
+    np.testing.assert_allclose(c.to_numpy(), x @ y, rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize("threads", [16, pytest.param(32, marks=pytest.mark.long)])
 @pytest.mark.parametrize("tile", [Tile16x16, pytest.param(Tile32x32, marks=pytest.mark.long)], ids=str)

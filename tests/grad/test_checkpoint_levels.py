@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import types
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -122,23 +121,22 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-class LateReadback:
-    """A readback that says so many times that its bytes are not there yet, whatever came after it."""
+class LateArrival:
+    """Bytes that are not there yet when that is asked so many times, whatever came after them."""
 
-    def __init__(self, readback: Any, times: int) -> None:
-        self.readback, self.times = readback, times
+    def __init__(self, times: int) -> None:
+        self.times = times
 
-    def take(self) -> bytes | None:
+    def here(self) -> bool:
         self.times -= 1
-        return self.readback.wait() if self.times < 0 else None
+        return self.times < 0
 
-    def wait(self) -> bytes:
+    def wait(self) -> None:
         self.times = 0
-        return self.readback.wait()
 
 
 class FakeAllocation:
-    """Device memory whose readbacks come some time later, each on its own."""
+    """Device memory whose bytes come some time later, each copy on its own."""
 
     device, readback_limit = None, 1 << 20
 
@@ -147,9 +145,8 @@ class FakeAllocation:
 
     def make_room(self, nbytes: int, purpose: Any) -> None: ...
 
-    def read_async(self, offset: int, nbytes: int, beside: bool) -> LateReadback:
-        done = types.SimpleNamespace(wait=lambda: bytes(nbytes))
-        return LateReadback(done, self.rng.choice([0, 1, 5, 30]))
+    def read_into_async(self, offset: int, out: memoryview) -> LateArrival:
+        return LateArrival(self.rng.choice([0, 1, 5, 30]))
 
 
 class Copy(Saved):
@@ -354,7 +351,7 @@ def test_too_little_on_the_device(arch: str) -> None:
 def test_copies_in_pieces(arch: str, n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones, of which few pieces are under way at a time, and those that are no whole words."""
     monkeypatch.setattr(Allocation, "readback_limit", 1 << 14)
-    monkeypatch.setattr("spirograd.ad.copy_levels._PIECES", 7)
+    monkeypatch.setattr("spirograd.ad.copy_levels._UNDER_WAY", 7 << 14)
     sg.init(arch=arch)
     x, loss = sg.field(dtype, shape=n, needs_grad=True), sg.field(sg.f32, shape=(), needs_grad=True)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from spirograd.runtime.device import READBACK_LIMIT, Buffer
 
 
-def check_range(buffer: Buffer, offset: int, nbytes: int) -> None:
-    """Raise ValueError unless ``nbytes`` from ``offset`` of ``buffer`` can be read back asynchronously."""
+def check_range(buffer: Buffer, offset: int, nbytes: int, limit: int = READBACK_LIMIT) -> None:
+    """Raise ValueError unless ``nbytes`` (``limit`` at most) from ``offset`` of ``buffer`` can be read back asynchronously."""
     if offset % 4 or nbytes % 4:
         raise ValueError(f"an asynchronous readback takes whole 32-bit words, not {nbytes} bytes from {offset}")
-    if not 0 < nbytes <= READBACK_LIMIT:
-        raise ValueError(f"an asynchronous readback takes 4 to {READBACK_LIMIT} bytes, not {nbytes}")
+    if not 0 < nbytes <= limit:
+        raise ValueError(f"an asynchronous readback takes 4 to {limit} bytes, not {nbytes}")
     if offset < 0 or offset + nbytes > buffer.nbytes:
         raise ValueError(f"{nbytes} bytes from {offset} are outside of a buffer of {buffer.nbytes} bytes")
 

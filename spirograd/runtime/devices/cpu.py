@@ -155,7 +155,7 @@ class CpuDevice:
         target = out.cast("B")
         target[:] = self._view(buffer, offset, target.nbytes)
 
-    def read_async(self, buffer: Buffer, offset: int, nbytes: int, beside: bool = False) -> CompletedReadback:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> CompletedReadback:
         check_range(buffer, offset, nbytes)
         return CompletedReadback(bytes(self._view(buffer, offset, nbytes)), self._count_wait)
 

@@ -108,7 +108,7 @@ class InterpreterDevice:
             self.waits += 1
             target[:] = self._range(buffer, offset, len(target))
 
-    def read_async(self, buffer: Buffer, offset: int, nbytes: int, beside: bool = False) -> CompletedReadback:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> CompletedReadback:
         check_range(buffer, offset, nbytes)
         with self._lock:
             return CompletedReadback(self._range(buffer, offset, nbytes).tobytes(), self.synchronize)

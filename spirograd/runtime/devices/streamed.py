@@ -40,7 +40,7 @@ class Transfers(Protocol):
 
     def download(self, memory: Any, offset: int, out: memoryview) -> None: ...
 
-    def read_async(self, memory: Any, offset: int, nbytes: int, beside: bool) -> StagedReadback | bytes:
+    def read_async(self, memory: Any, offset: int, nbytes: int) -> StagedReadback | bytes:
         """Record a readback; or give the bytes, where the host can read them without a wait."""
 
     def fill(self, memory: Any, offset: int, nbytes: int, word: int) -> None: ...
@@ -182,10 +182,10 @@ class StreamedDevice(ABC):
             self._transfers.download(buffer.handle, offset, out)
             self._check()
 
-    def read_async(self, buffer: Buffer, offset: int, nbytes: int, beside: bool = False) -> Readback:
+    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
         check_range(buffer, offset, nbytes)
         with self._turn:
-            found = self._transfers.read_async(buffer.handle, offset, nbytes, beside)
+            found = self._transfers.read_async(buffer.handle, offset, nbytes)
         return CompletedReadback(found, self._count_wait) if isinstance(found, bytes) else PendingReadback(self, found)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:

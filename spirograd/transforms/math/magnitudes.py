@@ -25,20 +25,20 @@ _BOUNDS: dict[OpCode, Callable[..., float]] = {
 
 
 class Magnitudes:
-    """``most(value)``: what the absolute value of a float does not exceed unless it is NaN, but for rounding; infinity if nothing is known.
+    """``most(value)``: what the absolute value of a float does not exceed, but for rounding and overflow, unless it is NaN; infinity if
+    nothing is known. Values that have overflowed may be infinite, or NaN, where the bound is finite.
 
-    Sines and cosines count as at most 1, so those of infinity, which are NaN, must be NaN where they are computed."""
+    Sines and cosines count as at most 1, infinity as one of their arguments included: NaN is what they must give then."""
 
     def __init__(self) -> None:
-        self._known: dict[Op, float] = {}
+        self._known: dict[Op, tuple[int, float]] = {}  # to which depth operations were looked at, and the bound
 
     def most(self, value: Op, depth: int = _DEPTH) -> float:
         """See `Magnitudes`."""
-        found = self._known.get(value)
-        if found is None:
+        known, found = self._known.get(value, (0, math.inf))
+        if known < depth and found == math.inf:
             found = self._found(value, depth)
-            if depth == _DEPTH:  # another depth may know less
-                self._known[value] = found
+            self._known[value] = depth, found
         return found
 
     def _found(self, value: Op, depth: int) -> float:
@@ -51,5 +51,9 @@ class Magnitudes:
         rule = _BOUNDS.get(value.code)
         if rule is None:
             return math.inf
-        bounds = [self.most(a, depth - 1) for a in value.args]
-        return rule(*bounds) if all(map(math.isfinite, bounds)) else math.inf
+        bounds = []
+        for a in value.args:
+            bounds.append(self.most(a, depth - 1))
+            if bounds[-1] == math.inf:
+                return math.inf
+        return rule(*bounds)

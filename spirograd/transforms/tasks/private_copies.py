@@ -222,7 +222,7 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
     if room <= 0 or not _may_have_copies(body, caps):
         return {}, 0
     copies: dict[Updated, PrivateCopy] = {}
-    elements = 0
+    elements, left = 0, _MOST_UNKNOWN
     candidates = _candidates(body, caps)
     arrays = [ref for ref in candidates if isinstance(ref, ArrayRef)]
     for ref in sorted(candidates, key=lambda ref: isinstance(ref, ArrayRef)):
@@ -230,7 +230,8 @@ def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy
         if isinstance(ref, FieldRef):
             length = _length(ref) + 1  # the last is for what is out of range
         elif _updates(body, arrays) <= _MOST_UPDATES:
-            length = min(_MOST_UNKNOWN, room - elements) // (len(arrays) - arrays.index(ref))
+            length = min(left, room - elements) // (len(arrays) - arrays.index(ref))
+            left -= length
         else:
             continue
         if 1 < length <= room - elements:

@@ -85,25 +85,6 @@ def test_registers_for_loads_of_a_loop_that_overlap() -> None:
     assert ".minnctapersm" not in ptx(loop(doubled(TREES, f32)))
 
 
-@pytest.mark.parametrize(
-    ("t", "length", "kept", "registers"), [(f32, 600, 60, True), (f32, 600, 120, False), (f64, 600, 60, False), (f32, 300, 60, False)]
-)
-def test_registers_for_long_arithmetic(t: DType, length: int, kept: int, registers: bool) -> None:
-    """A long run of sums whose last ones are used in the opposite order, unless these alone take more registers."""
-
-    def body(b: Builder, i: Op) -> None:
-        first = b.load(BufferRef("x", TREES[0], t), i)
-        values = [first]
-        for _ in range(length - kept):
-            values.append(b.emit(ops.fma, values[-1], values[-1], first))
-        total = first
-        for value in reversed(values[-kept:]):
-            total = b.emit(ops.mul, total, value)
-        b.store(BufferRef("y", TREES[1], t), i, total)
-
-    assert (".minnctapersm" in ptx(loop(body))) == registers
-
-
 def test_large_blocks_are_reached_by_their_address() -> None:
     assert ".param .align 8 .b8" in ptx(loop(doubled(TREES, f32)), block_size=4032)
     text = ptx(loop(doubled(TREES, f32)), block_size=4040)

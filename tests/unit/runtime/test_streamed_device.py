@@ -42,7 +42,7 @@ class _Transfers:
         self.run()
         out[:] = memory[offset : offset + len(out)]
 
-    def read_async(self, memory: bytearray, offset: int, nbytes: int, beside: bool) -> _Readback | bytes:
+    def read_async(self, memory: bytearray, offset: int, nbytes: int) -> _Readback | bytes:
         if not self.commands:
             return bytes(memory[offset : offset + nbytes])
         readback = _Readback(self)

@@ -14,9 +14,10 @@ from spirograd.base import validity
 from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
-from spirograd.runtime.device import Buffer, CodeCache, Loop, NativeEntry, Step
+from spirograd.runtime.device import ARRIVAL_LIMIT, Arrival, Buffer, CodeCache, Loop, NativeEntry, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
+from spirograd.runtime.devices.completed_readback import check_range
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
 from spirograd.runtime.devices.gpu import call, modules
 from spirograd.runtime.devices.gpu.allocator import Foreign, Memory, Pool
@@ -24,7 +25,7 @@ from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.driver_graphs import CannotBeRecorded, DriverGraph, GraphWork, Loaded, LoopRecorder, condition_kernel
 from spirograd.runtime.devices.gpu.features import Features
-from spirograd.runtime.devices.gpu.readback import pinned_cells
+from spirograd.runtime.devices.gpu.readback import CellArrival, pinned_cells
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.gpu.timer import GpuTimer
@@ -159,6 +160,13 @@ class GpuDevice(StreamedDevice):
         self._pool.give(memory)
 
     # --- memory of other libraries ---
+
+    def read_into_async(self, buffer: Buffer, offset: int, out: memoryview) -> Arrival:
+        """See `ReadsIntoMemory`."""
+        check_range(buffer, offset, len(out), ARRIVAL_LIMIT)
+        with self._turn:
+            readback = self._transfers.read_async(buffer.handle, offset, len(out), beside=True)
+        return CellArrival(self, readback, lambda landed: self._transfers.move_out(landed, out))
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
         """See `SharesMemory.adopt`."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices.gpu.allocator import pinned
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.staging import Cell, Cells
+from spirograd.runtime.devices.streamed import StreamedDevice
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +48,59 @@ class CellReadback:
         """The copy is on its way."""
         self._stream.record(self._cell.event)
 
+    @property
+    def landed(self) -> bool:
+        """Whether the bytes are in the cell."""
+        return self._stream.done(self._cell.event)
+
     def poll(self) -> bytes | None:
-        return ctypes.string_at(self.address, self._nbytes) if self._stream.done(self._cell.event) else None
+        return ctypes.string_at(self.address, self._nbytes) if self.landed else None
 
     def wait(self) -> None:
         self._stream.wait(self._cell.event)
 
     def __del__(self) -> None:
         self._cell.home.append(self._cell)
+
+
+class CellArrival:
+    """An `Arrival`: a readback until the bytes are in the cell; then ``move`` has a thread copy them from there."""
+
+    __slots__ = ("_device", "_move", "_moving", "_readback")
+
+    def __init__(self, device: StreamedDevice, readback: CellReadback, move: Callable[[CellReadback], Future[Any]]) -> None:
+        self._device = device
+        self._readback: CellReadback | None = readback
+        self._move = move
+        self._moving: Future[Any] | None = None
+
+    def here(self) -> bool:
+        """See `Arrival.here`. While another thread is inside of the device, which may take long, the answer is False too."""
+        if self._moving is None:
+            turn = self._device._turn
+            if not turn.lock.acquire(blocking=False):
+                return False
+            try:
+                with turn:
+                    if self._readback is not None and self._readback.landed:
+                        self._begin(self._readback)
+            finally:
+                turn.release()
+        return self._moving is not None and self._moving.done()
+
+    def wait(self) -> None:
+        """See `Arrival.wait`."""
+        device = self._device
+        device._count_wait()
+        if self._moving is None:
+            with device._turn:
+                if self._readback is not None:
+                    self._readback.wait()
+                    device._check()
+                    self._begin(self._readback)
+        assert self._moving is not None
+        self._moving.result()
+
+    def _begin(self, readback: CellReadback) -> None:
+        """The bytes are in the cell, which the thread gives back. The caller holds the lock."""
+        self._moving, self._readback = self._move(readback), None

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -128,7 +128,8 @@ class Transfers:
         self._left.append(chunk)
         return chunk.emptied
 
-    def read_async(self, memory: Memory, offset: int, nbytes: int, beside: bool) -> CellReadback:
+    def read_async(self, memory: Memory, offset: int, nbytes: int, beside: bool = False) -> CellReadback:
+        """In order with launches; ``beside``: later work does not wait for large copies, and must not write to the memory before."""
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
         large = nbytes > _BESIDE_BYTES  # their cells are larger, too: no other readbacks use these
         beside = beside and large
@@ -143,6 +144,10 @@ class Transfers:
             if beside:
                 self._sides.end()
         return readback
+
+    def move_out(self, readback: CellReadback, out: memoryview) -> Future[int]:
+        """Copy what a readback brought, in another thread, which keeps the readback and ``out``."""
+        return self._submit(_moved, readback, out)
 
     def _begin_beside(self) -> None:
         """Give the work from now on to a stream that comes after the work so far, and that later work does not wait for."""
@@ -204,13 +209,16 @@ class Transfers:
 
     def _move(self, target: int, source: int, nbytes: int) -> Future[int]:
         """Copy on the host, in another thread."""
+        return self._submit(ctypes.memmove, target, source, nbytes)
+
+    def _submit(self, work: Callable[..., int], *args: Any) -> Future[int]:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "spirograd-transfer")
         try:
-            return self._workers.submit(ctypes.memmove, target, source, nbytes)
+            return self._workers.submit(work, *args)
         except RuntimeError:  # while Python ends there are no new threads
             done: Future[int] = Future()
-            done.set_result(ctypes.memmove(target, source, nbytes))
+            done.set_result(work(*args))
             return done
 
     def close(self) -> None:
@@ -229,6 +237,10 @@ def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:
     """Begin and size of the pieces of a transfer: as many as keep all workers busy, in chunks that need not be full."""
     size = min(max(-(-nbytes // _MOST_WORKERS), SMALL_BYTES), CHUNK_BYTES)
     return ((start, min(size, nbytes - start)) for start in range(0, nbytes, size))
+
+
+def _moved(readback: CellReadback, out: memoryview) -> int:
+    return ctypes.memmove(_address(out), readback.address, len(out))
 
 
 def _address(data: memoryview) -> int:

@@ -63,7 +63,7 @@ class Transfers:
         while pending:
             _collect(stream, *pending.popleft())
 
-    def read_async(self, memory: Range, offset: int, nbytes: int, beside: bool) -> CellReadback | bytes:
+    def read_async(self, memory: Range, offset: int, nbytes: int) -> CellReadback | bytes:
         if memory.view is not None and self._stream.idle:
             return bytes(memory.view[offset : offset + nbytes])
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)

@@ -42,7 +42,7 @@ class Transfers:
         self._stream.read(memory.buffer, at, whole)
         out[:] = whole[offset - first : end - first]
 
-    def read_async(self, memory: Place, offset: int, nbytes: int, beside: bool) -> BufferReadback:
+    def read_async(self, memory: Place, offset: int, nbytes: int) -> BufferReadback:
         return self._stream.read_async(memory.buffer, memory.at(offset, nbytes), nbytes)
 
     def fill(self, memory: Place, offset: int, nbytes: int, word: int) -> None:
