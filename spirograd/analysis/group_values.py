@@ -90,7 +90,7 @@ class GroupValues:
             return False
         by = op.args[1]
         assert isinstance(op.type, DType)
-        if by.code is not ops.const or not 0 < by.attr or (op.code is ops.shr and by.attr >= op.type.bits):
+        if by.code is not ops.const or by.attr <= 0 or (op.code is ops.shr and by.attr >= op.type.bits):
             return False  # others shift by what devices make of them
         return bool((1 << by.attr if op.code is ops.shr else by.attr) % self._size == 0)
 
