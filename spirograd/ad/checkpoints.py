@@ -234,27 +234,39 @@ class Checkpoints:
             return
         whole = {key for key, _, part in self._end if part is None}
         self._ends = []
-        for key, memory, part in self._end:
-            if part is None or key not in whole:
-                self._ends.append((key, Saved(memory, part, None, self._memory)))
-                self._ease()
-        self._positions = [kept.step for kept in self._kept]
+        swapped = 0
         try:
+            for key, memory, part in self._end:
+                if part is None or key not in whole:
+                    self._ends.append((key, Saved(memory, part, None, self._memory)))
+                    self._ease()
+            self._positions = [kept.step for kept in self._kept]
             for action in schedule(self._positions, len(self.steps), self._limits()):
                 self._do(action.kind, action.begin, action.end)
                 self._ease()
-        except BaseException:
-            for _, saved in self._ends:
-                saved.put()
-            raise
-        finally:
             self._positions = []
-        for _, saved in self._ends:
-            saved.swap()
-            self._ease()
+            for _, saved in self._ends:
+                saved.swap()
+                swapped += 1
+                self._ease()
+        except BaseException:
+            self._abandon(swapped)
+            raise
         first = Checkpoint(0, float("inf"), UndoLog(self._memory))
         first.log.take_over(self._ends)
         self._kept, self._log_nbytes, self._ends = [first], first.log.nbytes, []
+
+    def _abandon(self, swapped: int) -> None:
+        """After an error of the reverse: set memory to what it held before, of which so much is done. The reverse cannot run any more."""
+        self._positions = []
+        for kept in self._kept:
+            kept.log.free()
+        self._memory.limit = None  # what restores memory may take what it needs
+        for _, saved in self._ends[swapped:]:
+            saved.put()
+        for _, saved in self._ends:
+            saved.free()
+        self.close()
 
     def _limits(self) -> Limits:
         """Of the checkpoints that the reverse makes."""

@@ -17,12 +17,13 @@ from spirograd.lang import context
 class Recording:
     """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`.
 
-    ``home``: where the memory of copies comes from; None for memory that is freed with this object."""
+    ``memory``: where the memory of copies comes from; None for memory that is freed with this object."""
 
-    def __init__(self, home: CopyMemory | None = None) -> None:
-        self._home = home
-        self.versions = Versions(home)
+    def __init__(self, memory: CopyMemory | None = None) -> None:
+        self._memory = memory
+        self.versions = Versions(memory)
         self.events: list[Event] = []
+        self._scratched: list[Any] = []  # allocations for saved values
 
     def add(self, step: Any) -> Any:
         """Run a step of the program for the first time, and record it; returns what it returns. See `steps`."""
@@ -116,24 +117,39 @@ class Recording:
     def reverse_once(self) -> None:
         """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards."""
         while self.events:
-            event = self.events.pop()
+            event = self.events[-1]  # taken away when it is done, so that `free` finds what is left
             _put([saved for key, saved in event.saved if key in event.before])
             if event.reverse is not None:
                 event.reverse()
-            if self._home is not None:
+            if self._memory is not None:
                 for launch in event.used:
                     while launch.buffers:
-                        self._home.give(launch.buffers.pop().allocation)
+                        self._give(launch.buffers.pop().allocation)
             _put([saved for key, saved in event.saved if key not in event.before])
+            self.events.pop()
+
+    def free(self) -> None:
+        """Free the copies that are left after an error. The reverse cannot run any more."""
+        while self.events:
+            for _, saved in self.events.pop().saved:
+                saved.free()
+        while self._scratched:
+            self._give(self._scratched[-1])
+
+    def _give(self, allocation: Any) -> None:
+        assert self._memory is not None
+        self._scratched.remove(allocation)
+        self._memory.give(allocation)
 
     def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Any) -> Any:
         """An array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: of the first of them."""
         session = context.session()
-        if self._home is None:
+        if self._memory is None:
             return session.scratch(dtype, shape)
         nbytes = max(math.prod(shape) * dtype.size, 1)
         what = f"what one launch of {label} saves, values that it overwrites and its gradient needs,"
-        allocation = self._home.allocate(nbytes, Purpose(what, loc, ", or run fewer iterations in one launch"))
+        allocation = self._memory.allocate(nbytes, Purpose(what, loc, ", or run fewer iterations in one launch"))
+        self._scratched.append(allocation)
         allocation.fill(0, -(-nbytes // 4) * 4, 0)
         return session.scratch(dtype, shape, allocation)
 

@@ -33,6 +33,11 @@ from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
 
+# Why a tape cannot run its reverse pass any more.
+_REPLAYED = "this tape was replayed and has released its launches: make it without `loss`, and call `grad()` as often as you like"
+_FAILED = "the reverse pass of this tape ended with an error, and the tape has released its launches: record a new one"
+_ABANDONED = "the block of this tape ended with an error, and the tape has released its launches: record a new one"
+
 _INACTIVE = "depends on no memory that has a gradient"
 _INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None])`, has no gradient: have the kernel read the field"
 
@@ -88,6 +93,7 @@ class Tape(context.Recorder, NearNames):
         self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
+        self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
@@ -116,10 +122,12 @@ class Tape(context.Recorder, NearNames):
             try:
                 self._reverse_at_end()
             except BaseException:
-                self._close()
+                self._release(_FAILED)
                 raise
-        if kind is not None or self.loss is not None:
-            self._release()
+        if kind is not None:
+            self._release(_ABANDONED)
+        elif self.loss is not None:
+            self._release(_REPLAYED)
         else:
             self._look()
             self._left = self._generations()
@@ -140,9 +148,7 @@ class Tape(context.Recorder, NearNames):
         that are set. Raises SpirogradRuntimeError if memory that it needs was written after the block, or if a tape with a loss has run.
         """
         if self._released is not None:
-            raise SpirogradRuntimeError(
-                "this tape was replayed and has released its launches: make it without `loss`, and call `grad()` as often as you like"
-            )
+            raise SpirogradRuntimeError(self._ended)
         self._look()
         self._check_left()
         if self._loss is not None:
@@ -163,7 +169,7 @@ class Tape(context.Recorder, NearNames):
             if isinstance(self._steps, Checkpoints):
                 self._check_handed_out()
                 with context.session().launcher.without_prints():
-                    self._steps.reverse()
+                    self._reverse_steps(self._steps)
             else:
                 for saved in self._steps.reverse():
                     swapped.append(saved)
@@ -173,6 +179,13 @@ class Tape(context.Recorder, NearNames):
             context.set_recorder(recorder)
         if any(is_exposed(saved.memory.whole) for saved in swapped):
             context.session().sync()  # what was handed out may be written next
+
+    def _reverse_steps(self, steps: Checkpoints) -> None:
+        try:
+            steps.reverse()
+        except BaseException:
+            self._release(_FAILED)
+            raise
 
     def _check_handed_out(self) -> None:
         """Raise if memory that is to be used again may have been written unseen."""
@@ -200,8 +213,8 @@ class Tape(context.Recorder, NearNames):
         recording = self._recording()
         return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
 
-    def _release(self) -> None:
-        self._released = self.memory_report()
+    def _release(self, why: str) -> None:
+        self._released, self._ended = self.memory_report(), why
         self._close()
         self._steps = Recording()
         self._exposed = None

@@ -37,8 +37,8 @@ def torch_op(
 
     Gradients come from ``kernel.grad``, tangents and second derivatives (`create_graph=True`) from forward mode, the latter over reverse
     mode, on copies of the tensors; third ones, and forward mode over forward mode, raise an error. So `torch.func.grad`, `jvp`, `jacrev`,
-    `jacfwd` and `hessian` work, outside of compiled graphs. `torch.func.vmap` loops over the batch. Under autocast operators get tensors as
-    they are.
+    `jacfwd` and `hessian` work; in compiled functions, the operator then runs outside of the graphs. `torch.func.vmap` loops over the
+    batch. Under autocast operators get tensors as they are.
 
     Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
@@ -106,20 +106,21 @@ class _Operator:
 
         outside = [eager]  # of graphs
 
-        def traces_tangents() -> bool:
-            """Called while `torch.compile` traces: whether it does so for forward mode."""
+        def traces_derivatives() -> bool:
+            """Called while `torch.compile` traces: whether it does so for forward mode, or for `torch.func.grad` and the like."""
             outside[0] = self.torch.compiler.disable(eager)  # not before, because that imports torch's compiler
             functorch = self.torch._C._functorch
             levels = functorch.get_interpreter_stack() or ()
-            return self.torch.autograd.forward_ad._current_level >= 0 or any(one.key() == functorch.TransformType.Jvp for one in levels)
+            differentiates = (functorch.TransformType.Jvp, functorch.TransformType.Grad)
+            return self.torch.autograd.forward_ad._current_level >= 0 or any(one.key() in differentiates for one in levels)
 
-        traces_tangents._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `torch.compiler.assume_constant_result` does
+        traces_derivatives._dynamo_marked_constant = True  # type: ignore[attr-defined] # as `torch.compiler.assume_constant_result` does
 
         def operator(*args: Any, **kwargs: Any) -> Any:
             if not self.torch.compiler.is_compiling():
                 return eager(*args, **kwargs)
-            # In a graph tangents would be zero, without a word.
-            return outside[0](*args, **kwargs) if traces_tangents() else forward(*args, **kwargs)
+            # In a graph tangents would be zero, with no error; and for transforms torch does not trace custom operators with gradients.
+            return outside[0](*args, **kwargs) if traces_derivatives() else forward(*args, **kwargs)
 
         forward.register_vmap(lambda info, dims, *args: self._batched(forward, info, dims, args))
         operator.__dict__.update(__name__=self.label, __doc__=self.kernel.function.__doc__, operator=forward)
@@ -140,14 +141,14 @@ class _Operator:
         return self._returned(made)
 
     def _is_transformed(self, values: Iterable[Any]) -> bool:
-        """Whether `torch.func` or forward mode is at work, which ask functions of autograd for rules, and custom operators for none."""
+        """Whether `torch.func` or forward mode is active, which use rules that custom operators cannot have."""
         if self.torch._C._are_functorch_transforms_active():
             return True
         unpack = self.torch.autograd.forward_ad.unpack_dual
         return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
 
     def _refuse_tangents(self, args: Sequence[Any]) -> None:
-        """Raise where a graph that was compiled without tangents gets some: what it returns would have none, without a word."""
+        """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""
         forward = self.torch.autograd.forward_ad
         if forward._current_level < 0 or not self.torch._C._is_fwd_grad_enabled():
             return

@@ -1,5 +1,5 @@
 """Operators of torch under `torch.func` and in forward mode: the kernel, its gradient, its tangents, and their derivatives as functions of
-autograd, which these transforms ask for rules. Of custom operators they ask for none: tangents would be zero, without a word.
+autograd, which have rules for these transforms. Custom operators cannot have such rules: their tangents would be zero, with no error.
 
 For a kernel y = f(x):
 
@@ -18,7 +18,7 @@ y is passed along where gradients read what a kernel wrote; derivatives with res
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,4 +213,6 @@ class _Rules:
     def backward_of_second(self, ctx: Any, *cotangents: Any) -> Any:
         self._refuse("first and second derivatives, no third ones", "differentiate at most twice")
 
-    jvp_of_second: Callable[..., Any] = backward_of_second
+    def jvp_of_second(self, ctx: Any, *tangents: Any) -> Any:
+        problem = "first and second derivatives, no third ones, and in forward mode a second one would have a tangent, which is a third"
+        self._refuse(problem, "call `torch.autograd.grad` after the dual level, or differentiate at most twice")

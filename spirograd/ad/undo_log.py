@@ -33,10 +33,10 @@ class Untouched:
 
 
 class UndoLog:
-    """What memory held at some time, of all that was written since. ``nbytes``: of the copies, whose memory comes from ``home``."""
+    """What memory held at some time, of all that was written since. ``nbytes``: of the copies, which lie in ``memory``."""
 
-    def __init__(self, home: CopyMemory | None = None) -> None:
-        self._home = home
+    def __init__(self, memory: CopyMemory | None = None) -> None:
+        self._memory = memory
         self.saved: list[tuple[Any, Saved]] = []
         self.nbytes = 0
         self._untouched = Untouched()
@@ -49,7 +49,7 @@ class UndoLog:
         """Save what is about to be written."""
         for key, memory, whole_or_part in written:
             for part in self._untouched.take(key, whole_or_part):
-                self._append(key, Saved(memory, part, None, self._home))
+                self._append(key, Saved(memory, part, None, self._memory))
 
     def take_over(self, later: Iterable[tuple[Any, Saved]]) -> None:
         """Go on to the end of a log that begins where this one ends. What both have is kept once."""
@@ -62,6 +62,12 @@ class UndoLog:
     def _append(self, key: Any, saved: Saved) -> None:
         self.saved.append((key, saved))
         self.nbytes += saved.nbytes
+
+    def free(self) -> None:
+        """Free the copies without a use of them."""
+        while self.saved:
+            self.saved.pop()[1].free()
+        self.nbytes = 0
 
     def restore(self) -> None:
         """Set memory to what it held then, and free the copies. The log is empty afterwards."""
@@ -85,13 +91,16 @@ def parts_of(step: Step, stored: dict[Any, Stored]) -> list[Part]:
     return found
 
 
-def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored], home: CopyMemory | None = None) -> int:
-    """Run steps again and record them, then run their reverses; returns the bytes of the recording, in memory of ``home``. ``log`` is
+def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored], copies: CopyMemory | None = None) -> int:
+    """Run steps again and record them, then run their reverses; returns the bytes of the recording, which lies in ``copies``. ``log`` is
     extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
-    recording = Recording(home)
-    for step in steps:
-        log.before(parts_of(step, stored))
-        step.fresh().record(recording)
-    recorded = sum(nbytes for _, nbytes in recording.copies())
-    recording.reverse_once()
+    recording = Recording(copies)
+    try:
+        for step in steps:
+            log.before(parts_of(step, stored))
+            step.fresh().record(recording)
+        recorded = sum(nbytes for _, nbytes in recording.copies())
+        recording.reverse_once()
+    finally:
+        recording.free()
     return recorded

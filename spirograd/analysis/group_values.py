@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
@@ -88,8 +89,10 @@ class GroupValues:
         if not self._from_zero or op.code not in (ops.idiv, ops.floordiv, ops.shr) or op.args[0] is not self.index:
             return False
         by = op.args[1]
-        divisor = 0 if by.code is not ops.const else by.attr if op.code is not ops.shr else 1 << by.attr
-        return divisor > 0 and divisor % self._size == 0
+        assert isinstance(op.type, DType)
+        if by.code is not ops.const or by.attr <= 0 or (op.code is ops.shr and by.attr >= op.type.bits):
+            return False  # others shift by what devices make of them
+        return bool((1 << by.attr if op.code is ops.shr else by.attr) % self._size == 0)
 
     def numbers_threads(self, op: Op) -> bool:
         """Whether ``op`` is the number of the thread in its group: the index, from 0, modulo the size of a group."""
@@ -176,7 +179,7 @@ class GroupValues:
                 else:
                     work += self._params(owner, op.attr)
             else:
-                work += op.args
+                work += op.args[1:] if self._numbers_groups(op) else op.args  # the index itself differs: any thread's will do
                 if op.regions:
                     work += [v for region in op.regions for v in region.live_ins]
                 if op.code is ops.result:

@@ -150,7 +150,8 @@ class Allocation:
         return self.device.read_async(self.buffer, offset, nbytes)
 
     def read_into_async(self, offset: int, out: memoryview) -> Arrival:
-        """Ask for a copy of the bytes from ``offset`` on, as they are after earlier launches, into ``out``: see `ReadsIntoMemory`."""
+        """Ask for a copy of the bytes from ``offset`` on, as they are after earlier launches, into ``out``. Until they are there,
+        nothing may write to the memory that is read: see `ReadsIntoMemory`."""
         device = self.device
         if not isinstance(device, ReadsIntoMemory):
             return _Delivery(self.read_async(offset, out.nbytes), out)

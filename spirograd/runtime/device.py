@@ -334,7 +334,8 @@ class ReadsIntoMemory(Protocol):
 
     def read_into_async(self, buffer: Buffer, offset: int, out: memoryview) -> Arrival:
         """As `Device.read_async`, of at most ARRIVAL_LIMIT bytes, into ``out`` (contiguous, writable), which nothing else may use until the
-        bytes are there; if the arrival is dropped before that, never again."""
+        bytes are there; if the arrival is dropped before that, never again. Later launches may run before the copy is done, so they must
+        not write to what is read until the bytes are there, or `synchronize` returns."""
 
 
 @runtime_checkable

@@ -466,3 +466,33 @@ def test_an_element_of_shared_memory_as_a_condition():
     x, y = np.zeros(1, np.int32), np.zeros(32, np.int32)
     run(x, y)
     assert y.tolist() == [*range(15, -1, -1), *[3] * 16]
+
+
+def test_branches_on_the_number_of_the_group(arch: str) -> None:
+    """The condition is computed from the index, by a division and by a shift; in the branch threads meet, and read the index of others."""
+    sg.init(arch=arch)
+    out, read = sg.field(sg.i32, 96), sg.field(sg.i32, 96)
+
+    @sg.kernel
+    def run():  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=32)
+        for i in range(96):
+            shared, t = block.SharedArray((32,), sg.i32), block.thread_idx()
+            if i // 32 == 1:
+                for k in range(2):
+                    shared[t] = i + k
+                    block.sync()
+                    out[i] = shared[31 - t]
+                    block.sync()
+            else:
+                out[i] = -1
+                block.sync()
+            if (i >> 5) < 2:
+                read[i] = subgroup.shuffle(i, 1)
+                block.sync()
+
+    run()
+    at = np.arange(96)
+    assert (out.to_numpy() == np.where(at // 32 == 1, 64 - at % 32, -1)).all()
+    size = np.unique(read.to_numpy()[:64]).size
+    assert (read.to_numpy() == np.where(at < 64, at // (64 // size) * (64 // size) + 1, 0)).all()

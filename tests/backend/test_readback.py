@@ -116,6 +116,18 @@ def test_offsets_and_sizes(device: Device) -> None:
         assert readback.wait() == readback.take() == data[offset : offset + nbytes].tobytes()
 
 
+def test_large_readbacks_take_staging_memory_of_their_size(device: Device) -> None:
+    memory = Memory(device)
+    a = memory.allocate(READBACK_LIMIT)
+    for _ in range(3):
+        for nbytes in (4, READBACK_LIMIT, 4, READBACK_LIMIT // 2 + 4):
+            a.fill(0, READBACK_LIMIT, nbytes)
+            assert a.read_async(READBACK_LIMIT - nbytes, nbytes).wait() == struct.pack("<I", nbytes) * (nbytes // 4)
+    if device.info.arch == "wgpu":
+        sizes = {size: len(spare) for size, spare in device._stream.staging._spare.items()}  # type: ignore[attr-defined]
+        assert sizes == {1 << 16: 1, READBACK_LIMIT: 1}
+
+
 def test_the_memory_may_go_before_the_bytes_come(device: Device) -> None:
     memory = Memory(device)
     readbacks = []

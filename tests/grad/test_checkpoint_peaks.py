@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -176,3 +177,70 @@ def test_values_whose_number_is_known_are_counted_before_the_reverse(arch: str) 
     ):
         for _ in range(9):
             twice()
+
+
+def failing(budget: dict[str, float], fail: list[int]) -> tuple[sg.ad.Tape, Any, Any]:
+    """A tape whose reverse pass fails, or not, and what memory held at the end of its block. ``fail``: empty, or how many launches run."""
+    x = sg.field(sg.f32, N, needs_grad=True)
+    pairs = sg.field(sg.i32, (N, 2))
+    loss = sg.field(sg.f32, (), needs_grad=True)
+    x.from_numpy(np.linspace(0.5, 1.2, N, dtype=np.float32))
+    pairs.from_numpy(np.stack([np.arange(N)] * 2, 1).astype(np.int32))
+
+    @sg.kernel
+    def step(k: sg.i32):
+        for i in range(N):
+            for j in range(k):
+                x[pairs[i, j % 2]] = sg.sin(x[pairs[i, j % 2]]) * 1.1
+
+    @sg.kernel
+    def total():
+        for i in range(N):
+            loss[None] += x[i] * x[i]
+
+    tape = sg.ad.Tape(loss, **budget)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError) if fail else contextlib.nullcontext(), tape:
+        for _ in range(10):
+            step(3)
+        total()
+        end = x.to_numpy(), loss[None]
+        steps = tape._steps
+        if fail:
+            after(steps, fail[0])
+    return tape, steps, (end, (x.to_numpy(), loss[None]), x.grad.to_numpy())
+
+
+def after(steps: Any, launches: int) -> None:
+    """Have the reverse pass end with an error after so many copies."""
+    allocate, left = steps._memory.allocate, [launches]
+
+    def failing_allocate(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] == -1:
+            raise ZeroDivisionError
+        return allocate(*args)
+
+    steps._memory.allocate = failing_allocate
+
+
+@pytest.mark.parametrize("budget", [{"checkpoints": 4}, {"memory_GB": 1500 / GB}, {"memory_GB": 900 / GB, "host_GB": 4000 / GB}])
+def test_errors_of_the_reverse_pass_restore_memory_and_free_copies(session: Any, budget: dict[str, float]) -> None:
+    _, _, (end, now, gradient) = failing(budget, [])
+    np.testing.assert_array_equal(end[0], now[0])
+    assert gradient.any()
+    for launches in (0, 1, 2, 3, 4, 5, 8, 9, 13):
+        tape, steps, (end, now, _) = failing(budget, [launches])
+        np.testing.assert_array_equal(end[0], now[0])
+        assert end[1] == now[1] and steps._memory.used == 0, launches
+        with pytest.raises(sg.SpirogradRuntimeError, match="the reverse pass of this tape ended with an error"):
+            tape.grad()
+
+
+def test_a_tape_whose_block_failed_says_so(session: Any) -> None:
+    loss = sg.field(sg.f32, (), needs_grad=True)
+    for options in ({}, {"checkpoints": 2}):
+        tape = sg.ad.Tape(loss, **options)
+        with pytest.raises(ZeroDivisionError), tape:
+            raise ZeroDivisionError
+        with pytest.raises(sg.SpirogradRuntimeError, match="the block of this tape ended with an error"):
+            tape.grad()

@@ -107,6 +107,21 @@ def test_compiled_functions_lose_no_tangent():
     torch._dynamo.reset()
 
 
+@pytest.mark.archs("cpu")
+def test_transforms_in_compiled_functions():
+    f = sg.ad.torch_op(wave, {"out": "u"})
+    cases = (
+        lambda g, u: torch.func.grad(lambda u: energy(g, u, W()))(u),
+        lambda g, u: torch.func.jacrev(lambda u: g(u, W(), 3, 0.5))(u),
+        lambda g, u: torch.func.jacfwd(lambda u: g(u, W(), 3, 0.5))(u),
+        lambda g, u: torch.func.hessian(lambda u: energy(g, u, W()))(u),
+    )
+    for case in cases:
+        torch._dynamo.reset()
+        same(torch.compile(lambda u, case=case: case(f, u), backend="aot_eager")(U()), case(by_torch, U()))
+    torch._dynamo.reset()
+
+
 @sg.kernel
 def products(a: LINE, b: LINE, p: LINE, count: sg.types.NDArray[sg.i32, 1], q: LINE):
     for i in a:
@@ -152,5 +167,11 @@ def test_derivatives_that_there_are_not():
     for third in (torch.func.jacrev(torch.func.hessian(scalar)), torch.func.jacfwd(torch.func.jacrev(torch.func.jacrev(scalar)))):
         with pytest.raises(sg.SpirogradUnsupportedError, match="kernel `wave` has first and second derivatives, no third ones"):
             third(W())
+    forward = torch.autograd.forward_ad
+    w = W().requires_grad_()
+    with forward.dual_level():
+        tangent = forward.unpack_dual(one(forward.make_dual(w, Z()))).tangent
+        with pytest.raises(sg.SpirogradUnsupportedError, match=r"no third ones, and in forward mode(?s:.*)after the dual level"):
+            torch.autograd.grad(tangent.sum(), w)
     with pytest.raises(sg.SpirogradUnsupportedError, match="a batch of no entries"):
         torch.func.vmap(one)(torch.zeros(0, 3))

@@ -85,6 +85,7 @@ class FissionedBody(GroupBody):
         self.checks = checks
         self.handlers |= {ops.subgroup_read: self._read, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
+        self.env[values.index] = first  # of which values of the group are computed that are the same for the index of each thread
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
         self.read: dict[Op, tuple[SharedRef, ...]] = {}  # what subgroups read, by the operation
         self.arrays = 0

@@ -165,7 +165,7 @@ class GpuDevice(StreamedDevice):
         """See `ReadsIntoMemory`."""
         check_range(buffer, offset, len(out), ARRIVAL_LIMIT)
         with self._turn:
-            readback = self._transfers.read_async(buffer.handle, offset, len(out))
+            readback = self._transfers.read_async(buffer.handle, offset, len(out), beside=True)
         return CellArrival(self, readback, lambda landed: self._transfers.move_out(landed, out))
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:

@@ -28,7 +28,7 @@ CHUNKS = 16
 # Up to this size several transfers share a chunk, and the calling thread copies them itself. Larger ones go in pieces of this size or more.
 SMALL_BYTES = 1 << 20
 _MOST_WORKERS = 8
-# Readbacks above this size go on beside kernels, on a stream of their own.
+# Readbacks above this size may go on beside kernels, on a stream of their own.
 _BESIDE_BYTES = 1 << 16
 _ALIGNMENT = 64
 # Chunks that workers fill; and those that the device fills while workers empty the others.
@@ -128,16 +128,20 @@ class Transfers:
         self._left.append(chunk)
         return chunk.emptied
 
-    def read_async(self, memory: Memory, offset: int, nbytes: int) -> CellReadback:
+    def read_async(self, memory: Memory, offset: int, nbytes: int, beside: bool = False) -> CellReadback:
+        """In order with launches; ``beside``: later work does not wait for large copies, and must not write to the memory before."""
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
-        large = nbytes > _BESIDE_BYTES  # their cells are larger, too: no other stream writes to these
-        if large:
+        large = nbytes > _BESIDE_BYTES  # their cells are larger, too: no other readbacks use these
+        beside = beside and large
+        if beside:
             self._begin_beside()
+        elif large and self._beside is not None:
+            self._sides.order(self._beside, None)  # an abandoned copy into the cell may be pending there
         try:
             self._to_host(readback.address, memory.address + offset, nbytes)
             readback.record()
         finally:
-            if large:
+            if beside:
                 self._sides.end()
         return readback
 

@@ -6,9 +6,10 @@ from collections import deque
 from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import READBACK_LIMIT
 from spirograd.runtime.devices.wgpu.api import Mapping, wgpu
 
+# Readbacks up to this size share buffers; larger ones have buffers of their size.
+_SHARED_BYTES = 1 << 16
 _ALIGNMENT = 8  # what wgpu maps begins at multiples of it
 _USAGE = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ
 
@@ -35,7 +36,7 @@ class StagingBuffers:
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._spare: list[Any] = []
+        self._spare: dict[int, list[Any]] = {}  # by size
         self._recorded: list[StagingBuffer] = []
         self._under_way: deque[StagingBuffer] = deque()
         self.buffers = 0  # created so far
@@ -43,16 +44,18 @@ class StagingBuffers:
     def allocate(self, nbytes: int) -> tuple[StagingBuffer, int]:
         """Where ``nbytes`` go in the submission that is being recorded: the staging buffer and the offset in it."""
         staging_buffer = self._recorded[-1] if self._recorded else None
-        if staging_buffer is None or staging_buffer.used + nbytes > READBACK_LIMIT:
-            staging_buffer = StagingBuffer(self._spare.pop() if self._spare else self._create())
+        if staging_buffer is None or staging_buffer.used + nbytes > staging_buffer.buffer.size:
+            size = max(_SHARED_BYTES, 1 << (nbytes - 1).bit_length())  # few sizes, so that buffers are used again
+            spare = self._spare.get(size)
+            staging_buffer = StagingBuffer(spare.pop() if spare else self._create(size))
             self._recorded.append(staging_buffer)
         offset = staging_buffer.used
         staging_buffer.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         return staging_buffer, offset
 
-    def _create(self) -> Any:
+    def _create(self, nbytes: int) -> Any:
         self.buffers += 1
-        return self._device.create_buffer(size=READBACK_LIMIT, usage=_USAGE)
+        return self._device.create_buffer(size=nbytes, usage=_USAGE)
 
     def take_recorded(self) -> list[StagingBuffer]:
         """Return and forget the buffers of the commands recorded so far, which are about to be submitted."""
@@ -78,7 +81,7 @@ class StagingBuffers:
                     staging_buffer.data = mapping.read()[:]
                 self._under_way.popleft()
                 mapping.end()
-                self._spare.append(staging_buffer.buffer)
+                self._spare.setdefault(staging_buffer.buffer.size, []).append(staging_buffer.buffer)
             except SpirogradRuntimeError as error:
                 self._under_way.popleft()
                 staging_buffer.problem = error
