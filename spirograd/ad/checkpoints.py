@@ -39,7 +39,7 @@ class Checkpoints:
     def __init__(self, count: int | None, limits: LevelLimits | None) -> None:
         self._count = count
         self._nbytes = None if limits is None else limits.total
-        self._memory = CopyMemory(None if limits is None else limits.memory, self._make_room)
+        self._memory = CopyMemory(None if limits is None else limits.memory, self._free_up)
         self._levels = None if limits is None or limits.total == limits.memory else CopyLevels(limits, self._memory)
         self._largest = 0  # bytes of a copy
         self._writes: list[Saved] = []  # what Python wrote
@@ -158,10 +158,10 @@ class Checkpoints:
             self._levels.ease(self._copies())
             self._levels.costs.aside(begin)
 
-    def _make_room(self, nbytes: int, purpose: Purpose) -> None:
+    def _free_up(self, nbytes: int, purpose: Purpose) -> None:
         """The device is to have ``nbytes`` left: move copies to other levels, or give up checkpoints of the reverse. Raises
         SpirogradRuntimeError if that does not suffice."""
-        while not (self._memory.room(nbytes) or (self._levels is not None and self._levels.make_room(self._copies(), nbytes))):
+        while not (self._memory.has_capacity(nbytes) or (self._levels is not None and self._levels.free_up(self._copies(), nbytes))):
             if len(self._positions) < 3:
                 assert self._memory.limit is not None
                 used = f"{purpose.what} takes {nbytes / 1e9:.3g} GB, and other copies {self._memory.used / 1e9:.3g} GB"

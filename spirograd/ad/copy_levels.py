@@ -2,7 +2,7 @@
 
 Checkpoints are a stack: the newest is used next, and the older ones less and less often (see `binomial`). So the newest copies lie on the
 device, older ones on the host, the oldest in files; copies move before newer ones are made. They go to the host asynchronously: the
-program waits for one only where the device has no room left for the next copy. A thread writes the files. `level_costs` says which levels
+program waits for one only where the device cannot hold the next copy. A thread writes the files. `level_costs` says which levels
 are used.
 """
 
@@ -29,7 +29,7 @@ from spirograd.lang import context
 
 NAMES = ("memory", "host", "disk")
 _DEVICE, _HOST, _DISK = range(3)
-# Copies to the host begin when the device has less than this part of its limit left, or room for fewer than two such as the last.
+# Copies to the host begin when the device has less than this part of its limit left, or capacity for fewer than two such as the last.
 _EARLY = 1 / 8
 # So many files may wait to be written; what is in them takes memory of the host meanwhile.
 _WAITING = 2
@@ -53,7 +53,7 @@ class LevelLimits:
         return self.memory + self.host + self.disk
 
 
-class Landing:
+class StagingMemory:
     """Where copies of a tape arrive. ``left``: how many more bytes of them may be under way: they take staging memory, which is kept.
 
     Memory that was given back serves the next copy of the same size: the system takes longer to map new memory than to copy into it."""
@@ -82,15 +82,15 @@ class Elsewhere:
     that are here, and asks for more.
     """
 
-    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], landing: Landing) -> None:
-        """``release``: gets the allocation when the bytes are here. ``landing``: of all copies of a tape."""
+    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], staging: StagingMemory) -> None:
+        """``release``: gets the allocation when the bytes are here. ``staging``: of all copies of a tape."""
         self._allocation = allocation
         self._release = release
-        self._landing = landing
+        self._staging = staging
         self._nbytes = nbytes
         self._pieces: deque[tuple[Any, int]] = deque()  # arrivals that are under way, and their bytes
         self._asked = self._taken = 0  # bytes of the pieces so far
-        self._data: memoryview | None = landing.take(nbytes)
+        self._data: memoryview | None = staging.take(nbytes)
         self._files: Files | None = None  # where the bytes go on to
         self._file: _File | None = None
         if nbytes % 4:  # which readbacks cannot read
@@ -128,18 +128,18 @@ class Elsewhere:
     def _ask(self, least: int = 0) -> None:
         """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
         assert self._data is not None
-        while self._asked < self._nbytes and (self._landing.left > 0 or len(self._pieces) < least):
+        while self._asked < self._nbytes and (self._staging.left > 0 or len(self._pieces) < least):
             size = min(self._allocation.readback_limit, self._nbytes - self._asked)
             out = self._data[self._asked : self._asked + size]
             self._pieces.append((self._allocation.read_into_async(self._asked, out), size))
             self._asked += size
-            self._landing.left -= size
+            self._staging.left -= size
 
     def _take(self) -> None:
         """The next piece is here."""
         _, size = self._pieces.popleft()
         self._taken += size
-        self._landing.left += size
+        self._staging.left += size
         if self._taken < self._nbytes:
             self._ask()
             return
@@ -155,8 +155,8 @@ class Elsewhere:
     def free(self) -> None:
         """The bytes are not needed any more."""
         if self._file is None and not self._pieces:  # else a thread may write to the bytes still
-            self._landing.give(self._data)
-        self._landing.left += sum(size for _, size in self._pieces)
+            self._staging.give(self._data)
+        self._staging.left += sum(size for _, size in self._pieces)
         self._pieces.clear()
         self._give()
         self._data = self._file = None
@@ -263,7 +263,7 @@ class CopyLevels:
         self.memory = memory
         self.costs = LevelCosts()
         self.used = (_Used(), _Used(), _Used())
-        self._landing = Landing()
+        self._staging = StagingMemory()
         self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
@@ -297,7 +297,7 @@ class CopyLevels:
         """Seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
         context.session().device.synchronize()
         begin = time.perf_counter()
-        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, Landing()))
+        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, StagingMemory()))
         if level == _DISK:
             assert self.files is not None
             copy.to_disk(self.files)
@@ -309,20 +309,20 @@ class CopyLevels:
         nbytes = max(len(data), 1)
         return (there - begin) / nbytes, (back - there) / nbytes
 
-    def make_room(self, copies: Sequence[Any], nbytes: int) -> bool:
+    def free_up(self, copies: Sequence[Any], nbytes: int) -> bool:
         """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
 
         Waits for copies that are under way. Raises SpirogradRuntimeError if a file cannot be written."""
         there = self._sorted(copies)
         for saved in tuple(there[_DEVICE]):
-            if self.memory.room(nbytes) or not (saved.leaving or self._leave(saved, there)):
+            if self.memory.has_capacity(nbytes) or not (saved.leaving or self._leave(saved, there)):
                 break
             saved.arrive()
             self._land(there)
-        return self.memory.room(nbytes)
+        return self.memory.has_capacity(nbytes)
 
     def ease(self, copies: Sequence[Any]) -> None:
-        """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `make_room` need not wait."""
+        """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `free_up` need not wait."""
         if not copies or self.costs.used == 1:
             return
         aim = self.limits.memory - max(_EARLY * self.limits.memory, 2 * copies[-1].nbytes)
@@ -349,8 +349,8 @@ class CopyLevels:
             there[saved.level].append(saved)
 
     def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
-        """Have a copy begin to leave the device, if there is room for it; whether it does. From now on it counts where it will be, and so
-        do the oldest copies on the host, which go on to files where the host has too little room."""
+        """Have a copy begin to leave the device, if there is capacity for it; whether it does. From now on it counts where it will be, and
+        so do the oldest copies on the host, which go on to files where the host has too little capacity."""
         gone = [one for one in (*there[_DISK], *there[_HOST], *there[_DEVICE]) if one.leaving]
         coming = [*[one for one in gone if one.target == _HOST], saved]
         on_disk = _nbytes(one for one in gone if one.target == _DISK)
@@ -362,7 +362,7 @@ class CopyLevels:
             further += 1
         if on_disk > self.limits.disk:
             return False
-        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._landing))
+        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._staging))
         self._count(_HOST, saved)
         for one in coming[:further]:
             assert self.files is not None

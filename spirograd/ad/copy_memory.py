@@ -28,26 +28,26 @@ class CopyMemory:
     """Gives out at most ``limit`` bytes at a time (None: any number). ``used``: bytes given out; ``peak``: bytes that it
     had from the device at most at a time.
 
-    ``make_room(nbytes, purpose)``: a method, which is called if the limit leaves fewer bytes than that, and gives copies back, or raises.
+    ``free_up(nbytes, purpose)``: a method, which is called if the limit leaves fewer bytes than that, and gives copies back, or raises.
     """
 
-    def __init__(self, limit: float | None, make_room: Callable[[int, Purpose], None]) -> None:
+    def __init__(self, limit: float | None, free_up: Callable[[int, Purpose], None]) -> None:
         self.limit = limit
-        self._make_room = WeakMethod(make_room)  # of the tape, which ends with its last reference, not with a cycle
+        self._free_up = WeakMethod(free_up)  # of the tape, which ends with its last reference, not with a cycle
         self.used = self.peak = 0
         self._free: dict[int, list[Any]] = {}
         self._free_nbytes = 0
 
-    def room(self, nbytes: int) -> bool:
+    def has_capacity(self, nbytes: int) -> bool:
         """Whether the limit leaves so many bytes."""
         return self.limit is None or self.used + nbytes <= self.limit
 
     def allocate(self, nbytes: int, purpose: Purpose) -> Any:
-        """An allocation with undefined contents, for `give`. Raises what ``make_room`` raises."""
-        if not self.room(nbytes):
-            make_room = self._make_room()
-            assert make_room is not None
-            make_room(nbytes, purpose)
+        """An allocation with undefined contents, for `give`. Raises what ``free_up`` raises."""
+        if not self.has_capacity(nbytes):
+            free_up = self._free_up()
+            assert free_up is not None
+            free_up(nbytes, purpose)
         size = max(nbytes, 1)
         free = self._free.get(size)
         if free:

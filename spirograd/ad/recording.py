@@ -17,11 +17,11 @@ from spirograd.lang import context
 class Recording:
     """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`.
 
-    ``memory``: where the memory of copies comes from; None for memory that is freed with this object."""
+    ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object."""
 
-    def __init__(self, memory: CopyMemory | None = None) -> None:
-        self._memory = memory
-        self.versions = Versions(memory)
+    def __init__(self, copy_memory: CopyMemory | None = None) -> None:
+        self._copy_memory = copy_memory
+        self.versions = Versions(copy_memory)
         self.events: list[Event] = []
         self._scratched: list[Any] = []  # allocations for saved values
 
@@ -121,7 +121,7 @@ class Recording:
             _put([saved for key, saved in event.saved if key in event.before])
             if event.reverse is not None:
                 event.reverse()
-            if self._memory is not None:
+            if self._copy_memory is not None:
                 for launch in event.used:
                     while launch.buffers:
                         self._give(launch.buffers.pop().allocation)
@@ -137,18 +137,18 @@ class Recording:
             self._give(self._scratched[-1])
 
     def _give(self, allocation: Any) -> None:
-        assert self._memory is not None
+        assert self._copy_memory is not None
         self._scratched.remove(allocation)
-        self._memory.give(allocation)
+        self._copy_memory.give(allocation)
 
     def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Any) -> Any:
         """An array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: of the first of them."""
         session = context.session()
-        if self._memory is None:
+        if self._copy_memory is None:
             return session.scratch(dtype, shape)
         nbytes = max(math.prod(shape) * dtype.size, 1)
         what = f"what one launch of {label} saves, values that it overwrites and its gradient needs,"
-        allocation = self._memory.allocate(nbytes, Purpose(what, loc, ", or run fewer iterations in one launch"))
+        allocation = self._copy_memory.allocate(nbytes, Purpose(what, loc, ", or run fewer iterations in one launch"))
         self._scratched.append(allocation)
         allocation.fill(0, -(-nbytes // 4) * 4, 0)
         return session.scratch(dtype, shape, allocation)

@@ -81,11 +81,11 @@ class WriteStep:
     def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
         yield (*self._memory, self._first)
 
-    def settle(self, home: CopyMemory | None = None) -> None:
-        """The write is done, and the next step is not. ``home``: where the memory of a copy comes from."""
+    def settle(self, copy_memory: CopyMemory | None = None) -> None:
+        """The write is done, and the next step is not. ``copy_memory``: where the memory of a copy comes from."""
         if self._repeat is None and self.copy is None:
             stored = Stored(*self._memory[1:])
-            self.copy = Saved(stored, stored.part(self._first), None, home)
+            self.copy = Saved(stored, stored.part(self._first), None, copy_memory)
 
     def kept_nbytes(self) -> int:
         """Bytes of the copy that `settle` makes."""

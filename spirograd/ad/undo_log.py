@@ -33,10 +33,10 @@ class Untouched:
 
 
 class UndoLog:
-    """What memory held at some time, of all that was written since. ``nbytes``: of the copies, which lie in ``memory``."""
+    """What memory held at some time, of all that was written since. ``nbytes``: of the copies, which lie in ``copy_memory``."""
 
-    def __init__(self, memory: CopyMemory | None = None) -> None:
-        self._memory = memory
+    def __init__(self, copy_memory: CopyMemory | None = None) -> None:
+        self._copy_memory = copy_memory
         self.saved: list[tuple[Any, Saved]] = []
         self.nbytes = 0
         self._untouched = Untouched()
@@ -49,7 +49,7 @@ class UndoLog:
         """Save what is about to be written."""
         for key, memory, whole_or_part in written:
             for part in self._untouched.take(key, whole_or_part):
-                self._append(key, Saved(memory, part, None, self._memory))
+                self._append(key, Saved(memory, part, None, self._copy_memory))
 
     def take_over(self, later: Iterable[tuple[Any, Saved]]) -> None:
         """Go on to the end of a log that begins where this one ends. What both have is kept once."""
@@ -91,10 +91,10 @@ def parts_of(step: Step, stored: dict[Any, Stored]) -> list[Part]:
     return found
 
 
-def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored], copies: CopyMemory | None = None) -> int:
-    """Run steps again and record them, then run their reverses; returns the bytes of the recording, which lies in ``copies``. ``log`` is
+def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored], copy_memory: CopyMemory | None = None) -> int:
+    """Run steps again and record them, then run their reverses; returns the bytes of the recording, in ``copy_memory``. ``log`` is
     extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
-    recording = Recording(copies)
+    recording = Recording(copy_memory)
     try:
         for step in steps:
             log.before(parts_of(step, stored))

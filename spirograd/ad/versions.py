@@ -82,12 +82,12 @@ def _slice(block: Block, outer: int, index: int, size: int) -> Block:
 class Saved:
     """The contents of a part of memory at some time. ``event``: the number of the write that they were saved before."""
 
-    def __init__(self, memory: Stored, part: int | None, known: Saved | None = None, home: CopyMemory | None = None) -> None:
-        """Copy them, or what ``known`` has of them, which is a copy of all parts. ``home``: where the memory of the copy comes from, to
+    def __init__(self, memory: Stored, part: int | None, known: Saved | None = None, copy_memory: CopyMemory | None = None) -> None:
+        """Copy them, or what ``known`` has of them, which is a copy of all parts. ``copy_memory``: where its memory comes from, to
         which `free` gives it back; None for memory that is freed with this object."""
         self.memory = memory
         self.part = part
-        self._home = home
+        self._copy_memory = copy_memory
         self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
@@ -103,14 +103,14 @@ class Saved:
         return copy
 
     def _allocate(self) -> Any:
-        if self._home is not None:
-            return self._home.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
+        if self._copy_memory is not None:
+            return self._copy_memory.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
         return context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
 
     def free(self) -> None:
         """Give the memory of the copy back. The copy cannot be used any more."""
-        if self._copy is not None and self._home is not None:
-            self._home.give(self._copy)
+        if self._copy is not None and self._copy_memory is not None:
+            self._copy_memory.give(self._copy)
         if self._elsewhere is not None:
             self._elsewhere.free()
         self._copy = self._elsewhere = None
@@ -152,8 +152,8 @@ class Saved:
         copy = self._allocate()
         copy.write(0, data)
         numpy_transfer.copy(self.memory.allocation, self._view, copy, self._compact)
-        if self._home is not None:
-            self._home.give(copy)
+        if self._copy_memory is not None:
+            self._copy_memory.give(copy)
 
     # --- levels of memory, see `copy_levels` -------------------------------------------------------------------------------
 
@@ -173,9 +173,9 @@ class Saved:
         return int(self._elsewhere.target)
 
     def leave(self, elsewhere: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
-        """Have ``elsewhere`` take the copy from the device. Only of copies with a home."""
-        assert self._home is not None
-        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1), self._home.give), None
+        """Have ``elsewhere`` take the copy from the device. Only of copies in a `CopyMemory`."""
+        assert self._copy_memory is not None
+        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
 
     def probe(self, elsewhere: Callable[[Any, int], Any]) -> Any:
         """What ``elsewhere`` makes of the copy, which stays on the device."""
@@ -195,7 +195,7 @@ class Saved:
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
-        current = Saved(self.memory, self.part, None, self._home)
+        current = Saved(self.memory, self.part, None, self._copy_memory)
         self.put()
         self.free()
         self._view, self.nbytes, self._compact, self._copy = current._view, current.nbytes, current._compact, current._copy
@@ -262,9 +262,9 @@ class Wanted:
 class Versions:
     """The memory that a tape has seen, and what of its current contents is needed."""
 
-    def __init__(self, home: CopyMemory | None = None) -> None:
-        """``home``: where the memory of copies comes from, see `Saved`."""
-        self._home = home
+    def __init__(self, copy_memory: CopyMemory | None = None) -> None:
+        """``copy_memory``: where the memory of copies comes from, see `Saved`."""
+        self._copy_memory = copy_memory
         self._stored: dict[Any, Stored] = {}
         self._wanted: dict[Any, Wanted] = {}
 
@@ -287,7 +287,7 @@ class Versions:
             return
         memory = self._stored[key]
         for part in wanted.take(memory.part(first())):
-            yield key, Saved(memory, part, None, self._home)
+            yield key, Saved(memory, part, None, self._copy_memory)
 
     def replace(self, key: Any, before: Saved) -> list[tuple[Any, Saved]]:
         """Note that the host replaced what ``before`` has: that, by key, if any of it is needed."""

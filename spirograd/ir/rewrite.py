@@ -132,10 +132,13 @@ class Rewriter:
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The kernel rewritten; at once as it is if there is nothing in it that a handler is for. A rewriter is for one kernel."""
-        new = kernel
-        if type(self).visit is not Rewriter.visit or not self.handlers.keys().isdisjoint(kernel.codes):
-            functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
-            new = kernel.with_body(self.region(kernel.body), functions)
+        new = self._rewritten(kernel)
         # Handlers are methods of this object. Without them it is freed at once, with all that it refers to, and not by the cycle collector.
         self.handlers = {}
         return new
+
+    def _rewritten(self, kernel: Kernel) -> Kernel:
+        if type(self).visit is Rewriter.visit and self.handlers.keys().isdisjoint(kernel.codes):
+            return kernel
+        functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
+        return kernel.with_body(self.region(kernel.body), functions)

@@ -305,7 +305,7 @@ class LaunchPlan:
         if self._places is not None:
             recording.item(self._placement, "words")
         asynchronous = self._diagnosed and not native.on_host
-        recording.numbered(self._next, self._told if asynchronous else None)
+        recording.numbered(self._next, self._recorded if asynchronous else None)
         for index, part in self._trees_written:
             recording.wrote(trees[index].generations, part)
         for index, allocation_of in self._arrays_written:
@@ -347,7 +347,7 @@ class LaunchPlan:
             return lambda: result(values())
         return lambda: result(tuple([bool(v) if k in bools else v for k, v in enumerate(values())]))
 
-    def _told(self, number: int) -> bool:
+    def _recorded(self, number: int) -> bool:
         """Before a launch by compiled code, with the launcher's lock held: remember whose reports have this number. False if what was
         reported so far must be read before."""
         diagnostics = self._launcher.diagnostics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ import spirograd as sg
 from spirograd import compiler
 from spirograd.base.targets import Generator
 from spirograd.lang import context
+from spirograd.transforms.tasks import fuse
 
 ARCHS = ("cpu", "vulkan", "wgpu", "cuda", "amdgpu")  # the interpreter never fuses
 pytestmark = [pytest.mark.archs(*ARCHS), pytest.mark.vulkan_or_wgpu]
@@ -494,3 +496,25 @@ def test_the_first_fault_and_all_prints(arch: str, capfd: Any) -> None:
     assert sorted(lines[:8]) == sorted(f"z {3 * i}" for i in range(8))
     assert sorted(lines[8:]) == sorted(f"then {3 * i + 1}" for i in range(8))
     assert decisions(printing) == ["fused", "fused", "both have prints, those of the first come first"]
+
+
+def test_what_builds_fused_loops_is_freed_at_once(session: Any) -> None:
+    """Not by the cycle collector, because it refers to all operations of the kernel."""
+    x, y = sg.field(sg.f32, 8), sg.field(sg.f32, 8)
+
+    @sg.kernel
+    def run():
+        for i in x:
+            x[i] = 2.0 * i
+        for i in x:
+            y[i] = x[i] + 1.0
+
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        left = [one for one in gc.get_objects() if isinstance(one, fuse._Build)]
+    finally:
+        gc.enable()
+    assert not left
+    np.testing.assert_array_equal(y.to_numpy(), 2.0 * np.arange(8) + 1)

@@ -143,7 +143,7 @@ class FakeAllocation:
     def __init__(self, nbytes: int, rng: random.Random) -> None:
         self.nbytes, self.rng = nbytes, rng
 
-    def make_room(self, nbytes: int, purpose: Any) -> None: ...
+    def free_up(self, nbytes: int, purpose: Any) -> None: ...
 
     def read_into_async(self, offset: int, out: memoryview) -> LateArrival:
         return LateArrival(self.rng.choice([0, 1, 5, 30]))
@@ -152,10 +152,10 @@ class FakeAllocation:
 class Copy(Saved):
     """A copy of nothing."""
 
-    def __init__(self, home: CopyMemory, nbytes: int, rng: random.Random) -> None:
-        self.nbytes, self._home, self._elsewhere = nbytes, home, None
+    def __init__(self, memory: CopyMemory, nbytes: int, rng: random.Random) -> None:
+        self.nbytes, self._copy_memory, self._elsewhere = nbytes, memory, None
         self._copy = FakeAllocation(nbytes, rng)
-        home.used += nbytes
+        memory.used += nbytes
 
 
 @pytest.mark.archs("cpu")
@@ -163,7 +163,7 @@ class Copy(Saved):
 def test_limits_of_levels_hold(seed: int, tmp_path: Path) -> None:
     """Copies of any sizes come, also between older ones, and go, while others are on their way: each level takes no more than it may."""
     rng = random.Random(seed)
-    memory = CopyMemory(4_000, FakeAllocation(0, rng).make_room)
+    memory = CopyMemory(4_000, FakeAllocation(0, rng).free_up)
     levels = CopyLevels(LevelLimits(4_000, rng.choice([0, 1_500, 3_000]), 5_000, str(tmp_path)), memory)
     levels.costs.used = 3
     copies: list[Copy] = []
@@ -172,7 +172,7 @@ def test_limits_of_levels_hold(seed: int, tmp_path: Path) -> None:
         nbytes = rng.choice([4, 264, 1024])
         action = rng.random()
         if action < 0.55:
-            if levels.make_room(copies, nbytes):
+            if levels.free_up(copies, nbytes):
                 copies.insert(len(copies) if rng.random() < 0.7 else rng.randrange(len(copies) + 1), Copy(memory, nbytes, rng))
             else:
                 full += 1

@@ -65,7 +65,8 @@ class Exported:
         if device == self.device:
             return self
         if device != "cpu":
-            problem = f"{describe(self)} lies on the device '{self.device}', from where it goes to 'cpu', not to {device!r}"
+            way = "and does not go to " if self.device == "cpu" else "from where it goes to 'cpu', not to "
+            problem = f"{describe(self)} lies on the device '{self.device}', {way}{device!r}"
             raise SpirogradValueError(render(problem, None, "`sg.init(arch=..., device=...)` chooses the device of all memory"))
         return self.to_numpy()
 

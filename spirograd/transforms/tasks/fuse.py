@@ -203,7 +203,7 @@ class _Build(Rewriter):
         if self.opaque:
             self.handlers |= {ops.load: self._load, ops.store: self._store}
 
-    def kernel(self, kernel: Kernel) -> Kernel:
+    def _rewritten(self, kernel: Kernel) -> Kernel:
         self.b.begin()
         for item in self.items:
             loops = [self._contract(loop) for loop in item.loops]
