@@ -40,7 +40,7 @@ _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDO
 _ONE_IN = 8
 _optimized = pytest.StashKey[bool]()
 _PAIR = ("vulkan", "wgpu")
-_MANY = 4  # cases of a test that is marked `vulkan_or_wgpu`, from which on they take turns on the CPU, too
+_MANY = 4  # a test marked `vulkan_or_wgpu` with at least so many cases runs a part of them on the CPU, too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -59,7 +59,7 @@ def scratch(use: str, dtype: DType, length: int) -> Array:
 
 @contextmanager
 def zeros(use: str, dtype: DType, length: int) -> Iterator[Array]:
-    """Memory of zeros as of `scratch`, which the block fills with zeros again; after an exception nobody uses it again."""
+    """Memory of zeros as of `scratch`, which the block fills with zeros again; after an exception it is not reused."""
     held = _scratch.arrays.get((use, dtype)) if _scratch.owner is session() else None
     array = scratch(use, dtype, length)
     if array is not held:

@@ -22,7 +22,7 @@ from spirograd.simt import block, subgroup
 from spirograd.types import template
 
 _BITS = 8
-_DIGITS = THREADS  # a thread looks after one digit
+_DIGITS = THREADS  # one digit for each thread
 # Bytes of keys and values that a thread takes: registers, and shared memory of a group.
 _BYTES = 128
 _MOST = 12  # keys that a thread takes: 2^24 i32 on an H200 take 650 us with 12, 710 with 10

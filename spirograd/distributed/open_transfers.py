@@ -40,7 +40,7 @@ def ended(transfer: Open) -> bool:
 
 
 def drop(transfers: Iterable[Open]) -> None:
-    """From now on no one can end these: those that are open lead to an error in `check`."""
+    """Note that these can no longer be finished: `check` raises for those that are open."""
     _dropped.extend(transfer for transfer in transfers if id(transfer) in _open)
 
 

@@ -330,7 +330,7 @@ class Arrival(Protocol):
 
 @runtime_checkable
 class ReadsIntoMemory(Protocol):
-    """A device that delivers the bytes of large readbacks where they are wanted, by threads of its own."""
+    """A device whose own threads copy the bytes of large readbacks into memory of the caller."""
 
     def read_into_async(self, buffer: Buffer, offset: int, out: memoryview) -> Arrival:
         """As `Device.read_async`, of at most ARRIVAL_LIMIT bytes, into ``out`` (contiguous, writable), which nothing else may use until the

@@ -1,6 +1,5 @@
 """Devices of CUDA and HIP on stand-ins for their drivers: memory, order, launches, argument bytes, readbacks, errors. No GPU is needed."""
 
-import contextlib
 import ctypes
 import functools
 import gc
@@ -14,6 +13,7 @@ import threading
 import numpy as np
 import pytest
 from unit.runtime import gpu_modules
+from unit.runtime.reading import read
 from unit.runtime.standin_gpu import CUDA, HIP
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
@@ -22,13 +22,6 @@ from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.devices.gpu import driver, stream, transfer
 from spirograd.runtime.launcher import Launcher
-
-
-def read(allocation, dtype=np.uint32, offset=0, count=None):
-    dtype = np.dtype(dtype)
-    raw = bytearray((allocation.nbytes - offset) if count is None else count * dtype.itemsize)
-    allocation.read_into(offset, memoryview(raw))
-    return np.frombuffer(raw, dtype)
 
 
 def test_capabilities(gpu, standin):
@@ -41,91 +34,6 @@ def test_capabilities(gpu, standin):
         assert caps.cpu_name == "sm_90" and detail["compute capability"] == "9.0"
     else:
         assert caps.cpu_name == "gfx1100" and (detail["architecture"], detail["wave size"]) == ("gfx1100", "32")
-
-
-def test_transfers(gpu, standin):
-    memory = Memory(gpu)
-    rng = np.random.default_rng(1)
-    sizes = (1, 3, 4, 100, 65536, transfer.SMALL_BYTES, transfer.SMALL_BYTES + 1, 5_000_001, transfer.CHUNK_BYTES * 3)
-    for nbytes in sizes:
-        data = rng.integers(0, 256, nbytes, dtype=np.uint8)
-        a = memory.allocate(nbytes + 7)
-        assert a.address % 256 == 0
-        assert not read(a, np.uint8).any(), "fresh memory is zero"
-        kept = data.copy()
-        a.write(5, memoryview(data))
-        data[:] = 0  # the caller may reuse it at once
-        back = read(a, np.uint8)
-        assert (back[5 : 5 + nbytes] == kept).all() and not back[:5].any() and not back[5 + nbytes :].any()
-        b = memory.allocate(nbytes)
-        b.copy_from(a, nbytes, 0, 5)
-        assert (read(b, np.uint8) == kept).all()
-    a.fill(8, 16, 0xDEADBEEF)
-    assert read(a, np.uint32, 4, 6).tolist()[1:5] == [0xDEADBEEF] * 4
-    with pytest.raises(ValueError, match="overlap"):
-        a.copy_from(a, 100, 0, 50)
-    assert gpu.host_view(a.buffer) is None and gpu.wrap(4096, 16) is None
-
-
-def test_transfers_larger_than_the_ring(gpu):
-    memory = Memory(gpu)
-    nbytes = transfer.CHUNK_BYTES * (transfer.CHUNKS + 5) + 12345
-    data = np.random.default_rng(2).integers(0, 256, nbytes, dtype=np.uint8)
-    a = memory.allocate(nbytes, zeroed=False)
-    a.write(0, memoryview(data))
-    assert (read(a, np.uint8) == data).all()
-
-
-def test_a_chunk_is_not_written_again_before_the_device_has_read_it(gpu, standin):
-    """Many small uploads, and all the work later: each must find its own bytes."""
-    memory = Memory(gpu)
-    a = memory.allocate(4 * 3000)
-    gpu.synchronize()
-    standin.hold()
-    for i in range(3000):
-        a.write(4 * i, memoryview(struct.pack("<I", i)))
-    standin.hold(False)
-    assert (read(a) == np.arange(3000)).all()
-
-
-def test_few_chunks_are_enough_where_little_is_pending(gpu, standin):
-    memory = Memory(gpu)
-    a = memory.allocate(transfer.CHUNK_BYTES)
-    data = bytes(a.nbytes)
-    for _ in range(5):
-        a.write(0, memoryview(data))
-        read(a)
-    assert standin.live("pinned") < transfer.CHUNKS
-
-
-@pytest.mark.parametrize("symbol", ["copy_to_device", "copy_to_host", "event_record", "event_query"])
-def test_transfers_that_fail_lose_no_chunk(gpu, standin, symbol, monkeypatch):
-    monkeypatch.setattr(transfer, "CHUNK_BYTES", 1 << 20)  # a quarter of what has to be moved
-    memory = Memory(gpu)
-    nbytes = transfer.CHUNK_BYTES * (transfer.CHUNKS + 3)
-    a = memory.allocate(nbytes)
-    data = np.arange(nbytes, dtype=np.uint8)
-    for _ in range(3):
-        for use in (lambda: a.write(0, memoryview(data)), lambda: read(a)):
-            standin.fail(symbol, 1)
-            with contextlib.suppress(SpirogradRuntimeError):
-                use()
-            standin.fail(symbol, 0, 0)
-    assert standin.live("pinned") <= transfer.CHUNKS
-    a.write(0, memoryview(data))
-    assert (read(a, np.uint8) == data).all()
-
-
-def test_small_uploads_wait_for_nothing(gpu, standin):
-    memory = Memory(gpu)
-    a = memory.allocate(1 << 20)
-    data = bytes(1 << 20)
-    gpu.synchronize()
-    standin.hold()
-    for _ in range(transfer.CHUNK_BYTES * (transfer.CHUNKS - 1) // len(data)):
-        a.write(0, memoryview(data))
-    assert standin.pending
-    standin.hold(False)
 
 
 @pytest.mark.parametrize("by_address", [False, True])
@@ -285,61 +193,6 @@ def test_readbacks(gpu, standin, compiled):
     for offset, nbytes in ((2, 4), (0, 6), (0, 0), (64, 4), (-4, 4)):
         with pytest.raises(ValueError):
             gpu.read_async(a.buffer, offset, nbytes)
-
-
-def test_large_readbacks_go_on_beside_later_work(gpu, standin, compiled):
-    memory = Memory(gpu)
-    a, b = memory.allocate(1 << 20), memory.allocate(64)
-    data = np.random.default_rng(2).integers(0, 256, 1 << 20, dtype=np.uint8)
-    a.write(0, memoryview(data))
-    plan = Launcher(gpu, memory).prepare(compiled("count"))
-    out = np.zeros(1 << 20, np.uint8)
-    a.read_into_async(0, memoryview(out)).wait()
-    np.testing.assert_array_equal(out, data)
-    standin.hold(stream=gpu._transfers._beside)
-    out[:] = 0
-    arrival = a.read_into_async(0, memoryview(out))
-    for _ in range(2):
-        plan.launch([None, 1, 1], [None] * 3, {0: b})
-    assert struct.unpack("<I", b.read_async(0, 4).wait()) == (2,) and not arrival.here()
-    standin.hold(False, stream=gpu._transfers._beside)
-    arrival.wait()
-    np.testing.assert_array_equal(out, data)
-    for _ in range(3):  # memory is freed after what still reads it
-        a.write(0, memoryview(data))
-        out[:] = 0
-        arrival = a.read_into_async(0, memoryview(out))
-        standin.hold()
-        del a
-        gpu._collect()
-        a = memory.allocate(1 << 20)
-        a.fill(0, 1 << 20, 1)
-        standin.hold(False)
-        arrival.wait()
-        np.testing.assert_array_equal(out, data)
-        del arrival  # its cell serves the next one
-    assert read(b)[0] == 2
-
-
-def test_large_readbacks_come_before_later_writes(gpu, standin):
-    memory = Memory(gpu)
-    a, b = memory.allocate(1 << 20), memory.allocate(1 << 20)
-    a.write(0, memoryview(np.random.default_rng(3).integers(0, 256, 1 << 20, dtype=np.uint8)))
-    out = np.zeros(1 << 20, np.uint8)
-    a.read_into_async(0, memoryview(out)).wait()  # makes the stream beside
-    standin.hold(stream=gpu._transfers._beside)
-    a.read_into_async(0, memoryview(out))  # abandoned: its cell serves the next one, with a copy of other bytes pending
-    b.fill(0, 1 << 20, 5)
-    readback = b.read_async(0, 1 << 20)
-    b.fill(0, 1 << 20, 7)
-    assert readback.take() is None
-    standin.hold(False, stream=gpu._transfers._beside)
-    assert readback.wait() == struct.pack("<I", 5) * (1 << 18)
-    standin.hold()
-    readback = b.read_async(0, 1 << 20)
-    b.fill(0, 1 << 20, 9)
-    standin.hold(False)
-    assert readback.wait() == struct.pack("<I", 7) * (1 << 18)
 
 
 def test_waits_are_counted(gpu):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from unit.runtime.reading import read
 from unit.runtime.spirv_modules import compiled, module
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
@@ -21,13 +22,6 @@ from spirograd.runtime.devices.vulkan.allocator import Block
 from spirograd.runtime.launcher import Launcher
 
 TESTS = Path(__file__).resolve().parents[2]
-
-
-def read(allocation, dtype=np.uint32, offset=0, count=None):
-    dtype = np.dtype(dtype)
-    raw = bytearray((allocation.nbytes - offset) if count is None else count * dtype.itemsize)
-    allocation.read_into(offset, memoryview(raw))
-    return np.frombuffer(raw, dtype)
 
 
 def test_capabilities(vulkan):

@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 import pytest
-from unit.runtime.wgpu_modules import compiled, filled, native, read, run
+from unit.runtime.reading import read
+from unit.runtime.wgpu_modules import compiled, filled, native, run
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.size_nodes import Arg

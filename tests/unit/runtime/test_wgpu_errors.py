@@ -9,7 +9,8 @@ from pathlib import Path
 import needs
 import numpy as np
 import pytest
-from unit.runtime.wgpu_modules import compiled, module, native, read, run
+from unit.runtime.reading import read
+from unit.runtime.wgpu_modules import compiled, module, native, run
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError

@@ -104,14 +104,6 @@ def compiled(*names, bindings=((0,),), end=LAST, in_block=False, padding=256):
     return CompiledKernel("k", "wgpu", "k", block, tasks, binaries)
 
 
-def read(allocation, dtype=np.uint32, offset=0, count=None):
-    """What is in an allocation, from byte ``offset`` on: ``count`` elements, or all."""
-    dtype = np.dtype(dtype)
-    raw = bytearray((allocation.nbytes - offset) if count is None else count * dtype.itemsize)
-    allocation.read_into(offset, memoryview(raw))
-    return np.frombuffer(raw, dtype)
-
-
 def filled(memory, values):
     """An allocation with ``values`` as u32."""
     data = np.ascontiguousarray(values, np.uint32)
