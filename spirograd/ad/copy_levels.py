@@ -318,7 +318,7 @@ class CopyLevels:
             if self.memory.has_capacity(nbytes) or not (saved.leaving or self._leave(saved, there)):
                 break
             saved.arrive()
-            self._land(there)
+            self._sort_again(there)
         return self.memory.has_capacity(nbytes)
 
     def ease(self, copies: Sequence[Any]) -> None:
@@ -334,15 +334,15 @@ class CopyLevels:
             if staying <= aim or not (saved.leaving or self._leave(saved, there)):
                 break
             staying -= saved.nbytes
-        self._land(there)
+        self._sort_again(there)
 
     def _sorted(self, copies: Sequence[Any]) -> list[list[Any]]:
         """The copies by level; those under way are on the device still."""
         there: list[list[Any]] = [[*copies], [], []]
-        self._land(there)
+        self._sort_again(there)
         return there
 
-    def _land(self, there: list[list[Any]]) -> None:
+    def _sort_again(self, there: list[list[Any]]) -> None:
         """Sort copies anew that have left the device."""
         found, there[_DEVICE] = there[_DEVICE], []
         for saved in found:

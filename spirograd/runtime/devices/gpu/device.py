@@ -166,7 +166,7 @@ class GpuDevice(StreamedDevice):
         check_range(buffer, offset, len(out), ARRIVAL_LIMIT)
         with self._turn:
             readback = self._transfers.read_async(buffer.handle, offset, len(out), beside=True)
-        return CellArrival(self, readback, lambda landed: self._transfers.move_out(landed, out))
+        return CellArrival(self, readback, lambda done: self._transfers.move_out(done, out))
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
         """See `SharesMemory.adopt`."""

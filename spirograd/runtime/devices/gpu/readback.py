@@ -49,12 +49,12 @@ class CellReadback:
         self._stream.record(self._cell.event)
 
     @property
-    def landed(self) -> bool:
+    def arrived(self) -> bool:
         """Whether the bytes are in the cell."""
         return self._stream.done(self._cell.event)
 
     def poll(self) -> bytes | None:
-        return ctypes.string_at(self.address, self._nbytes) if self.landed else None
+        return ctypes.string_at(self.address, self._nbytes) if self.arrived else None
 
     def wait(self) -> None:
         self._stream.wait(self._cell.event)
@@ -82,7 +82,7 @@ class CellArrival:
                 return False
             try:
                 with turn:
-                    if self._readback is not None and self._readback.landed:
+                    if self._readback is not None and self._readback.arrived:
                         self._begin(self._readback)
             finally:
                 turn.release()
