@@ -55,14 +55,19 @@ def test_scans(n, op, accumulate):
     assert algorithms.reduce(x, op) == accumulate.reduce(a)
 
 
+# Devices whose groups go on while others wait for them; llvmpipe ends the loop of one that waits for long.
+SIDE_BY_SIDE = ("interpreter", "cpu", "cuda")
+
+
 @pytest.fixture
 def one_pass(monkeypatch):
-    """Scans of more than one tile look back, as on CUDA: tests run few workgroups at a time, each of which ends."""
+    """Scans of more than one tile look back, as on CUDA."""
     monkeypatch.setattr(scan_passes, "has_groups", lambda: True)
     monkeypatch.setattr(scan_passes, "runs_side_by_side", lambda: True)
 
 
 @pytest.mark.usefixtures("one_pass")
+@pytest.mark.archs(*SIDE_BY_SIDE)
 @pytest.mark.parametrize(("op", "dtype"), [("add", sg.i32), ("max", sg.f32), ("mul", sg.u32)])
 @pytest.mark.parametrize("n", [2049, 6144, 6145, 12_300, pytest.param(300_000, marks=pytest.mark.long)])
 def test_scans_in_one_pass(n, op, dtype):
@@ -79,6 +84,7 @@ def test_scans_in_one_pass(n, op, dtype):
 
 
 @pytest.mark.usefixtures("one_pass")
+@pytest.mark.archs(*SIDE_BY_SIDE)
 def test_order_of_a_scan_in_one_pass():
     """A function for which the order of its operands matters."""
 
@@ -148,7 +154,7 @@ def one_sweep_of_few(monkeypatch):
 
 @pytest.mark.usefixtures("one_sweep_of_few")
 @pytest.mark.parametrize(("dtype", "n"), [(sg.i32, 2), (sg.i8, 512), (sg.f32, 520), pytest.param(sg.f64, 5000, marks=pytest.mark.long)])
-@pytest.mark.archs("interpreter", "cpu", "cuda")  # counters of 32 subgroups, as on llvmpipe, leave no shared memory
+@pytest.mark.archs(*SIDE_BY_SIDE)  # and counters of 32 subgroups, as on llvmpipe, leave no shared memory
 def test_sort_in_one_sweep(dtype, n):
     a = numbers(n, dtype, -(2**31), 2**31 - 1)
     keys, values = made(a, dtype), made(np.arange(n, dtype=np.float32), sg.f32)
