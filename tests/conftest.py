@@ -39,6 +39,7 @@ _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDO
 # LLVM optimises one of so many modules for the CPU, and all if SG_TEST_OPTIMIZE is 1, in long runs, and in tests marked `optimized`.
 _ONE_IN = 8
 _optimized = pytest.StashKey[bool]()
+_failed = pytest.StashKey[bool]()
 _PAIR = ("vulkan", "wgpu")
 _MANY = 4  # a test marked `vulkan_or_wgpu` with at least so many cases runs a part of them on the CPU, too
 
@@ -205,6 +206,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             needs.need(name)
 
 
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    item.stash[_failed] = call.when == "call" and call.excinfo is not None
+
+
 @pytest.fixture(scope="module")
 def younger_garbage() -> None:
     """What is alive before a file is no garbage of its tests: `gc.collect` in them need not look at it (a fifth of a second each time)."""
@@ -234,7 +239,9 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
             break
     yield name
     try:
-        if sg.lang.context.has_session():
+        # A device that the test has lost, and failed for, would say so a second time.
+        known = request.node.stash.get(_failed, False)
+        if sg.lang.context.has_session() and not (known and getattr(sg.lang.context.session().device, "_trouble", "")):
             sg.sync()
     finally:
         sg.reset()
