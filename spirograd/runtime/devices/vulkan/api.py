@@ -101,8 +101,8 @@ def check(result: int, what: str) -> None:
 
 
 def check_submission(result: int, what: str) -> None:
-    """As `check`, of a call that ends or submits a command buffer. Without memory for it the recorded work is lost, and whoever frees memory
-    and tries again would go on without it: that is a WorkLost, after which the device is not used."""
+    """As `check`, of a call that ends or submits a command buffer. Without memory for it the recorded work is lost, and a caller that frees
+    memory and tries again would go on without it: that is a WorkLost, after which the device is not used."""
     if result in _OUT_OF_MEMORY:
         raise WorkLost(f"Vulkan: cannot {what}: {_RESULT_NAMES[result]}")
     check(result, what)
