@@ -31,6 +31,9 @@ from spirograd.lang.data.tree import root
 from spirograd.llvmgen import toolchain
 from spirograd.spirvgen import emit
 
+if os.environ.get("SG_TEST_CARD"):
+    import card  # noqa: F401
+
 ROOT = Path(__file__).resolve().parent.parent
 _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing -> tests that the last run skipped for it
 # What would make results depend on the shell that tests are started from; with the last, each of the hundreds of processes that tests start

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.archs("vulkan")
 
 @pytest.fixture(autouse=True)
 def device(arch: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    like_a_card(monkeypatch)
+    like_a_card(monkeypatch.setattr)
     sg.init(arch=arch)
     device = sg.lang.context.session().device
     assert not device.caps.cpu_driver and not device.caps.loop_limit and ("kind", "cpu") not in device.info.detail
