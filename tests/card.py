@@ -18,6 +18,7 @@ from spirograd.runtime.devices.vulkan.features import Features
 # For all tests of a run, "fenced" for arrays that are apart, too: see ci/fenced.
 CARD = os.environ.get("SG_TEST_CARD", "")
 
+
 def like_a_card(patch: Callable[[Any, str, Any], None]) -> None:
     """For sessions that start from now on. ``patch`` sets an attribute. Cards stay what they are."""
     query = device.query
