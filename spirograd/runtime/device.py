@@ -295,15 +295,29 @@ class CallsNatively(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkTime:
+    """When a thread of this process (``thread``: as `threading.get_ident` numbers it) ran the iterations from ``low`` to ``high`` of a
+    task."""
+
+    thread: int
+    low: int
+    high: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskTime:
     """When task number ``task`` of a launch ran, in nanoseconds of `time.perf_counter_ns`. ``launch``: the number that `TaskTimer.launch`
-    got. ``cpu``: processor time that its threads took, where they are those of this process; else -1."""
+    got. ``cpu``: processor time that its threads took, where they are those of this process; else -1. ``chunks``: what each of these
+    threads ran, while a trace is recorded."""
 
     launch: int
     task: int
     begin: int
     end: int
     cpu: int = -1
+    chunks: tuple[ChunkTime, ...] = ()
 
 
 class TaskTimer(Protocol):
