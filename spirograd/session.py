@@ -86,6 +86,8 @@ class Session:
             subgroup_size=self.device.caps.group_lanes,
             reads_subgroups=self.device.caps.subgroup_read,
             has_ballots=self.device.caps.subgroup_ballot,
+            subgroup_reductions=self.device.caps.subgroup_reductions,
+            subgroup_scans=self.device.caps.subgroup_scans,
             matrix_shapes=self.device.caps.matrix_shapes,
             detect_races=config.detect_races,
         )

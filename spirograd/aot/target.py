@@ -35,6 +35,8 @@ class Target:
             subgroup_size=caps.group_lanes,
             reads_subgroups=caps.subgroup_read,
             has_ballots=caps.subgroup_ballot,
+            subgroup_reductions=caps.subgroup_reductions,
+            subgroup_scans=caps.subgroup_scans,
             matrix_shapes=caps.matrix_shapes,
         )
         self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)

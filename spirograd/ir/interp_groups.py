@@ -8,6 +8,7 @@ wait, they have to do so at the same barrier, and go on together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Union
 
 import numpy as np
@@ -23,12 +24,13 @@ from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, S
 from spirograd.ir.nodes import Op, Region
 
 # What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of a product
-# of matrices, its entries and 0.
+# of matrices, its entries and 0; of a reduction or a scan, the value and 0.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
-_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma))
+_COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
+_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma)) | _COMBINING
 WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
@@ -144,6 +146,16 @@ def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
     return run
 
 
+def _combination(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, (value,) = c.entry(op), c.args(op)
+
+    def run(env: Env) -> Run:
+        got = yield (op, env[value], 0)
+        env[out] = got
+
+    return run
+
+
 def _matrix_fma(c: Compiler, op: Op) -> Callable[[Env], Run]:
     out, operands = c.entry(op), c.args(op)
 
@@ -161,7 +173,15 @@ _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
+    **dict.fromkeys(_COMBINING, _combination),
 }
+
+
+def _combined(op: Op, values: Sequence[Any]) -> list[Any]:
+    """The results of a reduction or a scan, in the order of the lanes."""
+    code, t = ops.COMBINE[op.attr], op.type
+    found = list(accumulate(values, lambda a, b: ops.evaluate(code, t, (a, b))))
+    return found if op.code is ops.subgroup_scan else [found[-1]] * len(found)
 
 
 # --- lockstep ----------------------------------------------------------------------------------------------------------------
@@ -224,6 +244,10 @@ class _Group:
             if op.code is ops.subgroup_matrix_fma:
                 for lane, entries in zip(together, SHAPES[op.attr].evaluate([wait[1] for wait in together.values()])):
                     self._resume(lane + lanes.start, entries)
+                continue
+            if op.code in _COMBINING:
+                for lane, value in zip(together, _combined(op, [wait[1] for wait in together.values()])):
+                    self._resume(lane + lanes.start, value)
                 continue
             for lane, wait in together.items():
                 source = together.get(wait[2], wait)

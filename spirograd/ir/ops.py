@@ -427,7 +427,12 @@ subgroup_reduce = _op(
     1,
     "barrier",
     "attr the kind of a reduction: the operands of all invocations of the subgroup, combined in any order.",
-    level="device",
+)
+subgroup_scan = _op(
+    "subgroup_scan",
+    1,
+    "barrier",
+    "attr the kind of a reduction: the operands of this invocation of the subgroup, and of those before it, combined in any order.",
 )
 subgroup_shuffle = _op(
     "subgroup_shuffle",

@@ -109,6 +109,11 @@ def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
     return e.value(f"fmul float {root}, {factor}")
 
 
+def _no_reductions(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
+    """LLVM's reductions over waves are loops over the lanes: exchanges take five or six steps."""
+    raise TypeError(f"{kind} is a reduction of NVIDIA's GPUs")
+
+
 def _no_products(e: GpuEmitter, op: Op) -> list[str]:
     raise TypeError(f"{op.attr} is a product of NVIDIA's GPUs")
 
@@ -133,6 +138,7 @@ AMDGPU = Dialect(
     shuffle=_shuffle,
     read=_read,
     ballot=lambda e, value: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
+    reduce=_no_reductions,
     barrier=_barrier,
     matrix_fma=_no_products,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, f32
+from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -78,6 +78,7 @@ class Dialect:
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
     a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
     with a bit for each lane, set where an i1 is. ``barrier``, which has no result: waits for the workgroup. ``clock``: a counter, an i64.
+    ``reduce``: a 32-bit integer, of all lanes combined by a kind of `COMBINE`, told whether it is signed.
     ``matrix_fma``: the entries of `ops.subgroup_matrix_fma`, typed.
     ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
@@ -97,6 +98,7 @@ class Dialect:
     shuffle: Callable[[GpuEmitter, str, int], str]
     read: Callable[[GpuEmitter, str, str], str]
     ballot: Callable[[GpuEmitter, str], str]
+    reduce: Callable[[GpuEmitter, str, bool, str], str]
     barrier: Callable[[GpuEmitter], None]
     clock: Callable[[GpuEmitter], str]
     matrix_fma: Callable[[GpuEmitter, Op], list[str]]
@@ -304,6 +306,10 @@ def _ballot(e: GpuEmitter, op: Op) -> None:
     e.env[op] = e.dialect.ballot(e, e.env[op.args[0]])
 
 
+def _reduce(e: GpuEmitter, op: Op) -> None:
+    e.env[op] = e.dialect.reduce(e, op.attr, op.type is i32, e.env[op.args[0]])
+
+
 def _matrix_fma(e: GpuEmitter, op: Op) -> None:
     emit_vector.set_vector(e, op, e.dialect.matrix_fma(e, op))
 
@@ -360,7 +366,8 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
-    ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
+    ops.subgroup_reduce: _reduce,
+    ops.subgroup_scan: Unsupported("no GPU has an instruction for it: capabilities name none"),
 }
 HANDLERS: dict[OpCode, Handler] = {
     **{code: _EXPANDED if isinstance(handler, Math) else handler for code, handler in OP_MAP.items()},

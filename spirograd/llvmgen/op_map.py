@@ -109,6 +109,7 @@ OP_MAP: dict[OpCode, Handler] = {
     # workgroups
     ops.workgroup_barrier: _GPU,
     ops.subgroup_reduce: _GPU,
+    ops.subgroup_scan: _GPU,
     ops.subgroup_read: _GPU,
     ops.subgroup_ballot: _GPU,
     ops.subgroup_matrix_fma: _GPU,

@@ -24,7 +24,8 @@ _WARP = 32
 _RESIDENT = 512
 # Architectures from this number on are known to no version of PTX before 7.3.
 _KNOWN_SINCE_7_3 = 87
-_HAS_PRODUCTS = 80  # the first architecture that multiplies matrices of f64, and those of f16 in these shapes
+_AMPERE = 80  # the first architecture that reduces over warps, multiplies matrices of f64, and those of f16 in these shapes
+_REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
 _TRIPLE = "nvptx64-nvidia-cuda"
 _CALL = re.compile(r"// callseq (\d+)")
 
@@ -47,6 +48,12 @@ def _taking_part(e: GpuEmitter) -> str:
 def _ballot(e: GpuEmitter, value: str) -> str:
     target = e.module.declare("llvm.nvvm.vote.ballot.sync", "i32", "i32, i1")
     return e.value(f"call i32 {target}(i32 {_taking_part(e)}, i1 {value})")
+
+
+def _reduce(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
+    name = f"u{kind}" if kind in ("min", "max") and not signed else kind
+    target = e.module.declare(f"llvm.nvvm.redux.sync.{name}", "i32", "i32, i32")
+    return e.value(f"call i32 {target}(i32 {value}, i32 {_taking_part(e)})")
 
 
 def _read(e: GpuEmitter, value: str, lane: str) -> str:
@@ -122,6 +129,7 @@ NVPTX = Dialect(
     shuffle=_shuffle,
     read=_read,
     ballot=_ballot,
+    reduce=_reduce,
     barrier=_barrier,
     matrix_fma=_matrix_fma,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
@@ -143,7 +151,7 @@ def _target_machine(architecture: str, has_stack: bool) -> Any:
 
 def capabilities(architecture: str) -> Capabilities:
     """What every GPU of an architecture ("sm_90") can do."""
-    products = tuple(SHAPES) if int(re.sub(r"\D", "", architecture)) >= _HAS_PRODUCTS else ()
+    recent = int(re.sub(r"\D", "", architecture)) >= _AMPERE
     return replace(
         CAPABILITIES,
         target_name="cuda",
@@ -151,7 +159,8 @@ def capabilities(architecture: str) -> Capabilities:
         subgroup_size=_WARP,
         shared_memory=48 << 10,
         atomic_f16_add=True,
-        matrix_shapes=products,
+        matrix_shapes=tuple(SHAPES) if recent else (),
+        subgroup_reductions=_REDUCTIONS if recent else (),
     )
 
 

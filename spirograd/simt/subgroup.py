@@ -116,9 +116,18 @@ def _steps(log2_size: Any) -> int:
     return steps
 
 
+def _by_instruction(value: Value, steps: int) -> bool:
+    """Whether an instruction of the device may combine ``value``: integers, whose results do not depend on the order, of whole subgroups
+    (some drivers miscount others)."""
+    whole = groups.current("a subgroup").size % group_size() == 0
+    return value.dtype in (i32, u32) and steps == log2_group_size() and whole
+
+
 def _total(kind: str, value: Any, steps: int) -> Value:
     """The values of 2 ** ``steps`` threads combined, in each of them, by a butterfly of exchanges."""
     combine, mine, lane, live = named(kind), as_value(value), invocation_id(), _live()
+    if kind in language_options().subgroup_reductions and _by_instruction(mine, steps):
+        return scalar.emit(ir.subgroup_reduce, mine, attr=kind, t=mine.dtype)
     if live.op.code is ir.const:
         for step in range(steps):
             partner = scalar.emit(ir.xor, lane, scalar.constant(1 << step, i32))
@@ -135,6 +144,8 @@ def _total(kind: str, value: Any, steps: int) -> Value:
 
 def _scan(kind: str, value: Any, steps: int) -> Value:
     combine, mine, lane = named(kind), as_value(value), invocation_id()
+    if kind in language_options().subgroup_scans and _by_instruction(mine, steps):
+        return scalar.emit(ir.subgroup_scan, mine, attr=kind, t=mine.dtype)
     within = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32))
     for step in range(steps):
         takes = within >= (1 << step)

@@ -104,6 +104,8 @@ class MaskedBody(GroupBody):
             self.visit(op)
         elif op.code is ops.subgroup_read:
             self._read(op)
+        elif op.code in (ops.subgroup_reduce, ops.subgroup_scan):
+            self._combine(op)
         elif op.code is ops.if_:
             self._if(op)
         elif op.code is ops.for_:
@@ -177,6 +179,14 @@ class MaskedBody(GroupBody):
         found = b.load(place, zero)
         self._barrier()
         return b.emit(ops.ne, found, zero) if t is u1 else found
+
+    def _combine(self, op: Op) -> None:
+        """Invocations without an iteration change nothing."""
+        b, t, (value,) = self.b, op.type, self.args(op)
+        assert isinstance(t, DType)
+        if self.active is not None:
+            value = b.emit(ops.select, self.active, value, b.const(ops.identity(op.attr, t), t))
+        self.env[op] = b.emit(op.code, value, attr=op.attr, type=t)
 
     def _read(self, op: Op) -> None:
         """By the instruction of the device, or through shared memory."""

@@ -150,6 +150,7 @@ function "stored" { (%i: i32)
     %lane = builtin[BuiltIn.LANE]() : i32
     %mine = load[x](%first) : f32
     %ours = subgroup_reduce["add"](%mine) : f32
+    %before = subgroup_scan["max"](%mine) : f32
     %other = subgroup_shuffle[1](%ours) : f32
     %read = subgroup_read(%other, %lane) : f32
     %most = gt(%read, %mine) : u1

@@ -124,6 +124,23 @@ def test_ballots(profile: str) -> None:
         assert "vote.sync.ballot.b32" in text and ("activemask" in text) == lanes
 
 
+@pytest.mark.parametrize("t", [i32, u32], ids=str)
+def test_reductions_over_warps(t: DType) -> None:
+    """From Ampere on by one instruction; capabilities of older ones name none."""
+    x, y = (BufferRef(name, slot, t) for name, slot in zip("xy", TREES))
+
+    def body(b: Builder, i: Op) -> None:
+        value = b.load(x, i)
+        for kind in CAPS.subgroup_reductions:
+            value = b.emit(ops.subgroup_reduce, value, attr=kind, type=t)
+        b.store(y, i, value)
+
+    text, sign = ptx(loop(body, size=64), block_size=64), "s32" if t is i32 else "u32"
+    found = re.findall(r"redux\.sync\.(\w+\.\w+)", text)
+    assert found == ["add.s32", f"min.{sign}", f"max.{sign}", "and.b32", "or.b32", "xor.b32"] and "activemask" not in text
+    assert not PTX["cuda-sm_70"].subgroup_reductions
+
+
 def test_the_clock_is_read_where_it_stands() -> None:
     x = BufferRef("x", TREES[0], i64)
 
