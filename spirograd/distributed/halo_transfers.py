@@ -53,8 +53,8 @@ def _numbers(numbers: Any) -> Any:
 
 
 class Lane:
-    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: the transfer under way; ``number``:
-    by which messages tell their memory and direction, the same on all processes."""
+    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: the transfer under way;
+    ``number``: tells messages of this memory and direction apart from others; the same on all processes."""
 
     def __init__(self, memory: Any, tables: Tables, spreads: bool) -> None:
         self.tables = tables
