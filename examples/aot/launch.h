@@ -76,7 +76,7 @@ static uint64_t array_address(const Array *array, const char *role) {
 static uint64_t slot_value(const Json *slot, const Arguments *with, Buffer *temps, const long long *slots, uint32_t drawn) {
     const char *kind = text(slot, "kind"), *type = type_name(get(slot, "dtype"));
     long long index = number(slot, "index");
-    if (!strcmp(kind, "tree")) return tree(index)->address;
+    if (!strcmp(kind, "tree")) return field_memory(index)->address;
     if (!strcmp(kind, "array")) return array_address(with->arrays[index], text(slot, "role"));
     if (!strcmp(kind, "temps")) return temps->address;
     if (!strcmp(kind, "tapes")) return heap->address;

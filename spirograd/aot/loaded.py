@@ -47,7 +47,8 @@ class LoadedModule(NearNames):
         _check(manifest, path, session)
         self._session = session
         self._path = path
-        self._trees, fields = trees.make_again(manifest.trees, manifest.fields)
+        self._memory, fields = trees.make_again(manifest.trees, manifest.memory, manifest.fields)
+        self._kept = fields  # with the trees that users built
         keys = {record.key: field.key for record, field in zip(manifest.fields, fields)}
         self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
         self.kernels: dict[str, LoadedKernel] = {}
@@ -85,7 +86,7 @@ class LoadedModule(NearNames):
     @functools.cached_property
     def allocations(self) -> dict[int, Any]:
         """The memory of the field trees, by number."""
-        return {number: tree.allocation for number, tree in enumerate(self._trees)}
+        return {number: tree.allocation for number, tree in enumerate(self._memory)}
 
 
 class _Loaded(NearNames):

@@ -11,7 +11,7 @@ from spirograd.ir.nodes import ArrayArg, Layout, ScalarArg, Term
 from spirograd.runtime.encoding import CLASSES, Classes
 
 # Increased whenever a program that reads modules has to change.
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 
 
@@ -67,7 +67,9 @@ class KernelRecord:
 @dataclass(frozen=True, slots=True)
 class FieldRecord:
     """A field, or the gradient ("grad") or tangent ("dual", of a gradient "grad_dual") of one. ``key``: shared by all of these. ``names``:
-    those that `Module.add_field` gave it. ``layout``: where its elements lie in the memory of tree number ``tree``."""
+    those that `Module.add_field` gave it. ``origin``: its smallest index, () for zeros. ``layout``: where elements lie in the allocation
+    number ``memory``. ``kind``: "dense"; "cells" of a field below sparse nodes, whose layout takes indices in a region of cells; "table" of
+    what tells which cells of sparse nodes there are."""
 
     key: int
     name: str
@@ -76,8 +78,10 @@ class FieldRecord:
     dtype: DType
     shape: tuple[int, ...]
     element_shape: tuple[int, ...]
-    tree: int
+    origin: tuple[int, ...]
+    memory: int
     layout: Layout
+    kind: str = "dense"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +94,36 @@ class PlaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A dense node of a field tree, and what is in its cells."""
+    """A node of a field tree, and what is in its cells. Of sparse nodes: ``number`` among those of the tree; ``chunk``: entries of a list
+    that lie together; ``first``, ``most``: cells that there is memory for at first, and at most, two that are not used included; ``cells``:
+    the user's limit."""
 
     axes: tuple[int, ...]
     extents: tuple[int, ...]
     nodes: tuple[NodeRecord | PlaceRecord, ...]
+    kind: str = "dense"
+    number: int = 0
+    chunk: int = 0
+    first: int = 0
+    most: int = 0
+    cells: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
-    """A field tree: one allocation of ``nbytes`` bytes, zeros at first."""
+    """A field tree. It has the allocations from number ``memory`` on: one, or, with sparse nodes, those of its regions."""
+
+    memory: int
+    nodes: tuple[NodeRecord | PlaceRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """An allocation of ``nbytes`` bytes, zeros at first but for ``words``: offset and value of each, 32 bits. More cells of sparse nodes
+    lie behind it, if it is made larger."""
 
     nbytes: int
-    nodes: tuple[NodeRecord | PlaceRecord, ...]
+    words: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +135,11 @@ class Manifest:
     arch: str
     capabilities: Capabilities
     kernels: tuple[KernelRecord, ...]
+    memory: tuple[MemoryRecord, ...]
     trees: tuple[TreeRecord, ...]
     fields: tuple[FieldRecord, ...]
 
 
-_OWN = (Manifest, KernelRecord, Parameter, Result, Derivative, FieldRecord, TreeRecord, NodeRecord, PlaceRecord)
+_OWN = (Manifest, KernelRecord, Parameter, Result, Derivative, FieldRecord, MemoryRecord, TreeRecord, NodeRecord, PlaceRecord)
 _OF_OTHERS = (Capabilities, ScalarArg, ArrayArg, Layout, Term)
 RECORDS: Classes = {**CLASSES, **{c.__name__: c for c in (*_OWN, *_OF_OTHERS)}}

@@ -14,7 +14,7 @@ from spirograd.aot.examples import example_arguments
 from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
 from spirograd.aot.target import Target, capabilities_of
-from spirograd.aot.trees import Trees, refuse_sparse
+from spirograd.aot.trees import Trees
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
@@ -35,6 +35,8 @@ from spirograd.lang.frontend.specialization import Specialization
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 # What tells two instances of one kernel apart in its name.
 _NAMED_BY = (bool, int, float, str, DType)
+# Whose SPIR-V names buffers by bindings, as Metal does.
+_WITH_MSL = ("metal", "wgpu")
 # What kernels of a module are kept by: their place in it.
 _NO_KEY = "module"
 
@@ -43,8 +45,9 @@ class Module(NearNames):
     """Kernels to be compiled ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
 
     For the back end of the session, code is made for its device. For others it is made for the least that they have, so that no device is
-    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.cpu` this machine. ``caps``: what
-    the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or ``{"cpu_name": "sm_90"}``.
+    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.metal` what wgpu asks of each, on
+    `sg.cpu` this machine. ``caps``: what the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or
+    ``{"cpu_name": "sm_90"}``.
 
     Raises SpirogradUnsupportedError for back ends that no code can be stored for, SpirogradValueError for unknown capabilities.
     """
@@ -63,7 +66,7 @@ class Module(NearNames):
         """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
 
         Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
-        another field has; SpirogradUnsupportedError for sparse fields.
+        another field has. Of sparse fields no cell is active at first.
         """
         _check_name(name)
         self._trees.add_field(name, field)
@@ -88,7 +91,6 @@ class Module(NearNames):
             raise SpirogradValueError(f"the module has a kernel `{name}` already: give this one another name, `add_kernel(..., name=...)`")
         declared, args = example_arguments(inner, first, template_args or {}, gradients)
         traced = inner.trace(self._target, args)
-        refuse_sparse(name, traced)
         if traced.captures.arrays:
             array = traced.kernel.args[-1].name
             hint = "pass it as an argument, or use a field"
@@ -108,28 +110,38 @@ class Module(NearNames):
         values of its template arguments: ``k.n-3``."""
         yield Template(self, kernel)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], msl: bool = False) -> None:
         """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is made. The same program writes
-        the same bytes."""
-        file = Path(path)
-        archive.write(self.manifest(), file, packed=file.suffix in (".zip", ".tcm"))
+        the same bytes. ``msl``: also write source text for Metal, which the command `spirv-cross` makes.
 
-    def archive(self, path: str | os.PathLike[str]) -> None:
-        """Write the module as a zip archive, whatever ``path`` is called."""
-        archive.write(self.manifest(), Path(path), packed=True)
+        Raises SpirogradUnsupportedError for ``msl`` of a module that is not for `sg.metal` or `sg.wgpu`, SpirogradRuntimeError if the
+        command is missing or fails.
+        """
+        file = Path(path)
+        self._write(file, file.suffix in (".zip", ".tcm"), msl)
+
+    def archive(self, path: str | os.PathLike[str], msl: bool = False) -> None:
+        """Write the module as a zip archive, whatever ``path`` is called; otherwise as `save`."""
+        self._write(Path(path), True, msl)
+
+    def _write(self, path: Path, packed: bool, msl: bool) -> None:
+        if msl and self.arch not in _WITH_MSL:
+            hint = "build the module for `sg.metal`: `sg.aot.Module(sg.metal)`"
+            raise SpirogradUnsupportedError(f"a module for `sg.{self.arch}` has no code for Metal", None, hint)
+        archive.write(self.manifest(), path, packed, msl)
 
     def manifest(self) -> Manifest:
         """What the module holds so far."""
         kernels = tuple(self._kernels.values())
         caps = self._target.device.caps
-        return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.trees(), self._trees.fields())
+        return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.memory(), self._trees.trees(), self._trees.fields())
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def _placed(self, ref: nodes.FieldRef, field: Any) -> nodes.FieldRef:
         """The reference to a field by its numbers in the module, where its tree is from now on."""
-        tree = self._trees.number_of_tree(field.tree)
-        return replace(ref, tree=tree, key=self._trees.key_of(field), name=self._trees.name_of(field))
+        number = self._trees.number_of_memory(field.tree)
+        return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
 
     def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization) -> KernelRecord:
         made = _Gradient(self._target, kernel, specialization, self._placed)

@@ -364,11 +364,13 @@ class ReadsIntoMemory(Protocol):
 
 @runtime_checkable
 class LendsMemory(Protocol):
-    """A device whose driver would take memory back when the device is closed, while the host still reads it."""
+    """An asynchronous device whose memory the host can address. Its driver would take memory back when the device is closed, while the host
+    still reads it."""
 
     def lend(self, buffer: Buffer, borrower: Any) -> None:
         """Keep what `host_view` gives of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. On closing the device
-        sets the attribute ``kept`` of ``borrower``."""
+        sets the attribute ``kept`` of ``borrower``. Until then launches, fills and copies return when they are done. `synchronize` is to
+        follow, for the work before."""
 
 
 @runtime_checkable

@@ -132,7 +132,7 @@ class FissionedBody(GroupBody):
                     self._keep(self.kept[op], self.value(op))
 
     def _fetch_operands(self, op: Op) -> None:
-        for value in (*op.args, *[v for region in op.regions for v in region.live_ins]):
+        for value in (*op.args, *[v for region in op.regions for v in region.uses_from_outside()]):
             self._fetch(value)
 
     def _fetch(self, value: Op) -> Op:
