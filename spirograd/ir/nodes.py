@@ -63,7 +63,7 @@ class Region:
 
     @property
     def live_ins(self) -> frozenset[Op]:
-        """The values that operations in here, nested ones included, take from outside."""
+        """The values that operations in here, nested ones included, take from outside. A set has no order: see `uses_from_outside`."""
         if self._live_ins is None:
             used: set[Op] = set()
             for op in self.ops:
@@ -72,6 +72,11 @@ class Region:
                     used |= region.live_ins
             self._live_ins = frozenset(used.difference(self.ops, self.params))
         return self._live_ins
+
+    def uses_from_outside(self) -> Iterator[Op]:
+        """`live_ins` in the order of their uses, once for each use: what is emitted for them must not depend on hashes."""
+        outside = self.live_ins
+        return (value for op in self.walk() for value in op.args if value in outside)
 
     @property
     def results(self) -> tuple[Op, ...]:
