@@ -86,6 +86,8 @@ class Session:
             subgroup_size=self.device.caps.group_lanes,
             reads_subgroups=self.device.caps.subgroup_read,
             has_ballots=self.device.caps.subgroup_ballot,
+            subgroup_reductions=self.device.caps.subgroup_reductions,
+            subgroup_scans=self.device.caps.subgroup_scans,
             matrix_shapes=self.device.caps.matrix_shapes,
             detect_races=config.detect_races,
         )
@@ -286,6 +288,15 @@ class Session:
     def clock_hz(self) -> int | None:
         """How often the clock that kernels read ticks in a second; None if that is not known."""
         return self.device.clock_hz() if isinstance(self.device, HasClock) else None
+
+    def do_sections(self, works: Sequence[Callable[[], None]]) -> None:
+        """Do ``works``, which may be done at the same time; a graph that is recorded has them as branches."""
+        recorder = graph_recording.active()
+        if recorder is not None:
+            recorder.sections(works)
+            return
+        for work in works:
+            work()
 
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""

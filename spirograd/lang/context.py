@@ -30,6 +30,8 @@ class LanguageOptions:
     subgroup_size: int = 32
     reads_subgroups: bool = False  # by an instruction, rather than through memory
     has_ballots: bool = False  # an instruction for votes of subgroups
+    subgroup_reductions: tuple[str, ...] = ()  # see `Capabilities`
+    subgroup_scans: tuple[str, ...] = ()
     matrix_shapes: tuple[str, ...] = ()  # products of matrices by one instruction of a subgroup
     detect_races: bool = False
 
