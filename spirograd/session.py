@@ -289,6 +289,15 @@ class Session:
         """How often the clock that kernels read ticks in a second; None if that is not known."""
         return self.device.clock_hz() if isinstance(self.device, HasClock) else None
 
+    def do_sections(self, works: Sequence[Callable[[], None]]) -> None:
+        """Do ``works``, which may be done at the same time; a graph that is recorded has them as branches."""
+        recorder = graph_recording.active()
+        if recorder is not None:
+            recorder.sections(works)
+            return
+        for work in works:
+            work()
+
     def new_recording(self) -> GraphRecording:
         """Something to record work with: see `GraphRecording.open`."""
         return GraphRecording(self.launcher)

@@ -207,7 +207,10 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     ops.label: NoGradient("dropped before differentiation"),
     ops.stack_room: NoGradient("functions that call themselves have no derivatives"),
     **dict.fromkeys(
-        (ops.workgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_matrix_fma),
+        (
+            *(ops.workgroup_barrier, ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot),
+            *(ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_matrix_fma),
+        ),
         NoGradient("groups of threads have no derivatives"),
     ),
     ops.subgroup_shuffle: NoGradient("device IR only"),

@@ -30,7 +30,7 @@ Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
-_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma)) | _COMBINING
+_OF_SUBGROUPS = frozenset((ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma)) | _COMBINING
 WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
@@ -58,7 +58,7 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
             for number, i in enumerate(range(first, min(first + size, high))):
                 own = list(env)
                 own[index] = convert(i)
-                own[ITERATION] = Iteration(first, (i,), number)
+                own[ITERATION] = Iteration(first, (i,), number, number // c.lanes)
                 group.add(own, _run(body, own))
             group.run(env)
 
@@ -125,7 +125,7 @@ def _barrier(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 
 def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, (value, lane) = c.entry(op), c.args(op)
+    out, (value, lane, *_) = c.entry(op), c.args(op)
 
     def run(env: Env) -> Run:
         got = yield (op, env[value], int(env[lane]))
@@ -135,7 +135,7 @@ def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 
 def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, (value,) = c.entry(op), c.args(op)
+    out, (value, *_) = c.entry(op), c.args(op)
     assert isinstance(op.type, DType)
     convert = op.type.np.type
 
@@ -169,7 +169,7 @@ def _matrix_fma(c: Compiler, op: Op) -> Callable[[Env], Run]:
 _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.if_: _if,
     **dict.fromkeys(LOOPS, _loop),
-    ops.workgroup_barrier: _barrier,
+    **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_barrier), _barrier),
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
@@ -236,6 +236,13 @@ class _Group:
                 return
             op = reads[0][1][0]
             together = {k - lanes.start: wait for k, wait in reads if wait[0] is op}
+            if op.code is ops.subgroup_barrier:
+                here = [self.envs[lane + lanes.start][ITERATION] for lane in together]
+                passed = 1 + max(iteration.own_barriers for iteration in here)
+                for lane, iteration in zip(together, here):
+                    iteration.own_barriers = passed
+                    self._resume(lane + lanes.start, None)
+                continue
             if op.code is ops.subgroup_ballot:
                 votes = sum(1 << lane for lane, wait in together.items() if wait[1])
                 for lane in together:

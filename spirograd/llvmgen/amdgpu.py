@@ -89,7 +89,7 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
-def _read(e: GpuEmitter, value: str, lane: str) -> str:
+def _read(e: GpuEmitter, value: str, lane: str, named: str) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
@@ -97,6 +97,12 @@ def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") release')
     e.line(f"call void {e.module.declare('llvm.amdgcn.s.barrier', 'void', '')}()")
     e.line('fence syncscope("workgroup") acquire')
+
+
+def _subgroup_barrier(e: GpuEmitter, named: str) -> None:
+    """Lanes run in step; nothing moves across it."""
+    e.line('fence syncscope("wavefront") acq_rel')
+    e.line(f"call void {e.module.declare('llvm.amdgcn.wave.barrier', 'void', '')}()")
 
 
 def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
@@ -137,9 +143,10 @@ AMDGPU = Dialect(
     from_first=lambda e, value, active: _call(e, "readfirstlane.i32", f"i32 {value}"),
     shuffle=_shuffle,
     read=_read,
-    ballot=lambda e, value: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
+    ballot=lambda e, value, named: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
     reduce=_no_reductions,
     barrier=_barrier,
+    subgroup_barrier=_subgroup_barrier,
     matrix_fma=_no_products,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some
     rsqrt=_rsqrt,

@@ -70,6 +70,13 @@ def emit_workgroup_barrier(e: Emitter, op: Op) -> None:
     e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | (_BUFFERS if e.grouped else 0), u32))
 
 
+def emit_subgroup_barrier(e: Emitter, op: Op) -> None:
+    """Left out where the driver takes barriers of memory for those of workgroups: it runs subgroups in step."""
+    if e.caps.memory_barriers:
+        scope = e.const(_SUBGROUP, u32)
+        e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | _BUFFERS, u32))
+
+
 def emit_subgroup_combine(e: Emitter, op: Op) -> None:
     """A reduction or an inclusive scan."""
     t = op.type
@@ -80,7 +87,7 @@ def emit_subgroup_combine(e: Emitter, op: Op) -> None:
 
 def emit_subgroup_read(e: Emitter, op: Op) -> None:
     """Lanes that do not exist may be named: the result is unspecified then."""
-    value, lane = op.args
+    value, lane = op.args[:2]
     e.m.capability("GroupNonUniformShuffle")
     source = e.bitcast(e.ids[lane], i32, u32)
     e.ids[op] = e.f.value("GroupNonUniformShuffle", e.type(op.type), e.const(_SUBGROUP, u32), e.ids[value], source)

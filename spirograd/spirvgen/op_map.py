@@ -108,6 +108,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.stack_room: Unsupported("there are no functions that call themselves, for want of a stack"),
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
+    ops.subgroup_barrier: emit_workgroup.emit_subgroup_barrier,
     ops.subgroup_reduce: emit_workgroup.emit_subgroup_combine,
     ops.subgroup_scan: emit_workgroup.emit_subgroup_combine,
     ops.subgroup_read: emit_workgroup.emit_subgroup_read,

@@ -12,7 +12,7 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, Step
+from spirograd.runtime.device import Buffer, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
@@ -243,7 +243,7 @@ class VulkanDevice(StreamedDevice):
 
     # --- graphs ---
 
-    def record(self, steps: Sequence[Step]) -> RecordedSeries:
+    def record(self, steps: Sequence[Step | Sections]) -> RecordedSeries:
         """See `RecordsWork.record`: a command buffer, which is submitted again and again."""
         with self._turn:
             recorder = SeriesRecorder(self._stream, self._allocator, self._family, self._push_limit)
