@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from spirograd.analysis.integer_ranges import Range, range_of, type_range, unlimited
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
+from spirograd.ir.integer_ranges import Range, range_of, type_range, unlimited
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext

@@ -8,12 +8,12 @@ import random
 import numpy as np
 import pytest
 
-from spirograd.analysis.integer_ranges import range_of
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, i8, i32, i64, u8, u32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
+from spirograd.ir.integer_ranges import range_of
 from spirograd.ir.nodes import Kernel, LoopAttr, Op, Region
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.divide_sums import divide_sums

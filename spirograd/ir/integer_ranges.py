@@ -91,7 +91,7 @@ def _and(a: Range, b: Range) -> Range | None:
     return Range(0, min(bounds)) if bounds else None
 
 
-_RULES: Mapping[OpCode, Callable[..., "Range | None"]] = {
+_RULES: Mapping[OpCode, Callable[..., Range | None]] = {
     ops.add: lambda a, b: Range(a.low + b.low, a.high + b.high),
     ops.sub: lambda a, b: Range(a.low - b.high, a.high - b.low),
     ops.mul: _mul,
