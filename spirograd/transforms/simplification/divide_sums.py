@@ -131,6 +131,8 @@ class _DivideSums(Rewriter):
             return self.copy(op)
         n, t, given = int(divisor.attr), op.type, self._sum_of(value)
         total, found = self._range_of_sum(given), None
+        if not all(t.min <= number <= t.max for number in (given.constant, *(factor for _, factor in given.terms))):
+            return self.copy(op)
         if total.within(0, int(t.max)):
             quotient = op.code in _QUOTIENTS
             found = self._in_parts(given, n, quotient, t)
@@ -141,12 +143,14 @@ class _DivideSums(Rewriter):
         return self.copy(op) if found is None else found
 
     def _in_parts(self, given: _Sum, n: int, quotient: bool, t: DType) -> Op | None:
-        """The quotient or remainder of a sum that is not negative; None if it has no parts that help."""
+        """The quotient or remainder of a sum that is not negative; None if it has no parts that help.
+
+        What is left of the sum must not wrap around by itself; what is a multiple then does not, either."""
         multiples, rest = given.part(n, True), given.part(n, False)
         left = self._range_of_sum(rest)
         if left.within(0, n - 1):
             return self._emit(multiples.over(n) if quotient else rest, t)
-        if left.low >= 0 and (multiples.terms or multiples.constant):
+        if left.within(0, int(t.max)) and (multiples.terms or multiples.constant > 0):
             small = self._divided(rest, n, quotient, t)
             return self._plus(multiples.over(n), small, t) if quotient else small
         for g in sorted({math.gcd(factor, n) for _, factor in given.terms} - {1, n}, reverse=True):
@@ -165,7 +169,7 @@ class _DivideSums(Rewriter):
     def _rounded_up(self, given: _Sum, n: int, t: DType) -> Op | None:
         """The quotient, rounded to 0, of a sum that is at most n - 1 below 0; None if it has no parts that help."""
         multiples, rest = given.part(n, True), given.part(n, False)
-        if not multiples.terms or self._range_of_sum(rest).low < 0:
+        if not multiples.terms or not self._range_of_sum(rest).within(0, int(t.max)):
             return None
         return self.b.emit(ops.max_, self._plus(multiples.over(n), self._divided(rest, n, True, t), t), self.b.const(0, t))
 

@@ -95,9 +95,10 @@ def result_for(kernel: Kernel, numbers: tuple[int, ...]) -> tuple[int, dict[Op, 
 @pytest.mark.parametrize("t", (i32, u32, i64, i8, u8), ids=str)
 def test_sums_divided_in_parts_have_the_same_value(t: DType) -> None:
     r, changed = random.Random(7), 0
-    for _ in range(150):
+    for _ in range(200):
         low = 0 if r.random() < 0.7 or not t.is_signed else -3
-        bounds = [(low, r.choice((3, 4, 9))), (0, 4), (0, r.choice((2, 5)))][: r.randint(1, 3)]
+        largest = (int(t.max) - r.choice((4, 9)), int(t.max))
+        bounds = [r.choice(((low, 3), (low, 9), largest)), (0, 4), (0, r.choice((2, 5)))][: r.randint(1, 3)]
         kernel = nest(t, bounds, r)
         divided = divide_sums(kernel, PassContext(Capabilities("cpu"), CompileOptions()))
         changed += divided is not kernel
