@@ -41,6 +41,16 @@ if found["jax"]:
     found["jax"] = f"{jax.__version__}, on {jax.default_backend()}"
 print(*[f"{name}: {version or 'missing'}" for name, version in found.items()], sep="; ")
 """
+# What many processes beside each other may run out of: threads above all, of which each starts some for each library and each back end.
+_LIMITS = """
+import os, pathlib, resource, shutil
+for name in ("NPROC", "NOFILE", "MEMLOCK"):
+    print(f"{name.lower()}: {resource.getrlimit(getattr(resource, 'RLIMIT_' + name))[0]}", end="; ")
+for name in ("pids.max", "pids.current", "memory.max", "memory.current"):
+    path = pathlib.Path("/sys/fs/cgroup", name)
+    print(f"{name}: {path.read_text().strip() if path.exists() else 'not known'}", end="; ")
+print(f"/dev/shm: {shutil.disk_usage('/dev/shm').free >> 20} MiB" if os.path.isdir("/dev/shm") else "no /dev/shm")
+"""
 
 
 @dataclass
@@ -118,6 +128,8 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     made = [Step("doctor", [python, "-m", "spirograd", "doctor"], 60)]
     shares = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # else JAX takes most of the memory
     made.append(Step("other-libraries", [python, "-c", _LIBRARIES], 120, environment=shares))
+    if sys.platform == "linux":
+        made.append(Step("limits", [python, "-c", _LIMITS], 20))
     for arch in archs:
         command, environment = tests(f"tests-{arch}", arch, TESTS, share, SG_VALIDATION="0")
         made.append(Step(f"tests-{arch}", command, 900, environment=environment))

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,9 @@ from spirograd.base.records import replace
 from spirograd.lang.data.tree import root
 from spirograd.llvmgen import toolchain
 from spirograd.spirvgen import emit
+
+if os.environ.get("SG_TEST_CARD"):
+    import card  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing -> tests that the last run skipped for it
@@ -133,16 +137,27 @@ def _is_on(item: pytest.Item, archs: set[str]) -> bool:
 
 
 class _Failures:
-    """Writes failures to a file as they happen, with the last lines of each."""
+    """Writes failures to a file as they happen: when, the last lines of each, and which tests ran at that time in other processes. On some
+    machines a card that one process has upset is lost for all: then the first failure tells, and what ran longest beside it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._running: dict[str, float] = {}
         path.write_text("")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            now = time.monotonic()
+            beside = [f"beside it for {now - start:.1f} s: {name}" for name, start in self._running.items() if name != report.nodeid]
+            head = f"{time.strftime('%H:%M:%S')} {report.nodeid}, {report.when}, {report.duration:.1f} s"
             with self._path.open("a") as out:
-                out.write(f"{report.nodeid}, {report.when}, {report.duration:.1f} s\n{report.longreprtext[-_SHOWN:]}\n\n")
+                out.write("\n".join([head, *beside, report.longreprtext[-_SHOWN:], "", ""]))
 
 
 def _alternate(items: list[pytest.Item]) -> None:

@@ -108,6 +108,11 @@ def has_groups() -> bool:
     return bool(session().device.caps.target.invocations)
 
 
+def shared_memory() -> int:
+    """How many bytes a workgroup may share."""
+    return int(session().device.caps.shared_memory)
+
+
 def reads_subgroups() -> bool:
     """Whether threads read values of each other without shared memory."""
     return bool(session().device.caps.subgroup_read)

@@ -26,12 +26,10 @@ def digit_of(key, shift: int, digits: template()):
         code = arithmetic.bit_cast(key, word)
         top = arithmetic.cast(1, word) << (key.dtype.bits - 1)
         size = code & ~top
-        if size > arithmetic.bit_cast(arithmetic.cast(math.inf, key.dtype), word):
-            code = ~arithmetic.cast(0, word)
-        elif (code & top) != 0 and size != 0:
-            code = ~code
-        else:
-            code = code | top
+        ordered = arithmetic.select(code >= top, ~code, code | top)
+        code = arithmetic.select(size == 0, top, ordered)
+        nan = size > arithmetic.bit_cast(arithmetic.cast(math.inf, key.dtype), word)
+        code = arithmetic.select(nan, ~arithmetic.cast(0, word), code)
     else:
         code = arithmetic.cast(key, word)
         if forms.static(key.dtype.is_signed):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from enum import Enum
+from itertools import chain
 from typing import Any, Union
 
 from spirograd.base.artifact import Slot
@@ -440,9 +441,7 @@ class Kernel:
 
     def walk(self) -> Iterator[Op]:
         """Every operation of the functions and of the body."""
-        for function in self.functions:
-            yield from function.body.walk()
-        yield from self.body.walk()
+        return chain.from_iterable([region.walk() for region in (*[f.body for f in self.functions], self.body)])
 
 
 def called(functions: Sequence[Function], regions: Sequence[Region]) -> tuple[Function, ...]:

@@ -1,6 +1,7 @@
 """Library kernels over fields and ndarrays: scans, reductions, sorting, selections; against NumPy."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,6 +192,20 @@ def test_sort_is_stable(kind):
     n = 5000
     a = numbers(n, sg.i32, -5, 5)
     keys, values = made(a, sg.i32, kind), made(np.arange(n, dtype=np.float32), sg.f32, kind)
+    algorithms.parallel_sort(keys, values)
+    order = np.argsort(a, kind="stable")
+    assert (keys.to_numpy() == a[order]).all()
+    assert (values.to_numpy() == order).all()
+
+
+@pytest.mark.archs("vulkan", "wgpu")
+def test_sort_with_little_shared_memory(session):
+    """16 KiB, the least that WebGPU and Vulkan promise."""
+    session.device.caps = replace(session.device.caps, shared_memory=16 << 10)
+    n = 1100
+    a = numbers(n, sg.f64)
+    a[::3] = np.round(a[::3]) + 0.0  # no -0.0, which comes before
+    keys, values = made(a, sg.f64), made(np.arange(n, dtype=np.float32), sg.f32)
     algorithms.parallel_sort(keys, values)
     order = np.argsort(a, kind="stable")
     assert (keys.to_numpy() == a[order]).all()

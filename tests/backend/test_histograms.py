@@ -365,3 +365,27 @@ def test_copies_where_memory_lacks_the_atomic(session, n: int) -> None:
     np.minimum.at(expected[1], index, values)
     np.testing.assert_array_equal(np.array([sums.to_numpy(), least.to_numpy()]), expected)  # of integers below 2^24: exact
     assert "copy_" in update.ir("device")
+
+
+def test_signs_of_zeros(session, n: int) -> None:
+    """As where each update is one of memory: -0.0 + 0.0 is 0.0, and -0.0 stays what it is if nothing or only -0.0 is added."""
+    where, what, bins = sg.field(sg.i32, n), sg.field(sg.f32, n), sg.field(sg.f32, 8)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            bins[where[i]] += what[i]
+
+    k = np.arange(n)
+    index, values = k % 6, np.where(k % 6 < 3, 0.0, -0.0)
+    values[k % 6 == 5] = 0.25
+    where.from_numpy(index.astype(np.int32))
+    what.from_numpy(values.astype(np.float32))
+    start = np.array([-0.0, 0.0, 2.0, -0.0, 0.0, -0.0, -0.0, 0.0], np.float32)
+    bins.from_numpy(start)
+    update()
+    expected = start.copy()
+    np.add.at(expected, index, values.astype(np.float32))
+    found = bins.to_numpy()
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))

@@ -244,7 +244,11 @@ class Stream:
         return self._arguments.address + offset
 
     def stage(self, nbytes: int) -> tuple[Slot, Block, int]:
-        """Room for ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer: slot, block, offset."""
+        """Room for ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer: slot, block, offset.
+
+        The next command, which uses it, comes into that command buffer: `order` does not submit it before."""
+        if self.recorded >= BATCH:
+            self.flush()
         self.open()
         if self.slots[self._current].staged + nbytes > STAGING_BYTES:
             self.flush()
