@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spirograd.aot import metal
 from spirograd.aot.manifest import FORMAT, MANIFEST, RECORDS, Manifest
-from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
 from spirograd.base.targets import Generator
 from spirograd.runtime.encoding import decoded, encoded
@@ -62,7 +61,7 @@ def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
     blobs: list[bytes] = []
     plain = encoded(manifest, blobs, RECORDS)
     names, bindings = [], []
-    for name, compiled in _binaries(manifest):
+    for name, compiled in [found for kernel in manifest.kernels for found in kernel.all_compiled()]:  # the order in which `encoded` goes
         suffix = _SUFFIXES[compiled.target.generator]
         names += [f"kernels/{name}.{k}.{suffix}" for k in range(len(compiled.binaries))]
         counts = {task.binary: len(task.bindings) for task in compiled.tasks}
@@ -85,14 +84,6 @@ def _metal_name(name: str) -> str:
 
 def _metal_entry(name: str, code: metal.MetalCode) -> Mapping[str, Any]:
     return {"file": _metal_name(name), "entry": code.entry, "arguments": code.arguments, "bindings": list(code.bindings)}
-
-
-def _binaries(manifest: Manifest) -> Iterator[tuple[str, CompiledKernel]]:
-    """What has binaries, in the order in which `encoded` meets them."""
-    for kernel in manifest.kernels:
-        yield kernel.name, kernel.compiled
-        for k, counting in enumerate(kernel.gradient.counting if kernel.gradient is not None else ()):
-            yield f"{kernel.name}.count{k}", counting
 
 
 def _read_files(path: Path) -> dict[str, bytes]:

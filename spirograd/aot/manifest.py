@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spirograd.base.artifact import CompiledKernel, TapeSizing
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import ArrayArg, Layout, ScalarArg, Term
 from spirograd.runtime.encoding import CLASSES, Classes
@@ -38,14 +41,27 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class NestedGradient:
+    """The gradient of a kernel with nested checkpoints, for launches in which the tapes of the plain one do not fit: see `Derivative`."""
+
+    nesting: Nesting
+    compiled: CompiledKernel
+    counting: tuple[CompiledKernel, ...] = ()
+    tapes: TapeSizing = TapeSizing()
+
+
+@dataclass(frozen=True, slots=True)
 class Derivative:
     """What the gradient of a kernel has besides. ``counting``: kernels with the same arguments that run first, in this order, and find the
-    sizes of tapes as ``tapes`` says. ``returned``: which of the scalars that the kernel returns have an adjoint, each an argument after the
-    others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes, with a line of it
-    that does; ``accessed``: those that it reads or writes."""
+    sizes of tapes as ``tapes`` says. ``nested``: the gradient with less and less memory for tapes; ``refusal``: why it has no nested
+    checkpoints, though they were asked for. ``returned``: which of the scalars that the kernel returns have an adjoint, each an argument
+    after the others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes, with a line
+    of it that does; ``accessed``: those that it reads or writes."""
 
     counting: tuple[CompiledKernel, ...] = ()
     tapes: TapeSizing = TapeSizing()
+    nested: tuple[NestedGradient, ...] = ()
+    refusal: str = ""
     returned: tuple[int, ...] = ()
     seeded: bool = False
     written: tuple[tuple[int, Loc | None], ...] = ()
@@ -62,6 +78,21 @@ class KernelRecord:
     result: Result | None
     compiled: CompiledKernel
     gradient: Derivative | None = None
+
+    def all_compiled(self) -> Iterator[tuple[str, CompiledKernel]]:
+        """All that is compiled for it, with names for it, in the order of the fields."""
+        yield self.name, self.compiled
+        if self.gradient is not None:
+            yield from _counting(self.name, self.gradient.counting)
+            for k, nested in enumerate(self.gradient.nested):
+                name = f"{self.name}.nested{k}"
+                yield name, nested.compiled
+                yield from _counting(name, nested.counting)
+
+
+def _counting(name: str, kernels: tuple[CompiledKernel, ...]) -> Iterator[tuple[str, CompiledKernel]]:
+    for k, kernel in enumerate(kernels):
+        yield f"{name}.count{k}", kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +171,8 @@ class Manifest:
     fields: tuple[FieldRecord, ...]
 
 
-_OWN = (Manifest, KernelRecord, Parameter, Result, Derivative, FieldRecord, MemoryRecord, TreeRecord, NodeRecord, PlaceRecord)
-_OF_OTHERS = (Capabilities, ScalarArg, ArrayArg, Layout, Term)
+_GRADIENTS = (NestedGradient, Derivative)
+_TREES = (FieldRecord, MemoryRecord, TreeRecord, NodeRecord, PlaceRecord)
+_OWN = (Manifest, KernelRecord, Parameter, Result, *_GRADIENTS, *_TREES)
+_OF_OTHERS = (Capabilities, Nesting, ScalarArg, ArrayArg, Layout, Term)
 RECORDS: Classes = {**CLASSES, **{c.__name__: c for c in (*_OWN, *_OF_OTHERS)}}

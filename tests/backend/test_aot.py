@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.gradients import specialized
 from spirograd.lang.frontend import kernel_tracing
 
 torch = needs.package("torch")
@@ -255,24 +256,96 @@ def test_sparse_fields_of_modules_grow_and_say_what_is_missing(session, reload):
         sg.sync()
 
 
-def test_gradients_in_modules_have_no_nested_checkpoints(session, reload):
+def _long_loop():
+    """A loop and a `while` that need tapes, and one that is short: a module of them, with or without nested checkpoints."""
     x, y = (sg.field(sg.f32, shape=3, needs_grad=True) for _ in range(2))
 
     @sg.kernel
-    def iterate(n: sg.i32):
+    def iterate(n: sg.i32, a: sg.types.NDArray[sg.f32, 1]):
         for i in x:
             s = x[i]
-            for _ in range(n):
-                s = sg.sin(s) * 1.1
+            for t in range(n):
+                s += 0.002 * sg.sin(s + t)
+            k = 0
+            while k < n + i:
+                s += a[0] * sg.sin(2 * s - k)
+                k += 1
+            for _ in range(5):
+                s = sg.sin(s) * 1.2
             y[i] = s
 
-    module = sg.aot.Module(session.arch)
-    module.add_kernel(iterate, gradients=True)
+    def module(nested_checkpoints):
+        made = sg.aot.Module()
+        made.add_field("x", x)
+        made.add_field("y", y)
+        made.add_kernel(iterate, gradients=True, nested_checkpoints=nested_checkpoints)
+        return made
+
+    return module
+
+
+def _gradients_of_long_loop(n, a):
+    value, slope = np.linspace(0.3, 0.9, 3, dtype=np.float32).astype(float), np.ones(3)
+    for t in range(n):
+        value, slope = value + 0.002 * np.sin(value + t), slope * (1 + 0.002 * np.cos(value + t))
+    for k in range(n + 2):
+        often = a * (k < n + np.arange(3))
+        value, slope = value + often * np.sin(2 * value - k), slope * (1 + 2 * often * np.cos(2 * value - k))
+    for _ in range(5):
+        value, slope = np.sin(value) * 1.2, slope * np.cos(value) * 1.2
+    return slope
+
+
+def test_nested_checkpoints_in_modules(arch, reload):
+    """Launches take the plain gradient where its tapes fit, else one with nested checkpoints; the bits are the same."""
+    sg.init(arch=arch, fast_math=False)
+    module, found = _long_loop()(nested_checkpoints=True), {}
+    for name, memory in {"plain.zip": None, "nested.zip": 12_000 / 2**30}.items():
+        loaded = reload(module, name, ad_memory_GB=memory, fast_math=False)
+        x, y, run = loaded.field("x"), loaded.field("y"), loaded.kernel("iterate")
+        a = sg.ndarray(sg.f32, 1, needs_grad=True)
+        a.fill(0.003)
+        x.from_numpy(np.linspace(0.3, 0.9, 3, dtype=np.float32))
+        for n in (0, 3, 2000, 129, 2000):
+            x.grad.fill(0)
+            y.grad.fill(1)
+            run.grad(n, a)
+            ways = run.grad.ways
+            if n != 129:  # for which either does
+                assert (ways.last is ways.plain) == (memory is None or n < 2000), n
+            found[name, n] = x.grad.to_numpy()
+            np.testing.assert_allclose(found[name, n], _gradients_of_long_loop(n, 0.003), rtol=2e-3)
+    for n in (0, 3, 129, 2000):
+        assert (found["plain.zip", n] == found["nested.zip", n]).all()
+
+
+def test_loops_of_modules_that_cannot_have_nested_checkpoints(session, reload, monkeypatch):
+    """The loop has its tape, and an error says why it has nothing else."""
+
+    def derived(made, nesting):
+        if nesting is None:
+            return plain(made, nesting)
+        raise sg.SpirogradUnsupportedError("the loop has none", made.primal.kernel.loc, "write another one")
+
+    plain = specialized.SpecializedDerivative.derived
+    monkeypatch.setattr(specialized.SpecializedDerivative, "derived", derived)
+    module = _long_loop()(nested_checkpoints=True)
     loaded = reload(module, ad_memory_GB=4096 / 2**30)
-    with pytest.raises(sg.OutOfDeviceMemory) as caught:
-        loaded.kernels["iterate"].grad(20_000)
-    for part in ("test_aot.py:", "gradients in modules have no nested checkpoints: raise `ad_memory_GB`"):
-        assert part in str(caught.value)
+    a = sg.ndarray(sg.f32, 1, needs_grad=True)
+    loaded.kernel("iterate").grad(3, a)
+    with pytest.raises(sg.OutOfDeviceMemory, match=r"the loop has none\n  at test_aot.py:\d+ in iterate\n[^$]*write another one"):
+        loaded.kernel("iterate").grad(20_000, a)
+
+
+def test_modules_have_nested_checkpoints_if_tapes_have_a_limit(arch, reload):
+    for options, asked, there in (({}, None, 0), ({"ad_memory_GB": 1.0}, None, 2), ({"ad_memory_GB": 1.0}, False, 0)):
+        sg.init(arch=arch, **options)
+        module = _long_loop()(nested_checkpoints=asked)
+        assert len(module.manifest().kernels[1].gradient.nested) == there
+    loaded = reload(module, ad_memory_GB=4096 / 2**30)
+    a = sg.ndarray(sg.f32, 1, needs_grad=True)
+    with pytest.raises(sg.OutOfDeviceMemory, match=r"test_aot.py:[^$]*build the module with `add_kernel\(..., nested_checkpoints=True\)`"):
+        loaded.kernel("iterate").grad(20_000, a)
 
 
 def test_gradients_with_tapes_whose_sizes_change(session, reload):

@@ -221,6 +221,42 @@ def test_vulkan_sparse_fields(vulkan_program, tmp_path):
     assert "field x has cells only where they are active: have a kernel copy it" in done.stderr
 
 
+def test_vulkan_gradients_with_little_memory(vulkan_program, tmp_path):
+    """Nested checkpoints give the bits of plain tapes, which do not fit."""
+    sg.init(arch=sg.vulkan, fast_math=False)
+    x, y = (sg.field(sg.f32, shape=5, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def drift(n: sg.i32):
+        for i in x:
+            s = x[i]
+            for t in range(n):
+                s += 0.002 * sg.sin(s + t)
+            y[i] = s
+
+    for name, nested in (("plain.zip", False), ("nested.zip", True)):
+        module = sg.aot.Module()
+        module.add_field("x", x)
+        module.add_field("y", y)
+        module.add_kernel(drift, gradients=True, nested_checkpoints=nested)
+        module.save(tmp_path / name)
+    x.fill(0.3)
+    expected = {}
+    for n in (0, 3, 2000):
+        x.grad.fill(0)
+        y.grad.fill(1)
+        drift.grad(n)
+        expected[n] = x.grad.to_numpy()
+    sg.reset()
+    for n, name in ((0, "nested.zip"), (3, "nested.zip"), (2000, "nested.zip"), (3, "plain.zip")):
+        words = ("heap", 6_000, "fill", "x", 0.3, "fill", "y.grad", 1, "run", "drift.grad", n, "write", "x.grad", tmp_path / "g")
+        _run(vulkan_program, tmp_path / name, *words)
+        assert (np.fromfile(tmp_path / "g", np.float32) == expected[n]).all()
+    assert expected[2000].std() == 0 and abs(expected[2000][0] - 1) > 1e-3
+    done = _run(vulkan_program, tmp_path / "plain.zip", "heap", 6_000, "run", "drift.grad", 2000, expect=1)
+    assert "drift.grad: " in done.stderr and "tape" in done.stderr
+
+
 def test_vulkan_errors(vulkan_program, tmp_path):
     path = _module(tmp_path / "m.zip", debug=True)
     other = sg.aot.Module(sg.cuda)
