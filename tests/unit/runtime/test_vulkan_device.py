@@ -6,11 +6,11 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from unit.runtime.calls import calls_of
 from unit.runtime.reading import read
 from unit.runtime.spirv_modules import compiled, module
 
@@ -141,14 +141,9 @@ def test_recording_is_cheap(open_vulkan):
     launcher = Launcher(vulkan, memory)
     plan = launcher.prepare(compiled("count"))
     a = memory.allocate(4)
-    best = 1.0
-    for _ in range(20):
-        vulkan.synchronize()
-        start = time.perf_counter()
-        for _ in range(200):
-            plan.launch([None, 1, 1], [None] * 3, {0: a})
-        best = min(best, (time.perf_counter() - start) / 200)
-    assert best < 40e-6, f"{best * 1e6:.1f} us"
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    found = calls_of(lambda: plan.launch([None, 1, 1], [None] * 3, {0: a}), 500)  # batches are submitted in between
+    assert found < 20, found
 
 
 def test_large_buffers(open_vulkan):
