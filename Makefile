@@ -42,7 +42,7 @@ tests:
 # FUZZ_ARGS="--resume --minutes 60" goes on where the last run ended.
 test-long:
 	$(BIN)/python -m pytest -n $(WORKERS) --long $(PYTEST_ARGS)
-	SG_TEST_OPTIMIZE=1 $(BIN)/python -m pytest -n $(WORKERS) -k cpu $(PYTEST_ARGS)
+	SG_TEST_OPTIMIZE=1 $(BIN)/python -m pytest -n $(WORKERS) --on cpu $(PYTEST_ARGS)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 # Its environment is its own, so that tests do without it. tests/docs runs the Python blocks of the pages.

@@ -65,7 +65,7 @@ class Process:
             line = self._lines.get(timeout=limit)
         except queue.Empty:
             self.process.kill()
-            raise Failed(f"{self.name}: no answer within {limit:.0f} s") from None
+            raise Failed(f"{self.name}: no answer within {limit:g} s") from None
         if line is None:
             raise Failed(f"{self.name}: {self._end()}")
         answer = json.loads(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import math
 import os
@@ -24,6 +25,8 @@ TESTS = [f"tests/{name}" for name in _FOLDERS]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
 ARCHS = ("cuda", "amdgpu", "vulkan", "wgpu", "metal")
 SHOWN = 40  # lines of the log of a step that failed
+_FAILURES = 30  # after so many a step of tests ends
+_GIGABYTES = 6  # of the card's memory that a process of tests may use: contexts of its libraries, arrays and tapes
 # Benchmarks that the report puts on top.
 HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step", "chain 1M x 64", "chain 1M x 64, gradient", "mpm88 64 steps, gradient")
 # Says which of the libraries that share memory of the GPU are there, and whether they use it: without one, its tests are skipped.
@@ -37,6 +40,16 @@ if found["jax"]:
     import jax
     found["jax"] = f"{jax.__version__}, on {jax.default_backend()}"
 print(*[f"{name}: {version or 'missing'}" for name, version in found.items()], sep="; ")
+"""
+# What many processes beside each other may run out of: threads above all, of which each starts some for each library and each back end.
+_LIMITS = """
+import os, pathlib, resource, shutil
+for name in ("NPROC", "NOFILE", "MEMLOCK"):
+    print(f"{name.lower()}: {resource.getrlimit(getattr(resource, 'RLIMIT_' + name))[0]}", end="; ")
+for name in ("pids.max", "pids.current", "memory.max", "memory.current"):
+    path = pathlib.Path("/sys/fs/cgroup", name)
+    print(f"{name}: {path.read_text().strip() if path.exists() else 'not known'}", end="; ")
+print(f"/dev/shm: {shutil.disk_usage('/dev/shm').free >> 20} MiB" if os.path.isdir("/dev/shm") else "no /dev/shm")
 """
 
 
@@ -106,18 +119,22 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     cores = os.cpu_count() or 2
     share = max(1, cores * 3 // (4 * len(archs)))  # of the processors, for the tests of one back end
 
-    def tests(arch: str, paths: list[str], workers: int, **environment: str) -> tuple[list[str], dict[str, str]]:
-        command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-n", str(workers), "-k", arch, *paths]
+    def tests(name: str, arch: str, paths: list[str], workers: int, **environment: str) -> tuple[list[str], dict[str, str]]:
+        processes = ["-n", str(min(workers, max(1, _fitting() // len(archs))))]
+        told = ["--maxfail", str(_FAILURES), "-rfE", "--tb=short", f"--failures={out / name}.failures", f"--junit-xml={out / name}.xml"]
+        command = [python, "-m", "pytest", "-p", "no:cacheprovider", *processes, "--on", arch, *told, *paths]
         return command, {"SG_TEST_REQUIRE": arch, **environment}
 
     made = [Step("doctor", [python, "-m", "spirograd", "doctor"], 60)]
     shares = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # else JAX takes most of the memory
     made.append(Step("other-libraries", [python, "-c", _LIBRARIES], 120, environment=shares))
+    if sys.platform == "linux":
+        made.append(Step("limits", [python, "-c", _LIMITS], 20))
     for arch in archs:
-        command, environment = tests(arch, TESTS, share, SG_VALIDATION="0")
+        command, environment = tests(f"tests-{arch}", arch, TESTS, share, SG_VALIDATION="0")
         made.append(Step(f"tests-{arch}", command, 900, environment=environment))
     if "vulkan" in archs:
-        command, environment = tests("vulkan", LAYERED, max(1, cores // 8), SG_VALIDATION="1")
+        command, environment = tests("validation-layer", "vulkan", LAYERED, max(1, cores // 8), SG_VALIDATION="1")
         environment["SG_TEST_REQUIRE"] += ",validation"
         made.append(Step("validation-layer", command, 200, environment=environment))
     # No profiles: the modules are the same on every machine. What counts here is what this driver makes of them.
@@ -141,6 +158,17 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     if "cuda" in archs:
         made.append(Step("sanitizer", [python, "ci/gpu_sanitizer.py", "--out", str(out / "sanitizer")], 900, True))
     return made
+
+
+@functools.cache
+def _fitting() -> int:
+    """How many processes of tests the free memory of the card holds; many, where NVIDIA's tool is not there to tell it."""
+    query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        free = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+        return max(1, int(free[0]) // (1024 * _GIGABYTES))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return 1 << 10
 
 
 def run_all(chosen: list[Step], out: Path) -> None:

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,9 @@ from spirograd.lang.data.tree import root
 from spirograd.llvmgen import toolchain
 from spirograd.spirvgen import emit
 
+if os.environ.get("SG_TEST_CARD"):
+    import card  # noqa: F401
+
 ROOT = Path(__file__).resolve().parent.parent
 _MISSED = "spirograd/missed"  # key in pytest's cache: name of what was missing -> tests that the last run skipped for it
 # What would make results depend on the shell that tests are started from; with the last, each of the hundreds of processes that tests start
@@ -39,13 +43,17 @@ _FOREIGN = ("SG_ARCH", "SG_DUMP", "SG_OVERRIDE", "SG_DEBUG", "SG_LOG", "PYTHONDO
 # LLVM optimises one of so many modules for the CPU, and all if SG_TEST_OPTIMIZE is 1, in long runs, and in tests marked `optimized`.
 _ONE_IN = 8
 _optimized = pytest.StashKey[bool]()
+_failed = pytest.StashKey[bool]()
 _PAIR = ("vulkan", "wgpu")
+_SHOWN = 6000  # characters of a failure
 _MANY = 4  # a test marked `vulkan_or_wgpu` with at least so many cases runs a part of them on the CPU, too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/text and tests/errors")
     parser.addoption("--missed", metavar="NAMES", help="run only tests that the last run skipped for lack of NAMES (needs.py)")
+    parser.addoption("--on", metavar="ARCHS", help="run only tests on these back ends (cuda,vulkan); -k takes names of marks, too")
+    parser.addoption("--failures", metavar="FILE", help="write each failure to FILE when it happens: it is there even if the run is ended")
     parser.addoption("--long", action="store_true", help="run the tests that are marked long, and no others")
 
 
@@ -69,6 +77,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     needs.required()  # a misspelt name is an error at once
+    file = config.getoption("--failures")
+    if file is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Failures(Path(file)))
     for name in filter(None, (config.getoption("--missed") or "").split(",")):
         if name not in _missed(config):
             raise pytest.UsageError(f"--missed {name}: the last run skipped no test for it; run the tests where it is missing first")
@@ -100,14 +111,53 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _alternate(items)
     long, names = config.getoption("--long"), config.getoption("--missed")
     missed = None if names is None else {test for name in names.split(",") for test in _missed(config)[name]}
+    archs = {*filter(None, (config.getoption("--on") or "").split(","))}
+    known = dict.fromkeys((*needs.ARCHS, *needs.RARE, "metal"))
+    if archs - known.keys():
+        raise pytest.UsageError(f"--on {config.getoption('--on')}: there are {', '.join(known)}")
 
     def is_wanted(item: pytest.Item) -> bool:
-        return (item.get_closest_marker("long") is not None) == long and (missed is None or item.nodeid in missed)
+        return (
+            (item.get_closest_marker("long") is not None) == long
+            and (missed is None or item.nodeid in missed)
+            and (not archs or _is_on(item, archs))
+        )
 
     left_out = [item for item in items if not is_wanted(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if is_wanted(item)]
+
+
+def _is_on(item: pytest.Item, archs: set[str]) -> bool:
+    """Whether a test runs on one of these back ends: it has that as a parameter, or else names it."""
+    callspec = getattr(item, "callspec", None)
+    given = None if callspec is None else callspec.params.get("arch")
+    return given in archs if isinstance(given, str) else any(arch in item.nodeid for arch in archs)
+
+
+class _Failures:
+    """Writes failures to a file as they happen: when, the last lines of each, and which tests ran at that time in other processes. On some
+    machines a card that one process has upset is lost for all: then the first failure tells, and what ran longest beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._running: dict[str, float] = {}
+        path.write_text("")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            now = time.monotonic()
+            beside = [f"beside it for {now - start:.1f} s: {name}" for name, start in self._running.items() if name != report.nodeid]
+            head = f"{time.strftime('%H:%M:%S')} {report.nodeid}, {report.when}, {report.duration:.1f} s"
+            with self._path.open("a") as out:
+                out.write("\n".join([head, *beside, report.longreprtext[-_SHOWN:], "", ""]))
 
 
 def _alternate(items: list[pytest.Item]) -> None:
@@ -205,6 +255,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             needs.need(name)
 
 
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    item.stash[_failed] = call.when == "call" and call.excinfo is not None
+
+
 @pytest.fixture(scope="module")
 def younger_garbage() -> None:
     """What is alive before a file is no garbage of its tests: `gc.collect` in them need not look at it (a fifth of a second each time)."""
@@ -234,7 +288,9 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
             break
     yield name
     try:
-        if sg.lang.context.has_session():
+        # A device that the test has lost, and failed for, would say so a second time.
+        known = request.node.stash.get(_failed, False)
+        if sg.lang.context.has_session() and not (known and getattr(sg.lang.context.session().device, "_trouble", "")):
             sg.sync()
     finally:
         sg.reset()

@@ -1,7 +1,7 @@
 /* The second part of module.h: argument blocks, launches, gradients with tapes, and the commands of the program. */
 
 #define MAX_ARGUMENTS 64
-#define HEAP_BYTES ((size_t)1 << 26)
+#define FEWEST_SLOTS 64 /* of a task, and a part of them that is worth a launch */
 #define FAULT_BYTES 4224
 #define FAULT_LOOPS 32
 #define LOCK_BYTES 16384
@@ -13,6 +13,7 @@ typedef struct Arguments {
 } Arguments;
 
 static Buffer *heap, *faults, *locks, *block_memory;
+static size_t heap_bytes = (size_t)1 << 26; /* for tapes */
 static uint32_t launches;
 
 static long long evaluate(const Json *size, const Arguments *with) {
@@ -76,14 +77,14 @@ static uint64_t array_address(const Array *array, const char *role) {
 static uint64_t slot_value(const Json *slot, const Arguments *with, Buffer *temps, const long long *slots, uint32_t drawn) {
     const char *kind = text(slot, "kind"), *type = type_name(get(slot, "dtype"));
     long long index = number(slot, "index");
-    if (!strcmp(kind, "tree")) return tree(index)->address;
+    if (!strcmp(kind, "tree")) return field_memory(index)->address;
     if (!strcmp(kind, "array")) return array_address(with->arrays[index], text(slot, "role"));
     if (!strcmp(kind, "temps")) return temps->address;
     if (!strcmp(kind, "tapes")) return heap->address;
     if (!strcmp(kind, "fault")) return faults->address;
     if (!strcmp(kind, "locks")) return (locks ? locks : (locks = device_allocate(LOCK_BYTES)))->address;
     if (!strcmp(kind, "shape")) return (uint64_t)with->arrays[index]->shape[number(slot, "axis")];
-    if (!strcmp(kind, "tape_heap_words")) return HEAP_BYTES / 4;
+    if (!strcmp(kind, "tape_heap_words")) return heap_bytes / 4;
     if (!strcmp(kind, "tape_slots")) return (uint64_t)slots[index];
     if (!strcmp(kind, "seed")) return (uint32_t)(drawn * 0x9E3779B9u);
     if (!strcmp(kind, "launch")) return launches;
@@ -162,15 +163,18 @@ static const void *passed(const void *block, size_t *size, uint64_t *address) {
     return address;
 }
 
+/* How many thread slots a task may have. */
+static long long most_slots(void) { return number(get(manifest, "capabilities"), "loop_limit") ? 1 << 18 : 1 << 16; }
+
 /* `drawn`: the number of the launch whose random numbers this one draws again, 0 for its own. */
 static Loaded *launch(const char *name, const Json *compiled, const Arguments *with, uint32_t drawn) {
     const Json *tasks = get(compiled, "tasks"), *args = get(compiled, "args"), *slots = get(args, "slots");
     Loaded *made = load(compiled);
     check_spaces(name, compiled, with);
     if (!faults) faults = device_allocate(FAULT_BYTES);
-    if (get(compiled, "tapes")->count && !heap) heap = device_allocate(HEAP_BYTES);
+    if (get(compiled, "tapes")->count && !heap) heap = device_allocate(heap_bytes);
     long long *counts = take((size_t)tasks->count * sizeof(long long)), *rows = take((size_t)tasks->count * sizeof(long long));
-    long long most = number(get(manifest, "capabilities"), "loop_limit") ? 1 << 18 : 1 << 16;
+    long long most = most_slots();
     for (int k = 0; k < tasks->count; k++) {
         long long count = counts[k] = iterations(tasks->items[k], with);
         if (has_tapes(compiled, tasks->items[k]) && (count < 0 || count > most)) counts[k] = most;
@@ -238,6 +242,45 @@ static Arguments arguments_of(const Json *kernel) {
     return made;
 }
 
+/* Whether tapes with the capacities that kernels have left in `sizes` leave room for enough thread slots. */
+static int tapes_fit(const Json *compiled, const Arguments *with, Array *sizes) {
+    const Json *tapes = get(compiled, "tapes"), *tasks = get(compiled, "tasks");
+    size_t most = 0, fixed = 0;
+    if (!tapes->count) return 1;
+    int32_t *entries = take(sizes->memory->size);
+    device_download(sizes->memory, entries, sizes->memory->size);
+    for (int k = -1; k < tasks->count; k++) { /* -1: tapes of no task, with one thread slot */
+        long long count = k < 0 ? 1 : iterations(tasks->items[k], with), nbytes = 0;
+        if (count < 0 || count > most_slots()) count = most_slots();
+        long long slots = count / FEWEST_SLOTS > FEWEST_SLOTS ? count / FEWEST_SLOTS : count < FEWEST_SLOTS ? count : FEWEST_SLOTS;
+        for (int j = 0; j < tapes->count; j++) {
+            const Json *tape = tapes->items[j];
+            if (strcmp(text(tape, "task"), k < 0 ? "" : text(tasks->items[k], "name"))) continue;
+            size_t entry = type_size(type_name(get(tape, "dtype"))) * (size_t)number(tape, "width");
+            nbytes += (long long)(entry < 4 ? 4 : entry) * (entries[number(tape, "capacity")] > 1 ? entries[number(tape, "capacity")] : 1);
+        }
+        if (k < 0) fixed = (size_t)nbytes;
+        else if ((size_t)(nbytes * slots) > most) most = (size_t)(nbytes * slots);
+    }
+    free(entries);
+    return fixed + most <= heap_bytes;
+}
+
+/* One way to run a gradient: kernels that count, then the gradient, unless (`optional`) its tapes do not fit. Whether it ran. */
+static int run_way(const char *name, const Json *compiled, const Json *way, Arguments with, uint32_t drawn, int optional) {
+    const Json *counting = get(way, "counting");
+    Array sizes = {.name = "sizes", .ndim = 1};
+    sizes.shape[0] = get(get(way, "tapes"), "sizes")->count;
+    if (counting->count) {
+        sizes.memory = device_allocate((size_t)sizes.shape[0] * 4);
+        with.arrays[with.count++] = &sizes;
+    }
+    for (int k = 0; k < counting->count; k++) launch(name, counting->items[k], &with, drawn);
+    if (optional && counting->count && !tapes_fit(compiled, &with, &sizes)) return 0;
+    launch(name, compiled, &with, drawn);
+    return 1;
+}
+
 static void run(const char *name) {
     const Json *kernel = find(get(manifest, "kernels"), "name", name);
     if (!kernel) die("the module has no kernel %s", name);
@@ -259,19 +302,14 @@ static void run(const char *name) {
         return;
     }
     for (int k = 0; k < get(gradient, "returned")->count; k++) put_scalar(&with, type_name(get(result, "dtype")));
-    const Json *counting = get(gradient, "counting");
-    Array sizes = {.name = "sizes", .ndim = 1};
-    sizes.shape[0] = get(get(gradient, "tapes"), "sizes")->count;
-    if (counting->count) {
-        sizes.memory = device_allocate((size_t)sizes.shape[0] * 4);
-        with.arrays[with.count++] = &sizes;
-    }
     char primal[256];
     split_name(name, primal, sizeof primal);
     uint32_t drawn = load(get(find(get(manifest, "kernels"), "name", primal), "compiled"))->last;
     if (!drawn) drawn = ++launches;
-    for (int k = 0; k < counting->count; k++) launch(name, counting->items[k], &with, drawn);
-    launch(name, get(kernel, "compiled"), &with, drawn);
+    const Json *nested = get(gradient, "nested"); /* with less and less memory for tapes */
+    int done = run_way(name, get(kernel, "compiled"), gradient, with, drawn, nested->count > 0);
+    for (int k = 0; k < nested->count && !done; k++)
+        done = run_way(name, get(nested->items[k], "compiled"), nested->items[k], with, drawn, k + 1 < nested->count);
 }
 
 static void make_array(void) {
@@ -300,6 +338,7 @@ static const char *USAGE =
     "  array NAME TYPE EXTENT...   make an array of zeros and its gradient, NAME.grad; TYPE: f32, i32, f32x3 (vectors) ...\n"
     "  read NAME FILE              set an array or a field to the numbers in a file, as they lie in memory\n"
     "  fill NAME NUMBER            set all its numbers\n"
+    "  heap BYTES                  memory for the tapes of gradients, before the first of them; 64 MiB by default\n"
     "  run KERNEL ARGUMENT...      launch a kernel: names of arrays, numbers; of KERNEL.grad, then the adjoint of the result\n"
     "  write NAME FILE             write the numbers of an array or a field to a file\n"
     "  print NAME                  print them\n";
@@ -313,6 +352,8 @@ static void commands(int count, char **given, const char *target) {
         const char *command = next_word("a command");
         if (!strcmp(command, "array")) {
             make_array();
+        } else if (!strcmp(command, "heap")) {
+            heap_bytes = (size_t)strtoull(next_word("a number of bytes"), NULL, 10) / 4 * 4;
         } else if (!strcmp(command, "fill")) {
             fill();
         } else if (!strcmp(command, "run")) {

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FORMAT 2 /* of the manifest */
+
 typedef struct Buffer {
     uint64_t address; /* as kernels see it */
     size_t size;
@@ -203,7 +205,7 @@ static void open_module(const char *path, const char *target) {
     const Json *all = json_value();
     manifest = get(all, "manifest");
     file_names = get(all, "files");
-    if (number(manifest, "format") != 1) die("%s has format %lld, and this program reads 1", path, number(manifest, "format"));
+    if (number(manifest, "format") != FORMAT) die("%s has format %lld, and this program reads %d", path, number(manifest, "format"), FORMAT);
     const Json *capabilities = get(manifest, "capabilities");
     if (strcmp(text(capabilities, "target_name"), target)) die("%s is for %s, not for %s", path, text(capabilities, "target_name"), target);
     device_open(capabilities);
@@ -221,7 +223,7 @@ typedef struct Array {
 } Array;
 
 static Array *arrays;
-static Buffer **trees;
+static Buffer **fields_memory;
 
 static size_t type_size(const char *type) {
     if (!strcmp(type, "u1")) return 1;
@@ -256,11 +258,21 @@ static void print_number(const void *at, const char *type) {
     else die("numbers of type %s cannot be printed", type);
 }
 
-static Buffer *tree(long long index) {
-    const Json *all = get(manifest, "trees");
-    if (!trees) trees = take((size_t)all->count * sizeof(Buffer *));
-    if (!trees[index]) trees[index] = device_allocate((size_t)number(all->items[index], "nbytes"));
-    return trees[index];
+/* The memory of fields with this number: zeros, but for some words. */
+static Buffer *field_memory(long long index) {
+    const Json *all = get(manifest, "memory"), *words = get(all->items[index], "words");
+    if (!fields_memory) fields_memory = take((size_t)all->count * sizeof(Buffer *));
+    if (fields_memory[index]) return fields_memory[index];
+    Buffer *made = fields_memory[index] = device_allocate((size_t)number(all->items[index], "nbytes"));
+    if (!words->count) return made;
+    char *whole = take(made->size);
+    for (int k = 0; k < words->count; k++) {
+        int32_t value = (int32_t)words->items[k]->items[1]->number;
+        memcpy(whole + words->items[k]->items[0]->number, &value, sizeof value);
+    }
+    device_upload(made, whole, made->size);
+    free(whole);
+    return made;
 }
 
 static Array *array_named(const char *name) {
@@ -311,7 +323,7 @@ static const Json *field_named(const char *name) {
     return NULL;
 }
 
-/* Copy the elements of a field, one after the other in order of their indices, from (or to) the memory of its tree. */
+/* Copy the elements of a field, one after the other in order of their indices, from (or to) the memory of fields. */
 static void field_elements(const Json *field, char *memory, char *elements, int to_memory) {
     const Json *shape = get(field, "shape"), *layout = get(field, "layout"), *terms = get(layout, "terms");
     const Json *components = get(layout, "components");
@@ -347,11 +359,12 @@ static Buffer *memory_named(const char *name, size_t *size, const char **type, c
     }
     *field = field_named(name);
     if (!*field) die("there is no array and no field called %s", name);
+    if (strcmp(text(*field, "kind"), "dense")) die("field %s has cells only where they are active: have a kernel copy it", name);
     const Json *shape = get(*field, "shape");
     *type = type_name(get(*field, "dtype"));
     *size = type_size(*type) * (size_t)get(get(*field, "layout"), "components")->count;
     for (int k = 0; k < shape->count; k++) *size *= (size_t)shape->items[k]->number;
-    return tree(number(*field, "tree"));
+    return field_memory(number(*field, "memory"));
 }
 
 static void write_numbers(const char *name, char *data, size_t given) {

@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, runs_side_by_side, scratch
+from spirograd.algorithms.checks_and_scratch import (
+    Array,
+    check_apart,
+    checked,
+    chunks_of,
+    copy,
+    has_groups,
+    runs_side_by_side,
+    scratch,
+    shared_memory,
+)
 from spirograd.algorithms.group_scans import padded, padded_length, scan_of_block
 from spirograd.algorithms.one_sweep import MOST_KEYS, places_in_one_sweep, sort_in_one_sweep
 from spirograd.algorithms.radix_digits import digit_of
@@ -24,9 +34,10 @@ from spirograd.lang.frontend.decorators import kernel
 from spirograd.simt import block
 from spirograd.types import template
 
-# Counters, keys and their places of a tile fit into 24 KiB of shared memory.
+# Keys of a thread. Counters, keys and their places of a tile then fit into 24 KiB of shared memory; with half the keys into 16.
 _THREADS, _EACH, _BITS = 128, 8, 4
-_TILE, _DIGITS = _THREADS * _EACH, 1 << _BITS
+_DIGITS = 1 << _BITS
+_LARGE_TILES = 24 << 10
 _CPU_BITS = 8
 _CPU_DIGITS = 1 << _CPU_BITS
 # Keys that are sorted as keys of another type, which has all of their values in the same order.
@@ -65,7 +76,7 @@ def _place_chunks(
 
 
 @kernel
-def _count_tiles(keys: template(), counts: template(), n: int, tiles: int, shift: int):
+def _count_tiles(keys: template(), counts: template(), n: int, tiles: int, shift: int, each: template()):
     forms.loop_config(block_dim=_THREADS)
     for i in range(tiles * _THREADS):
         bins = block.SharedArray(_DIGITS, i32)
@@ -73,8 +84,8 @@ def _count_tiles(keys: template(), counts: template(), n: int, tiles: int, shift
         if t < _DIGITS:
             bins[t] = 0
         block.sync()
-        for e in range(_EACH):
-            k = tile * _TILE + e * _THREADS + t
+        for e in range(each):
+            k = (tile * each + e) * _THREADS + t
             if k < n:
                 forms.atomic_add(bins[digit_of(keys[k], shift, _DIGITS)], 1)
         block.sync()
@@ -85,19 +96,19 @@ def _count_tiles(keys: template(), counts: template(), n: int, tiles: int, shift
 @kernel
 def _place_tiles(
     keys: template(), out: template(), values: template(), values_out: template(), counts: template(), n: int, tiles: int, shift: int,
-    valued: template(),
+    valued: template(), each: template(),
 ):  # fmt: skip
     forms.loop_config(block_dim=_THREADS)
     for i in range(tiles * _THREADS):
         # How many keys of digit d thread t has, at d * _THREADS + t; then where it puts them in the sorted tile.
         mine = block.SharedArray(forms.static(padded_length(_DIGITS * _THREADS)), i32)
-        sorted_keys = block.SharedArray(_TILE, keys.dtype)
+        sorted_keys = block.SharedArray(forms.static(_THREADS * each), keys.dtype)
         sums = block.SharedArray(_THREADS, i32)
-        sources = block.SharedArray(forms.static(_TILE if valued else 1), i32)
+        sources = block.SharedArray(forms.static(_THREADS * each if valued else 1), i32)
         t, tile = block.thread_idx(), i // _THREADS
         for d in range(_DIGITS):
             mine[padded(d * _THREADS + t)] = 0
-        first, last = i * _EACH, arithmetic.min((i + 1) * _EACH, n)
+        first, last = i * each, arithmetic.min((i + 1) * each, n)
         for k in range(first, last):
             at = padded(digit_of(keys[k], shift, _DIGITS) * _THREADS + t)
             mine[at] = mine[at] + 1
@@ -124,9 +135,9 @@ def _place_tiles(
                 sources[place] = k
         block.sync()
         # Keys of a digit lie side by side now, and neighbours store neighbours.
-        for e in range(_EACH):
+        for e in range(each):
             place = e * _THREADS + t
-            if tile * _TILE + place < n:
+            if tile * each * _THREADS + place < n:
                 at = starts[digit_of(sorted_keys[place], shift, _DIGITS)] + place
                 out[at] = sorted_keys[place]
                 if forms.static(valued):
@@ -163,13 +174,14 @@ def _sort_in_two_sweeps(keys: Array, values: Array | None, n: int) -> tuple[Arra
     groups, valued = has_groups(), values is not None
     source, spare = keys, scratch("keys", keys.dtype, n)
     own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
-    length, chunks = (_TILE, -(-n // _TILE)) if groups else chunks_of(n)
+    each = _EACH if shared_memory() >= _LARGE_TILES else _EACH // 2
+    length, chunks = (_THREADS * each, -(-n // (_THREADS * each))) if groups else chunks_of(n)
     counts = scratch("counts", i32, chunks * (_DIGITS if groups else _CPU_DIGITS))
     for shift in range(0, keys.dtype.bits, _BITS if groups else _CPU_BITS):
         if groups:
-            _count_tiles(source, counts, n, chunks, shift)
+            _count_tiles(source, counts, n, chunks, shift, each)
             _from_counts(counts, chunks * _DIGITS)
-            _place_tiles(source, spare, own, other, counts, n, chunks, shift, valued)
+            _place_tiles(source, spare, own, other, counts, n, chunks, shift, valued, each)
         else:
             _count_chunks(source, counts, n, length, chunks, shift)
             _from_counts(counts, chunks * _CPU_DIGITS)
@@ -183,14 +195,16 @@ def _from_counts(counts: Array, n: int) -> None:
 
 
 def parallel_sort(keys: Array, values: Array | None = None) -> None:
-    """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order.
+    """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order. NaN comes last, zeros of both signs
+    are equal.
 
-    One-dimensional fields or ndarrays; keys are integers or floats. Tapes differentiate it. Raises SpirogradTypeError and
+    One-dimensional fields, ndarrays or views; keys are integers or floats. Tapes differentiate it. Raises SpirogradTypeError and
     SpirogradValueError for others.
     """
     n = checked(keys, "keys")
     if values is not None:
         checked(values, "values", n)
+        check_apart(n, keys=keys, values=values)
     if n < 2:
         return
     recording = tape()
@@ -247,6 +261,7 @@ def argsort(keys: Array, out: Array) -> None:
     `parallel_sort`."""
     n = checked(keys, "keys")
     checked(out, "out", n, i32)
+    check_apart(n, keys=keys, out=out)
     if n:
         recording = tape()
         if recording is None:

@@ -66,8 +66,11 @@ def may_alias(a: Ref, b: Ref) -> bool:
     Two fields never do, nor two temporaries or tapes. Arrays come from outside: the same memory may be passed twice, or be the exported
     memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
     """
-    if a == b:
-        return True
+    return a == b or others_may_alias(a, b)
+
+
+def others_may_alias(a: Ref, b: Ref) -> bool:
+    """`may_alias` of references that are not equal."""
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
     if isinstance(a, (TempRef, TapeRef)) and isinstance(b, (TempRef, TapeRef)):

@@ -12,7 +12,12 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
-_MEETING = frozenset((ops.workgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma))
+_MEETING = frozenset(
+    (
+        *(ops.workgroup_barrier, ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot),
+        *(ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_matrix_fma),
+    )
+)
 _OF_AN_INVOCATION = frozenset((ops.builtin, ops.thread_slot))
 _HARMLESS = frozenset(("pure", "read", "control", "structure"))
 # Operands of loops before the loop-carried values.

@@ -19,12 +19,12 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
         if task.code is not ops.task:
             continue
         owner = None if task.attr.kind == "serial" else task.attr.name
-        claimed = {guard_of(op) for region in task.regions for op in region.walk() if op.code is ops.claim}
-        for region in task.regions:
-            for op in region.walk():
-                ref = op.attr
-                if isinstance(ref, TapeRef) and ref not in found:
-                    found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
+        used = [op for region in task.regions for op in region.walk() if op.code is ops.claim or isinstance(op.attr, TapeRef)]
+        claimed = {guard_of(op) for op in used if op.code is ops.claim}
+        for op in used:
+            ref = op.attr
+            if isinstance(ref, TapeRef) and ref not in found:
+                found[ref] = TapeInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
     return found
 
 

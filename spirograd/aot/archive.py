@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from spirograd.aot import metal
 from spirograd.aot.manifest import FORMAT, MANIFEST, RECORDS, Manifest
-from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
 from spirograd.base.targets import Generator
 from spirograd.runtime.encoding import decoded, encoded
@@ -19,9 +20,9 @@ _SUFFIXES = {Generator.LLVM: "o", Generator.SPIRV: "spv", Generator.PTX: "ptx", 
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def write(manifest: Manifest, path: Path, packed: bool) -> None:
-    """Write the files of a module into a zip archive (``packed``) or a folder, which is made."""
-    files = _files(manifest)
+def write(manifest: Manifest, path: Path, packed: bool, msl: bool = False) -> None:
+    """Write the files of a module into a zip archive (``packed``) or a folder, which is made. ``msl``: with source text for Metal."""
+    files = _files(manifest, msl)
     if not packed:
         for name, data in files.items():
             file = path / name
@@ -55,26 +56,34 @@ def read(path: Path) -> Manifest:
     return manifest
 
 
-def _files(manifest: Manifest) -> Mapping[str, bytes]:
+def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
     """The contents of each file, in the order of their names, `MANIFEST` first."""
     blobs: list[bytes] = []
     plain = encoded(manifest, blobs, RECORDS)
-    names = []
-    for name, compiled in _binaries(manifest):
+    names, bindings = [], []
+    for name, compiled in [found for kernel in manifest.kernels for found in kernel.all_compiled()]:  # the order in which `encoded` goes
         suffix = _SUFFIXES[compiled.target.generator]
         names += [f"kernels/{name}.{k}.{suffix}" for k in range(len(compiled.binaries))]
+        counts = {task.binary: len(task.bindings) for task in compiled.tasks}
+        bindings += [counts.get(k, 0) for k in range(len(compiled.binaries))]
     if len(names) != len(blobs):
         raise SpirogradValueError(f"a module has {len(blobs)} binaries, and {len(names)} are those of its kernels")
-    text = json.dumps({"manifest": plain, "files": names}, indent=1, allow_nan=False) + "\n"
-    return {MANIFEST: text.encode(), **dict(sorted(zip(names, blobs)))}
+    contents, texts = {"manifest": plain, "files": names}, {}
+    if msl:
+        metal.check_command()
+        made = {name: metal.translated(name, blob, count) for name, blob, count in zip(names, blobs, bindings)}
+        texts = {_metal_name(name): code.text for name, code in made.items()}
+        contents["metal"] = [_metal_entry(name, code) for name, code in made.items()]
+    text = json.dumps(contents, indent=1, allow_nan=False) + "\n"
+    return {MANIFEST: text.encode(), **dict(sorted([*zip(names, blobs), *texts.items()]))}
 
 
-def _binaries(manifest: Manifest) -> Iterator[tuple[str, CompiledKernel]]:
-    """What has binaries, in the order in which `encoded` meets them."""
-    for kernel in manifest.kernels:
-        yield kernel.name, kernel.compiled
-        for k, counting in enumerate(kernel.gradient.counting if kernel.gradient is not None else ()):
-            yield f"{kernel.name}.count{k}", counting
+def _metal_name(name: str) -> str:
+    return f"{name.rpartition('.')[0]}.metal"
+
+
+def _metal_entry(name: str, code: metal.MetalCode) -> Mapping[str, Any]:
+    return {"file": _metal_name(name), "entry": code.entry, "arguments": code.arguments, "bindings": list(code.bindings)}
 
 
 def _read_files(path: Path) -> dict[str, bytes]:

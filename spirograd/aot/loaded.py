@@ -7,18 +7,20 @@ import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spirograd.aot import archive, trees
-from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, Parameter
+from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, NestedGradient, Parameter
 from spirograd.aot.requirements import problems
 from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
-from spirograd.base.records import replace
+from spirograd.base.nesting import Nesting, fitting
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
 from spirograd.base.version import __version__
 from spirograd.base.wording import did_you_mean
+from spirograd.gradients.nested_checkpoints import NestedCheckpoints
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.gradients.shared_arrays import refuse_shared
 from spirograd.lang import context, leaves
@@ -28,6 +30,8 @@ from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
 from spirograd.runtime.launcher import LaunchPlan
 from spirograd.runtime.tape_heap import TapesTooLarge
+
+D = TypeVar("D", Derivative, NestedGradient)
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModule:
@@ -47,7 +51,8 @@ class LoadedModule(NearNames):
         _check(manifest, path, session)
         self._session = session
         self._path = path
-        self._trees, fields = trees.make_again(manifest.trees, manifest.fields)
+        self._memory, fields = trees.make_again(manifest.trees, manifest.memory, manifest.fields)
+        self._kept = fields  # with the trees that users built
         keys = {record.key: field.key for record, field in zip(manifest.fields, fields)}
         self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
         self.kernels: dict[str, LoadedKernel] = {}
@@ -85,7 +90,14 @@ class LoadedModule(NearNames):
     @functools.cached_property
     def allocations(self) -> dict[int, Any]:
         """The memory of the field trees, by number."""
-        return {number: tree.allocation for number, tree in enumerate(self._trees)}
+        return {number: tree.allocation for number, tree in enumerate(self._memory)}
+
+
+@dataclass(slots=True, eq=False)
+class _Way:
+    """A gradient that can be launched."""
+
+    plan: DerivativePlan
 
 
 class _Loaded(NearNames):
@@ -183,11 +195,18 @@ class LoadedGradient(_Loaded):
         return f"<gradient of kernel `{self._primal.name}` of a module>"
 
     @functools.cached_property
-    def plan(self) -> DerivativePlan:
-        """How to launch it; loaded at the first need."""
-        launcher, found = self._module.session().launcher, self._derivative
-        main = launcher.prepare(self.record.compiled)
-        return DerivativePlan(launcher, found.tapes, main, [launcher.prepare(counting) for counting in found.counting])
+    def ways(self) -> NestedCheckpoints[_Way]:
+        """The ways to launch it; loaded when they are needed."""
+        found = self._derivative
+        plain = self._way(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.tapes))
+        nested = {gradient.nesting: gradient for gradient in found.nested}
+        make = (lambda nesting: self._way(nested[nesting])) if nested else None
+        return NestedCheckpoints(plain, make, lambda *facts: fitting(tuple(nested), *facts))
+
+    def _way(self, found: NestedGradient) -> _Way:
+        launcher = self._module.session().launcher
+        main, counting = launcher.prepare(found.compiled), [launcher.prepare(counting) for counting in found.counting]
+        return _Way(DerivativePlan(launcher, found.tapes, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
         """Add to the gradients of what the kernel reads. ``returned``: the adjoint of what it returns; by default 1, as of `Gradient`."""
@@ -198,10 +217,12 @@ class LoadedGradient(_Loaded):
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
         try:
-            self.plan.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+            self.ways.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
         except TapesTooLarge as error:
-            hint = "  hint: gradients in modules have no nested checkpoints: raise `ad_memory_GB`, or use `kernel.grad` of the program"
-            raise TapesTooLarge(f"{error.message}\n{hint}", error.tape, error.share) from None
+            if derivative.nested:
+                raise
+            hint = "  hint: build the module with `add_kernel(..., nested_checkpoints=True)`, which needs less memory"
+            raise TapesTooLarge(f"{error.message}\n{derivative.refusal or hint}", error.tape, error.share) from None
         self._finish(packer)
 
     def _adjoints(self, returned: Any, label: str) -> list[float]:
@@ -232,7 +253,7 @@ def _check(manifest: Manifest, path: Path, session: Any) -> None:
         raise SpirogradRuntimeError(
             f"{path} is a module for `sg.{manifest.arch}`, and the session runs on `sg.{session.arch}`: `sg.init(arch=sg.{manifest.arch})`"
         )
-    kernels = [k for record in manifest.kernels for k in (record.compiled, *(record.gradient.counting if record.gradient else ()))]
+    kernels = [compiled for record in manifest.kernels for _, compiled in record.all_compiled()]
     found = problems(manifest.capabilities, device, kernels)
     if found:
         raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(found))
@@ -265,9 +286,14 @@ def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
     """The record with the keys that fields have in this process in place of those in the module."""
     gradient = record.gradient
     if gradient is not None:
-        tapes: TapeSizing = replace(gradient.tapes, sizes=tuple([_size(size, keys) for size in gradient.tapes.sizes]))
-        gradient = replace(gradient, tapes=tapes, counting=tuple([_compiled(counting, keys) for counting in gradient.counting]))
+        nested = tuple([_with_tapes(replace(way, compiled=_compiled(way.compiled, keys)), keys) for way in gradient.nested])
+        gradient = replace(_with_tapes(gradient, keys), nested=nested)
     return replace(record, compiled=_compiled(record.compiled, keys), gradient=gradient)
+
+
+def _with_tapes(found: D, keys: Mapping[int, int]) -> D:
+    tapes: TapeSizing = replace(found.tapes, sizes=tuple([_size(size, keys) for size in found.tapes.sizes]))
+    return replace(found, tapes=tapes, counting=tuple([_compiled(counting, keys) for counting in found.counting]))
 
 
 def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKernel:

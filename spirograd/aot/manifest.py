@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spirograd.base.artifact import CompiledKernel, TapeSizing
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import ArrayArg, Layout, ScalarArg, Term
 from spirograd.runtime.encoding import CLASSES, Classes
 
 # Increased whenever a program that reads modules has to change.
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 
 
@@ -38,14 +41,27 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class NestedGradient:
+    """The gradient of a kernel with nested checkpoints, for launches in which the tapes of the plain one do not fit: see `Derivative`."""
+
+    nesting: Nesting
+    compiled: CompiledKernel
+    counting: tuple[CompiledKernel, ...] = ()
+    tapes: TapeSizing = TapeSizing()
+
+
+@dataclass(frozen=True, slots=True)
 class Derivative:
     """What the gradient of a kernel has besides. ``counting``: kernels with the same arguments that run first, in this order, and find the
-    sizes of tapes as ``tapes`` says. ``returned``: which of the scalars that the kernel returns have an adjoint, each an argument after the
-    others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes, with a line of it
-    that does; ``accessed``: those that it reads or writes."""
+    sizes of tapes as ``tapes`` says. ``nested``: the gradient with less and less memory for tapes; ``refusal``: why it has no nested
+    checkpoints, though they were asked for. ``returned``: which of the scalars that the kernel returns have an adjoint, each an argument
+    after the others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes, with a line
+    of it that does; ``accessed``: those that it reads or writes."""
 
     counting: tuple[CompiledKernel, ...] = ()
     tapes: TapeSizing = TapeSizing()
+    nested: tuple[NestedGradient, ...] = ()
+    refusal: str = ""
     returned: tuple[int, ...] = ()
     seeded: bool = False
     written: tuple[tuple[int, Loc | None], ...] = ()
@@ -63,11 +79,28 @@ class KernelRecord:
     compiled: CompiledKernel
     gradient: Derivative | None = None
 
+    def all_compiled(self) -> Iterator[tuple[str, CompiledKernel]]:
+        """All that is compiled for it, with names for it, in the order of the fields."""
+        yield self.name, self.compiled
+        if self.gradient is not None:
+            yield from _counting(self.name, self.gradient.counting)
+            for k, nested in enumerate(self.gradient.nested):
+                name = f"{self.name}.nested{k}"
+                yield name, nested.compiled
+                yield from _counting(name, nested.counting)
+
+
+def _counting(name: str, kernels: tuple[CompiledKernel, ...]) -> Iterator[tuple[str, CompiledKernel]]:
+    for k, kernel in enumerate(kernels):
+        yield f"{name}.count{k}", kernel
+
 
 @dataclass(frozen=True, slots=True)
 class FieldRecord:
     """A field, or the gradient ("grad") or tangent ("dual", of a gradient "grad_dual") of one. ``key``: shared by all of these. ``names``:
-    those that `Module.add_field` gave it. ``layout``: where its elements lie in the memory of tree number ``tree``."""
+    those that `Module.add_field` gave it. ``origin``: its smallest index, () for zeros. ``layout``: where elements lie in the allocation
+    number ``memory``. ``kind``: "dense"; "cells" of a field below sparse nodes, whose layout takes indices in a region of cells; "table" of
+    what tells which cells of sparse nodes there are."""
 
     key: int
     name: str
@@ -76,8 +109,10 @@ class FieldRecord:
     dtype: DType
     shape: tuple[int, ...]
     element_shape: tuple[int, ...]
-    tree: int
+    origin: tuple[int, ...]
+    memory: int
     layout: Layout
+    kind: str = "dense"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +125,36 @@ class PlaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A dense node of a field tree, and what is in its cells."""
+    """A node of a field tree, and what is in its cells. Of sparse nodes: ``number`` among those of the tree; ``chunk``: entries of a list
+    that lie together; ``first``, ``most``: cells that there is memory for at first, and at most, two that are not used included; ``cells``:
+    the user's limit."""
 
     axes: tuple[int, ...]
     extents: tuple[int, ...]
     nodes: tuple[NodeRecord | PlaceRecord, ...]
+    kind: str = "dense"
+    number: int = 0
+    chunk: int = 0
+    first: int = 0
+    most: int = 0
+    cells: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
-    """A field tree: one allocation of ``nbytes`` bytes, zeros at first."""
+    """A field tree. It has the allocations from number ``memory`` on: one, or, with sparse nodes, those of its regions."""
+
+    memory: int
+    nodes: tuple[NodeRecord | PlaceRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """An allocation of ``nbytes`` bytes, zeros at first but for ``words``: offset and value of each, 32 bits. More cells of sparse nodes
+    lie behind it, if it is made larger."""
 
     nbytes: int
-    nodes: tuple[NodeRecord | PlaceRecord, ...]
+    words: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +166,13 @@ class Manifest:
     arch: str
     capabilities: Capabilities
     kernels: tuple[KernelRecord, ...]
+    memory: tuple[MemoryRecord, ...]
     trees: tuple[TreeRecord, ...]
     fields: tuple[FieldRecord, ...]
 
 
-_OWN = (Manifest, KernelRecord, Parameter, Result, Derivative, FieldRecord, TreeRecord, NodeRecord, PlaceRecord)
-_OF_OTHERS = (Capabilities, ScalarArg, ArrayArg, Layout, Term)
+_GRADIENTS = (NestedGradient, Derivative)
+_TREES = (FieldRecord, MemoryRecord, TreeRecord, NodeRecord, PlaceRecord)
+_OWN = (Manifest, KernelRecord, Parameter, Result, *_GRADIENTS, *_TREES)
+_OF_OTHERS = (Capabilities, Nesting, ScalarArg, ArrayArg, Layout, Term)
 RECORDS: Classes = {**CLASSES, **{c.__name__: c for c in (*_OWN, *_OF_OTHERS)}}

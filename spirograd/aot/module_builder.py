@@ -11,14 +11,16 @@ from typing import Any
 
 from spirograd.aot import archive
 from spirograd.aot.examples import example_arguments
-from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, Parameter, Result
+from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, NestedGradient, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
 from spirograd.aot.target import Target, capabilities_of
-from spirograd.aot.trees import Trees, refuse_sparse
-from spirograd.base.artifact import CompiledKernel
+from spirograd.aot.trees import Trees
+from spirograd.autodiff.derivative import Derivative as AutodiffDerivative
+from spirograd.base.artifact import CompiledKernel, TapeSizing
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import replace
 from spirograd.base.version import __version__
 from spirograd.compiler import compile_kernel
@@ -35,6 +37,12 @@ from spirograd.lang.frontend.specialization import Specialization
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 # What tells two instances of one kernel apart in its name.
 _NAMED_BY = (bool, int, float, str, DType)
+# Whose SPIR-V names buffers by bindings, as Metal does.
+_WITH_MSL = ("metal", "wgpu")
+# Levels of loops with nested checkpoints, and iterations of each but the outermost. A million iterations take 15,689 entries by the first,
+# and 318 by the second one.
+_LEVELS = ((2, 64), (3, 128))
+_SHORT = 256  # iterations of loops that keep their tapes
 # What kernels of a module are kept by: their place in it.
 _NO_KEY = "module"
 
@@ -43,8 +51,9 @@ class Module(NearNames):
     """Kernels to be compiled ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
 
     For the back end of the session, code is made for its device. For others it is made for the least that they have, so that no device is
-    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.cpu` this machine. ``caps``: what
-    the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or ``{"cpu_name": "sm_90"}``.
+    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.metal` what wgpu asks of each, on
+    `sg.cpu` this machine. ``caps``: what the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or
+    ``{"cpu_name": "sm_90"}``.
 
     Raises SpirogradUnsupportedError for back ends that no code can be stored for, SpirogradValueError for unknown capabilities.
     """
@@ -63,18 +72,25 @@ class Module(NearNames):
         """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
 
         Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
-        another field has; SpirogradUnsupportedError for sparse fields.
+        another field has. Of sparse fields no cell is active at first.
         """
         _check_name(name)
         self._trees.add_field(name, field)
 
     def add_kernel(
-        self, kernel: Any, template_args: Mapping[str, Any] | None = None, name: str | None = None, gradients: bool = False
+        self,
+        kernel: Any,
+        template_args: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        gradients: bool = False,
+        nested_checkpoints: bool | None = None,
     ) -> None:
         """Compile ``kernel`` and add it as ``name``, by default its own.
 
         ``template_args``: by the name of the parameter, the values of template arguments, which are fixed from now on; also examples of
         arrays whose annotation leaves their type or number of axes open, and of huge ones. ``gradients``: add ``kernel.grad``, too.
+        ``nested_checkpoints``: also compile that with nested checkpoints of its loops, which launches use whose tapes do not fit into
+        memory; by default if the session has a limit for them, `init(ad_memory_GB=)`.
 
         Raises SpirogradValueError where one is missing, SpirogradTypeError for what is no kernel, SpirogradUnsupportedError for what a
         module cannot have, and what the first call of the kernel, or of its gradient, would raise.
@@ -84,11 +100,12 @@ class Module(NearNames):
             raise SpirogradTypeError("`add_kernel` takes a kernel: a function decorated with `@sg.kernel`")
         name = name or inner.function.__name__
         _check_name(name)
+        if nested_checkpoints is None:
+            nested_checkpoints = self._target.launcher.tapes.budget is not None
         if name in self._kernels:
             raise SpirogradValueError(f"the module has a kernel `{name}` already: give this one another name, `add_kernel(..., name=...)`")
         declared, args = example_arguments(inner, first, template_args or {}, gradients)
         traced = inner.trace(self._target, args)
-        refuse_sparse(name, traced)
         if traced.captures.arrays:
             array = traced.kernel.args[-1].name
             hint = "pass it as an argument, or use a field"
@@ -99,7 +116,7 @@ class Module(NearNames):
         result, parameters = _result(name, traced), _parameters(declared, kernel_ir.args)
         records = [KernelRecord(name, parameters, kernel_ir.args, result, self._compile(kernel_ir))]
         if gradients:
-            records.append(self._gradient(records[0], inner, made))
+            records.append(self._gradient(records[0], inner, made, nested_checkpoints))
         self._kernels.update({record.name: record for record in records})
 
     @contextmanager
@@ -108,37 +125,53 @@ class Module(NearNames):
         values of its template arguments: ``k.n-3``."""
         yield Template(self, kernel)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], msl: bool = False) -> None:
         """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is made. The same program writes
-        the same bytes."""
-        file = Path(path)
-        archive.write(self.manifest(), file, packed=file.suffix in (".zip", ".tcm"))
+        the same bytes. ``msl``: also write source text for Metal, which the command `spirv-cross` makes.
 
-    def archive(self, path: str | os.PathLike[str]) -> None:
-        """Write the module as a zip archive, whatever ``path`` is called."""
-        archive.write(self.manifest(), Path(path), packed=True)
+        Raises SpirogradUnsupportedError for ``msl`` of a module that is not for `sg.metal` or `sg.wgpu`, SpirogradRuntimeError if the
+        command is missing or fails.
+        """
+        file = Path(path)
+        self._write(file, file.suffix in (".zip", ".tcm"), msl)
+
+    def archive(self, path: str | os.PathLike[str], msl: bool = False) -> None:
+        """Write the module as a zip archive, whatever ``path`` is called; otherwise as `save`."""
+        self._write(Path(path), True, msl)
+
+    def _write(self, path: Path, packed: bool, msl: bool) -> None:
+        if msl and self.arch not in _WITH_MSL:
+            hint = "build the module for `sg.metal`: `sg.aot.Module(sg.metal)`"
+            raise SpirogradUnsupportedError(f"a module for `sg.{self.arch}` has no code for Metal", None, hint)
+        archive.write(self.manifest(), path, packed, msl)
 
     def manifest(self) -> Manifest:
         """What the module holds so far."""
         kernels = tuple(self._kernels.values())
         caps = self._target.device.caps
-        return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.trees(), self._trees.fields())
+        return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.memory(), self._trees.trees(), self._trees.fields())
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def _placed(self, ref: nodes.FieldRef, field: Any) -> nodes.FieldRef:
         """The reference to a field by its numbers in the module, where its tree is from now on."""
-        tree = self._trees.number_of_tree(field.tree)
-        return replace(ref, tree=tree, key=self._trees.key_of(field), name=self._trees.name_of(field))
+        number = self._trees.number_of_memory(field.tree)
+        return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
 
-    def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization) -> KernelRecord:
+    def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization, nested_checkpoints: bool) -> KernelRecord:
         made = _Gradient(self._target, kernel, specialization, self._placed)
         made.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
         found, short = made.derivative, ShortLocations()
-        tapes = found.tape_sizing
+        refusal, nested = "", []
+        try:
+            nested = [self._nested(made, nesting) for nesting in (_nestings(found) if nested_checkpoints else ())]
+        except SpirogradUnsupportedError as refused:  # its loops keep their tapes, as in a session
+            loc = None if refused.loc is None else short(refused.loc)
+            refusal = render(refused.message, loc, refused.hint)
         gradient = Derivative(
-            tuple([self._compile(counting.kernel, opt_level=1) for counting in found.sizing]),
-            replace(tapes, loops=tuple([(name, short(loc)) for name, loc in tapes.loops])),
+            *self._tapes(found),
+            tuple(nested),
+            refusal,
             tuple([number for number in made.returned if number is not None]),
             len(made.returned) == 1 and primal.result is not None and not primal.result.element_shape and not found.active_outputs,
             tuple([(number, short(loc)) for number, loc in sorted(made.written.items())]),
@@ -146,6 +179,16 @@ class Module(NearNames):
         )
         compiled = self._compile(found.kernel)
         return KernelRecord(f"{primal.name}.grad", primal.parameters, primal.arguments, primal.result, compiled, gradient)
+
+    def _nested(self, made: _Gradient, nesting: Nesting) -> NestedGradient:
+        found = made.derived(nesting)
+        return NestedGradient(nesting, self._compile(found.kernel), *self._tapes(found))
+
+    def _tapes(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], TapeSizing]:
+        """The kernels that count iterations, compiled, and how they give the sizes of tapes."""
+        tapes, short = derivative.tape_sizing, ShortLocations()
+        counting = tuple([self._compile(counting.kernel, opt_level=1) for counting in derivative.sizing])
+        return counting, replace(tapes, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in tapes.loops]))
 
     def _compile(self, kernel: nodes.Kernel, opt_level: int | None = None) -> CompiledKernel:
         options = self._target.compile_options
@@ -157,6 +200,13 @@ class Module(NearNames):
         except SpirogradCompilationError as error:
             found = None if error.loc is None else short.original.get(error.loc, error.loc)
             raise type(error)(error.message, found, error.hint) from None
+
+
+def _nestings(derivative: AutodiffDerivative) -> list[Nesting]:
+    """Of all its loops with tapes but the short ones. How many iterations they have is not known before they are launched."""
+    sizes = derivative.capacities
+    long = {loop.number for loop in derivative.tape_sizing.loops if not (isinstance(n := sizes[loop.capacity], int) and n <= _SHORT)}
+    return [Nesting(tuple([(number, level) for number in sorted(long)]), length) for level, length in _LEVELS] if long else []
 
 
 class _Gradient(SpecializedDerivative):

@@ -10,15 +10,18 @@ from typing import Any
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError
 from spirograd.base.records import fields, replace
+from spirograd.lang.context import options_of_device
 from spirograd.llvmgen import ptx
 from spirograd.llvmgen.toolchain import host_caps
 
-# The least that a device of each back end has: what Vulkan 1.2 and spirograd ask of each device; what each GPU of the oldest supported
-# architecture has. Of amdgpu there is no code that runs on several architectures.
+# The least that a device of each back end has: what Vulkan 1.2, wgpu and spirograd ask of each device (of Metal also room for
+# arguments, which each has); what each GPU of the oldest supported architecture has. Of amdgpu there is no code that runs on several
+# architectures.
 _LEAST: dict[str, Callable[[], Capabilities]] = {
     "cpu": host_caps,
     "vulkan": lambda: Capabilities("vulkan", buffer_address=True, shared_memory=16384, max_group_size=128),
     "cuda": lambda: ptx.capabilities("sm_70"),
+    "metal": lambda: Capabilities("wgpu", nearest_f16=False, atomic_cas=False, shared_memory=16384, max_buffers=8, max_push_constants=128),
 }
 
 
@@ -29,14 +32,7 @@ class Target:
         self.arch = arch
         self.device = SimpleNamespace(caps=caps)
         self.native = None
-        self.language = replace(
-            session.language,
-            max_group_size=caps.group_limit,
-            subgroup_size=caps.group_lanes,
-            reads_subgroups=caps.subgroup_read,
-            has_ballots=caps.subgroup_ballot,
-            matrix_shapes=caps.matrix_shapes,
-        )
+        self.language = replace(session.language, **options_of_device(caps))
         self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)
         self._session = session
 

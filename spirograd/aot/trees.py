@@ -1,19 +1,22 @@
-"""Field trees of a module: described when it is built, and made again, with the same layout, where it is loaded."""
+"""Field trees of a module: described when it is built, and made again, with the same layout, where it is loaded.
+
+A tree with sparse nodes is described as the user built it. Its regions (see `lang.data.regions`), and the fields in them that tell which
+cells there are, follow from that, in the same order each time; how many cells there may be depends on the memory of the machine, and is
+part of the description.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spirograd.aot.manifest import FieldRecord, NodeRecord, PlaceRecord, TreeRecord
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, SpirogradValueError
-from spirograd.ir.nodes import FieldRef, accesses_of
+from spirograd.aot.manifest import FieldRecord, MemoryRecord, NodeRecord, PlaceRecord, TreeRecord
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.tree import FieldsBuilder, Place, SNode, Tree
 from spirograd.lang.matrix import make_host_element
 
-_DENSE = "give the kernels of the module dense fields or ndarrays"
 # Which attributes lead from a field to its shadow of each role.
 _SHADOWS = {"primal": (), "grad": ("grad",), "dual": ("dual",), "grad_dual": ("grad", "dual")}
 
@@ -22,7 +25,9 @@ class Trees:
     """The field trees that the kernels of a module use, with numbers of their own: those of the process differ from run to run."""
 
     def __init__(self) -> None:
-        self._trees: list[Tree] = []
+        self._trees: list[Tree] = []  # as the user built them
+        self._memory: list[Tree] = []  # those of them that have an allocation: of trees with sparse nodes, of their regions
+        self._first: list[int] = []  # by tree: the number of its first allocation
         self._fields: list[ScalarField] = []
         self._keys: dict[int, int] = {}  # key of a field in this process -> in the module
         self._names: dict[str, ScalarField] = {}
@@ -37,20 +42,21 @@ class Trees:
             raise SpirogradValueError(f"`add_field` takes a field that has a place, got {field!r} for the name {name!r}")
         if self._names.get(name, field) is not field:
             raise SpirogradValueError(f"the module has a field called {name!r} already: give each field a name of its own")
-        self.number_of_tree(field.tree)
+        self.number_of_memory(field.tree)
         self._names[name] = field
 
-    def number_of_tree(self, tree: Tree) -> int:
-        """The number of ``tree`` in the module, to which it is added. Raises SpirogradUnsupportedError if it has sparse nodes."""
-        if tree not in self._trees:
-            if tree.regions is not None or tree.region is not None or any(_is_sparse(place.field) for place in tree.root.places):
-                raise SpirogradUnsupportedError("a module of compiled kernels cannot hold sparse fields", None, _DENSE)
-            self._trees.append(tree)
-            for place in tree.root.places:
-                if place.field not in self._fields:
-                    self._fields.append(place.field)
-                    self._keys.setdefault(place.field.key, len(self._keys))
-        return self._trees.index(tree)
+    def number_of_memory(self, tree: Tree) -> int:
+        """The number that the allocation of ``tree`` has in the module, to which the user's tree that it is a part of is added."""
+        if tree not in self._memory:
+            whole = tree.whole()
+            assert whole is not None  # a field of it is being used
+            self._trees.append(whole)
+            self._first.append(len(self._memory))
+            self._memory += _stored(whole)
+            for field in _fields_of(whole):
+                self._fields.append(field)
+                self._keys.setdefault(field.key, len(self._keys))
+        return self._memory.index(tree)
 
     def key_of(self, field: ScalarField) -> int:
         """The key of a field in the module."""
@@ -61,65 +67,85 @@ class Trees:
         field.take_name()
         return re.sub(rf"^field{field.key}\b", f"field{self.key_of(field)}", field.name)
 
+    def memory(self) -> tuple[MemoryRecord, ...]:
+        """All allocations, by number."""
+        return tuple([_memory(tree) for tree in self._memory])
+
     def trees(self) -> tuple[TreeRecord, ...]:
-        """All trees, by number."""
-        return tuple([TreeRecord(tree.nbytes, self._nodes(tree.root)) for tree in self._trees])
+        """All trees that users built."""
+        return tuple([TreeRecord(first, self._nodes(tree.root)) for tree, first in zip(self._trees, self._first)])
 
     def fields(self) -> tuple[FieldRecord, ...]:
-        """All fields of the trees, gradients and tangents included."""
+        """All fields of the trees, gradients, tangents, and what tells which cells of sparse nodes there are included."""
         return tuple([self._record(field) for field in self._fields])
 
     def _record(self, field: ScalarField) -> FieldRecord:
         names = tuple(sorted([name for name, named in self._names.items() if named is field]))
-        tree = self._trees.index(field.tree)
-        return FieldRecord(
-            self.key_of(field), self.name_of(field), names, field.role, field.dtype, field.shape, field.element_shape, tree, field.addresses
-        )
+        number, kind = self._memory.index(field.tree), "table" if field.hidden else "dense" if field.sparse_path is None else "cells"
+        key, name, shapes = self.key_of(field), self.name_of(field), (field.shape, field.element_shape, tuple(field.origin))
+        return FieldRecord(key, name, names, field.role, field.dtype, *shapes, number, field.addresses, kind)
 
     def _nodes(self, node: SNode) -> tuple[NodeRecord | PlaceRecord, ...]:
-        return tuple(
-            [
-                PlaceRecord(self._fields.index(n.field), n.component)
-                if isinstance(n, Place)
-                else NodeRecord(n.axes, n.extents, self._nodes(n))
-                for n in node.nodes
-            ]
-        )
+        return tuple([self._node(child) for child in node.nodes])
+
+    def _node(self, node: SNode) -> NodeRecord | PlaceRecord:
+        if isinstance(node, Place):
+            return PlaceRecord(self._fields.index(node.field), node.component)
+        region = node.cells_in
+        first, most = (0, 0) if region is None else (region.first, region.most)
+        return NodeRecord(node.axes, node.extents, self._nodes(node), node.kind, node.number, node.chunk, first, most, node.cells)
 
 
-def refuse_sparse(name: str, traced: Any) -> None:
-    """Raise SpirogradUnsupportedError, with the line, if the kernel ``name`` uses sparse fields."""
-    for op in traced.kernel.walk():
-        for _, ref in accesses_of(op):
-            if isinstance(ref, FieldRef) and _is_sparse(traced.fields[ref]):
-                which = f"kernel `{name}` of a module uses the sparse field `{ref.name}`: modules cannot hold sparse fields"
-                raise SpirogradUnsupportedError(which, op.loc, _DENSE)
+def _stored(tree: Tree) -> Sequence[Tree]:
+    """The trees that have the memory of ``tree``."""
+    return [tree] if tree.regions is None else tree.regions.trees
 
 
-def _is_sparse(field: ScalarField) -> bool:
-    """Whether a field is below sparse nodes, or a table of one."""
-    return field.sparse_node is not None or field.sparse_path is not None
+def _fields_of(tree: Tree) -> Iterable[ScalarField]:
+    """The fields of a tree that is closed, in an order that follows from how it was built: the user's, then those of its regions."""
+    parts = [tree] if tree.regions is None else [tree, *tree.regions.trees]
+    return dict.fromkeys([place.field for part in parts for place in part.root.places])
 
 
-def make_again(trees: Sequence[TreeRecord], records: Sequence[FieldRecord]) -> tuple[list[Tree], list[ScalarField]]:
-    """Trees and fields like those that were described, in the running session. Raises SpirogradRuntimeError if they come out otherwise."""
-    primal = {r.key: _primal(r) for r in records if r.role == "primal"}
+def _memory(tree: Tree) -> MemoryRecord:
+    """The allocation of ``tree`` as it is at first."""
+    region = tree.region
+    if region is None:
+        return MemoryRecord(tree.nbytes)
+    ledger, cells = region.first_sizes
+    if tree is region.tree:
+        return MemoryRecord(cells)
+    return MemoryRecord(ledger, ((region.capacity.addresses.components[0], region.first),))
+
+
+# --- made again ----------------------------------------------------------------------------------------------------------
+
+
+def make_again(
+    trees: Sequence[TreeRecord], memory: Sequence[MemoryRecord], records: Sequence[FieldRecord]
+) -> tuple[list[Tree], list[ScalarField]]:
+    """What has the allocations, and the fields, like those that were described, in the running session. Raises SpirogradRuntimeError if
+    they come out otherwise."""
+    primal = {r.key: _primal(r) for r in records if r.role == "primal" and r.kind != "table"}
     fields = [_shadow(primal.get(r.key), r) for r in records]
-    made = []
+    made: list[Tree] = []
+    found: list[ScalarField] = []
     for tree in trees:
         builder = FieldsBuilder()
         _build(builder.tree.root, tree.nodes, records, fields)
-        made.append(builder.tree)
-    for own, record in zip(made, trees):
-        own.close()
-        if own.nbytes != record.nbytes:
-            raise SpirogradRuntimeError(
-                f"a field tree of the module has {record.nbytes} bytes, and {own.nbytes} as made again: it is damaged"
-            )
-    for field, r in zip(fields, records):
-        if field.addresses != r.layout or field.shape != r.shape:
+        builder.tree.close()
+        made += _stored(builder.tree)
+        found += _fields_of(builder.tree)
+    for own, record in zip(made, memory):
+        if _memory(own) != record:
+            nbytes = _memory(own).nbytes
+            raise SpirogradRuntimeError(f"memory of the module has {record.nbytes} bytes, and {nbytes} as made again: it is damaged")
+    for field, r in zip(found, records):
+        if field.addresses != r.layout or field.shape != r.shape or field.hidden != (r.kind == "table"):
             raise SpirogradRuntimeError(f"field `{r.name}` of the module has another layout as made again: it is damaged")
-    return made, fields
+    if (len(made), len(found)) != (len(memory), len(records)):
+        raise SpirogradRuntimeError("the module has other fields as made again: it is damaged")
+    return made, found
 
 
 def _primal(record: FieldRecord) -> ScalarField:
@@ -138,6 +164,19 @@ def _shadow(primal: ScalarField | None, record: FieldRecord) -> ScalarField:
 def _build(above: SNode, nodes: Sequence[NodeRecord | PlaceRecord], records: Sequence[FieldRecord], fields: Sequence[ScalarField]) -> None:
     for node in nodes:
         if isinstance(node, PlaceRecord):
-            fields[node.field].place_components([node.component], above, records[node.field].layout.origin)
+            fields[node.field].place_components([node.component], above, records[node.field].origin)
         else:
-            _build(above.dense(node.axes, node.extents), node.nodes, records, fields)
+            _build(_level(above, node), node.nodes, records, fields)
+
+
+def _level(above: SNode, record: NodeRecord) -> SNode:
+    """A node like the one that was described."""
+    if record.kind == "dynamic":
+        made = above.dynamic(record.axes, record.extents[0], record.chunk, record.cells)
+    elif record.kind in ("pointer", "hash"):
+        made = getattr(above, record.kind)(record.axes, record.extents, record.cells)
+    else:
+        made = getattr(above, record.kind)(record.axes, record.extents)
+    made.number = record.number
+    made.room = (record.first, record.most) if record.most else None
+    return made

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spirograd.autodiff.nesting import Nesting
-from spirograd.base.artifact import TapeSizing
+from spirograd.base.artifact import TapedLoop, TapeSizing
 from spirograd.base.loc import Loc
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, TapeRef
@@ -130,5 +130,7 @@ class Derivative:
         # Integers that an expression gives, whoever evaluates it.
         exact = {record.tape.capacity for record in self.records if record.entries is not None}
         exact |= {k for k, size in enumerate(self.capacities) if size is not None}
-        loops = tuple([(record.tape.name, record.loop) for record in self.records])
+        loops = tuple(
+            [TapedLoop(r.tape.name, r.loop, r.number, r.bytes, r.every, r.tape.capacity, r.most is not None) for r in self.records]
+        )
         return TapeSizing(self.capacities, tuple([counting.numbers for counting in self.sizing]), frozenset(exact), loops)

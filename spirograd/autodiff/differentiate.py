@@ -12,7 +12,6 @@ from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, ina
 from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
 from spirograd.autodiff.nested_loops import nested_loops
-from spirograd.autodiff.nesting import Nesting
 from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
 from spirograd.autodiff.prepare.serial_products import serial_shared_products
 from spirograd.autodiff.prepare_order import prepared
@@ -25,6 +24,7 @@ from spirograd.autodiff.sweep import counter_for
 from spirograd.autodiff.unread_tapes import clean
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.nesting import Nesting
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace

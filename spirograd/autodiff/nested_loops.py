@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from spirograd.autodiff.nesting import Nesting
 from spirograd.autodiff.sweep import segments, trip_count
 from spirograd.base.dtypes import DType, i32, u1
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -88,9 +88,7 @@ class _Nests(Rewriter):
         region = self.region(op.regions[0])
         return self._for_level(op, region, begin, end, trip_count(self.b, begin, end), initial, level, False)
 
-    def _for_level(
-        self, old: Op, region: Region, begin: Op, end: Op, count: Op, initial: Sequence[Op], level: int, bounded: bool
-    ) -> Op:
+    def _for_level(self, old: Op, region: Region, begin: Op, end: Op, count: Op, initial: Sequence[Op], level: int, bounded: bool) -> Op:
         """The nest of ``level`` loops that does the ``count`` iterations from ``begin`` to ``end``."""
         if level == 1:
             return self._add(Op(ops.for_, old.type, (begin, end, *initial), old.attr, (region,), old.loc), old, 1, bounded)

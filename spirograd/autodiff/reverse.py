@@ -100,8 +100,8 @@ class _Reverse:
         b.begin()
         b.loc = old.loc
         args = [*old.args]
-        for node in self.found.varied & self.found.useful:
-            if isinstance(node, TempRef):
+        for node in self.found.flows:
+            if isinstance(node, TempRef) and self.found.active(node):
                 self.temps[node] = replace(node, name=f"{node.name}.grad", kind=TempKind.ADJOINT)
         for ref in sorted(self.temps, key=lambda r: r.name):
             self._fill(self.temps[ref])

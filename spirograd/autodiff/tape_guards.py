@@ -6,7 +6,7 @@ tapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from itertools import takewhile
 
 from spirograd.analysis.sizes import size_of
@@ -111,10 +111,10 @@ def _guard(region: Region, tapes: frozenset[TapeRef]) -> TapeGuard:
     return TapeGuard(region, tapes, using.loc)
 
 
-def _tapes(op: Op) -> frozenset[TapeRef]:
-    """Those that are used in ``op``."""
+def _tapes(op: Op) -> KeysView[TapeRef]:
+    """Those that are used in ``op``, in the order of their first use: guards are numbered in it."""
     inside = (inner for region in op.regions for inner in region.walk())
-    return frozenset([x.attr for x in (op, *inside) if isinstance(x.attr, TapeRef)])
+    return dict.fromkeys([x.attr for x in (op, *inside) if isinstance(x.attr, TapeRef)]).keys()
 
 
 def _is_small(loop: Op, guard: TapeGuard, sizes: Sequence[Size | None]) -> bool:

@@ -170,15 +170,30 @@ class TapeInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TapedLoop:
+    """The loop of a tape. ``tape``: its name; ``nbytes``: of an entry; ``every``: so many iterations have one; ``capacity``: the number of
+    its capacity. ``number``: of the loop in the kernel; ``inner``: whether it is a loop inside of those with nested checkpoints, whose
+    iterations are not those of the source."""
+
+    tape: str
+    loc: Loc | None
+    number: int
+    nbytes: int
+    every: int
+    capacity: int
+    inner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TapeSizing:
     """How the capacities of the tapes of a derivative are found. ``sizes``: by number (`TapeInfo.capacity`), an expression, or None where a
     kernel counts; ``counted``: for each kernel that counts, in the order in which they run, the numbers of what it returns. ``exact``: the
-    numbers of sizes that are the same, whoever finds them. ``loops``: the name of each tape, and the line of its loop."""
+    numbers of sizes that are the same, whoever finds them. ``loops``: for each tape."""
 
     sizes: tuple[Size | None, ...] = ()
     counted: tuple[tuple[int, ...], ...] = ()
     exact: frozenset[int] = frozenset()
-    loops: tuple[tuple[str, Loc | None], ...] = ()
+    loops: tuple[TapedLoop, ...] = ()
 
 
 def part_name(key: int, role: str) -> str:

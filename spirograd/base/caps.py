@@ -8,6 +8,8 @@ from spirograd.base.targets import TARGETS, Target
 
 # Where groups are formed by the compiler: as on most GPUs.
 _FORMED_SUBGROUP, _LARGEST_GROUP = 32, 1024
+# The kinds of reductions and scans, as `ops.COMBINE` has them.
+COMBINATIONS = ("add", "mul", "min", "max", "and", "or", "xor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Capabilities:
     subgroup_shuffle: bool = False
     subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
     subgroup_ballot: bool = False  # whether the invocations of a subgroup vote by one instruction
+    subgroup_reductions: tuple[str, ...] = ()  # the kinds by which programs reduce 32-bit integers over subgroups in one instruction
+    subgroup_scans: tuple[str, ...] = ()  # those of inclusive scans
     matrix_shapes: tuple[str, ...] = ()  # products that subgroups compute together, see `base/matrix_shapes.py`
     shared_memory: int = 32768
     max_group_size: int = 256

@@ -53,11 +53,15 @@ def _numbers(numbers: Any) -> Any:
 
 
 class Lane:
-    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: the transfer under way."""
+    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: the transfer under way;
+    ``number``: tells messages of this memory and direction apart from others; the same on all processes."""
 
     def __init__(self, memory: Any, tables: Tables, spreads: bool) -> None:
         self.tables = tables
         self.busy: Transfer | None = None
+        transport = world.transport()
+        self.number = transport.lanes
+        transport.lanes += 1
         cells = tables.cells
         out, into = (len(cells.owned), len(cells.halo)) if spreads else (len(cells.halo), len(cells.owned))
         self.out, self.into = MessageMemory(_like(memory, out)), MessageMemory(_like(memory, into))
@@ -122,13 +126,25 @@ class Transfer:
     def begin(self) -> None:
         """Take the cells, and send them. Raises SpirogradRuntimeError if the last transfer of the same memory has not ended, and if any was
         dropped."""
-        open_transfers.check()
+        with world.waiting(self.name):  # raises first if a message has failed, which is why others could not end
+            open_transfers.check()
         for _, lane in self.moved:
             if lane.busy is not None:
                 gc.collect()  # the error does not depend on when Python frees a `Pending` that is part of a cycle
                 open_transfers.check()
                 problem = f"{lane.busy.name} of the same memory has not been finished"
                 raise SpirogradRuntimeError(render(problem, lane.busy.loc, "call `finish()` before you start the next one"))
+        try:
+            self._send()
+        except BaseException:  # also Ctrl-C: the others may have begun
+            if not world.transport().failed:
+                open_transfers.lost(self)
+            raise
+        for _, lane in self.moved:
+            lane.busy = self
+        open_transfers.begun(self)
+
+    def _send(self) -> None:
         sent: list[Message] = []
         received: list[Message] = []
         for memory, lane in self.moved:
@@ -142,10 +158,7 @@ class Transfer:
         transport = world.transport()
         transport.exchanges += 1
         with world.waiting(self.name):
-            self._wait = transport.post(sent, received)
-        for _, lane in self.moved:
-            lane.busy = self
-        open_transfers.begun(self)
+            self._wait = transport.post(sent, received, transport.tag([lane.number for _, lane in self.moved]))
 
     def end(self) -> None:
         """Wait for the messages, and put them where they belong. Raises SpirogradRuntimeError if the processes have joined each other anew
@@ -153,7 +166,7 @@ class Transfer:
         if not open_transfers.ended(self):
             problem = f"{self.name} ended when this process left the others, or joined them again: it cannot be finished"
             raise SpirogradRuntimeError(render(problem, self.loc, "finish it before `sg.distributed.init` and `sg.distributed.end`"))
-        with world.waiting(self.name):
+        with world.waiting(self.name, begun=True):
             self._wait()
         for _, lane in self.moved:
             if self.movement.parts(lane.tables.cells)[1]:
@@ -167,7 +180,7 @@ class Transfer:
         if not open_transfers.ended(self):
             return
         try:
-            with world.waiting(self.name):
+            with world.waiting(self.name, begun=True):
                 self._wait()
             for _, lane in self.moved:
                 lane.into.discarded()

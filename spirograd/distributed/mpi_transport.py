@@ -28,28 +28,24 @@ class MpiTransport(Transport):
         self._mpi = _mpi()
         self._world = self._mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
-        self._failed = False
+        self.tags = self._world.Get_attr(self._mpi.TAG_UB) + 1
         self._hook = sys.excepthook
         sys.excepthook = self._abort
 
-    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
-        self._check()
+    def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         octet = self._mpi.BYTE
-        requests = [self._world.Irecv([_octets(array), octet], source=peer, tag=self.tag) for peer, array in received]
-        requests += [self._world.Isend([_octets(array), octet], dest=peer, tag=self.tag) for peer, array in sent]
+        requests = [self._world.Irecv([_octets(array), octet], source=peer, tag=tag) for peer, array in received]
+        requests += [self._world.Isend([_octets(array), octet], dest=peer, tag=tag) for peer, array in sent]
         return lambda: self._wait(requests)
 
     def all_reduce(self, array: Any, op: str) -> None:
-        self._check()
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
         self._wait([self._world.Iallreduce(self._mpi.IN_PLACE, array, operation)])
 
     def broadcast(self, array: Any) -> None:
-        self._check()
         self._wait([self._world.Ibcast([_octets(array), self._mpi.BYTE], root=0)])
 
     def all_gather(self, value: Any) -> list[Any]:
-        self._check()
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
         lengths = np.empty(self.size, np.int64)
         self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
@@ -63,13 +59,8 @@ class MpiTransport(Transport):
         """Give the communicator back, unless a message of it failed: MPI then leaves open what its functions do. MPI itself ends with
         Python."""
         sys.excepthook = self._hook
-        if not self._failed:
+        if not self.failed:
             self._world.Free()
-
-    def _check(self) -> None:
-        """Raise TransportFailure if a message failed before: MPI keeps it, so that those after it would pair with others."""
-        if self._failed:
-            raise TransportFailure("an earlier message failed")
 
     def _wait(self, requests: list[Any]) -> None:
         end = time.monotonic() + self.timeout
@@ -80,10 +71,8 @@ class MpiTransport(Transport):
                 if spins > _SPINS:
                     time.sleep(2e-5)
                 if spins % 64 == 0 and time.monotonic() > end:
-                    self._failed = True
                     raise TransportFailure(f"no answer within {self.timeout:g} s")
         except self._mpi.Exception as error:
-            self._failed = True
             raise TransportFailure(str(error)) from None
 
     def _abort(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

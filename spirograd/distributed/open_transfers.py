@@ -44,8 +44,13 @@ def drop(transfers: Iterable[Open]) -> None:
     _dropped.extend(transfer for transfer in transfers if id(transfer) in _open)
 
 
+def lost(transfer: Open) -> None:
+    """Note that a transfer could not begin here, of which the others do not know."""
+    _dropped.append(transfer)
+
+
 def check() -> None:
-    """Raise SpirogradRuntimeError if a transfer was dropped before it ended."""
+    """Raise SpirogradRuntimeError if a transfer was lost, or dropped before it ended."""
     if _dropped:
         first = _dropped[0]
         problem = f"{first.name} was started and never finished, so that its halos are not up to date"

@@ -2,7 +2,7 @@
 
 A state lies in a folder: ``state.json``, which says what there is, and a folder ``<number>`` with the files. A new state is written beside
 the last one; then ``state.json`` is replaced, which file systems do at once or not at all, and only then is the last one removed. So a
-program that ends at any time leaves a whole state.
+program that ends at any time, or with its machine, leaves a whole state.
 """
 
 from __future__ import annotations
@@ -121,22 +121,44 @@ def _write_blocks(target: Path, partition: Partition, memories: Mapping[str, Any
     with _disk():
         target.mkdir(parents=True, exist_ok=True)
         for name, memory in memories.items():
-            np.save(target / f"{name}-{world.rank()}.npy", memory.to_numpy()[region.slices_from(partition.origin)])
+            _write(target / f"{name}-{world.rank()}.npy", memory.to_numpy()[region.slices_from(partition.origin)])
+        _flush(target)
 
 
 def _commit(path: Path, target: Path, manifest: dict[str, Any], replicated: Mapping[str, Any]) -> None:
     with _disk():
         for name, memory in replicated.items():
-            np.save(target / f"{name}.npy", memory.to_numpy())
+            _write(target / f"{name}.npy", memory.to_numpy())
+        _flush(target)
         draft = path / "state.json.new"
         with draft.open("w") as file:
             json.dump(manifest, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path / "state.json")
+        _flush(path)
         for old in path.iterdir():
             if old.is_dir() and old.name.isdecimal() and old.name != target.name:
                 shutil.rmtree(old)
+
+
+def _write(path: Path, array: Array) -> None:
+    """Write a file that is on the disk when this returns: also a machine that loses power leaves a whole state."""
+    with path.open("wb") as file:
+        np.save(file, array)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """Have the names in a folder on the disk, where systems can be asked for that."""
+    if os.name != "posix":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 @contextlib.contextmanager

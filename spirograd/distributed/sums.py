@@ -15,7 +15,7 @@ import numpy as np
 
 from spirograd.base.dtypes import f32, f64, i32, i64
 from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
-from spirograd.distributed import open_transfers, world
+from spirograd.distributed import world
 from spirograd.distributed.recorded_calls import recorded, tape_of
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
@@ -70,7 +70,14 @@ def _run(name: str, memory: Any, function: Callable[[], None], reverse: Callable
     if tape is None or not memory.has_grad():
         recorded(tape, function, lambda: None, (memory,), what)
     else:
-        recorded(tape, function, reverse, (memory,), what)
+        recorded(tape, function, lambda: _after_comparison(what, reverse), (memory,), what)
+
+
+def _after_comparison(what: str, reverse: Callable[[], None]) -> None:
+    """The reverse pass, where all processes are in that of the same function: else one that has left its own, by an error, would take the
+    numbers of others for those of its next sum."""
+    world.alike(f"the reverse pass of {what}", lambda: None, "")
+    reverse()
 
 
 def _described(memory: Any, what: str) -> str:
@@ -92,7 +99,6 @@ def _broadcast(memory: Any) -> None:
 
 def _transform(memory: Any, change: Callable[[Any], None], what: str) -> None:
     """Have the transport change the contents: in a tensor on the GPU where it takes those, else in an array of the host."""
-    open_transfers.check()  # the reverse pass compares nothing
     transport = world.transport()
     if transport.size == 1 or not memory.view.count:
         return

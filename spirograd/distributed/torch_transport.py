@@ -25,6 +25,7 @@ class TorchTransport(Transport):
     """``place``: of this process. If the program has set torch.distributed up, its processes are used, else those of the launcher."""
 
     name = "torch"
+    tags = 1 << 31
 
     def __init__(self, place: Place, timeout: float) -> None:
         super().__init__(timeout)
@@ -51,13 +52,13 @@ class TorchTransport(Transport):
             self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
         self.takes_gpu = True
 
-    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+    def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         operations, kept = [], []
         for start, messages in ((self._dist.irecv, received), (self._dist.isend, sent)):
             for peer, array in messages:
                 tensor, group = self._octets(array)
                 kept.append(tensor)
-                operations.append(self._dist.P2POp(start, tensor, peer, group, self.tag))
+                operations.append(self._dist.P2POp(start, tensor, peer, group, tag))
         with _failures():
             work = self._dist.batch_isend_irecv(operations) if operations else []
 

@@ -6,11 +6,12 @@ same functions in the same order; between two of them messages arrive in the ord
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_TAGS = 1 << 15  # as many as every MPI library has
+_NUMBERS = 1 << 10  # of exchanges that tags tell apart: processes are never that far apart
 
 Message = tuple[int, Any]  # the other process, and what is sent to it or overwritten by what it sends
 
@@ -21,16 +22,20 @@ class TransportFailure(Exception):
 
 class Transport(ABC):
     """Communication with the other processes. ``timeout``: seconds that a process waits for others before it raises TransportFailure.
-    ``exchanges``: how many halo exchanges this process has begun, the same number on all between calls of the program."""
+    ``exchanges``: how many halo exchanges this process has begun, ``lanes``: for how many memories and directions; the same numbers on all
+    processes between calls of the program. ``failed``: whether a message did not arrive, so that those after it could pair with others."""
 
     name = "single"
     rank = 0
     size = 1
     takes_gpu = False
+    tags = 1 << 15  # as many as every MPI library has
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.exchanges = 0
+        self.lanes = 0
+        self.failed = False
 
     def gpu(self, ordinal: int) -> str | None:
         """What tells a CUDA device apart from all others, if the library can send from its memory; else None."""
@@ -41,15 +46,16 @@ class Transport(ABC):
         raise NotImplementedError(f"{self.name} cannot send from the memory of a GPU")
 
     @abstractmethod
-    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
-        """Begin to send and to receive the messages of halo exchange number ``exchanges``: a message of another one is never taken for
-        one of them, except between GPUs, where messages have no tags. Returns what waits until all has arrived; until then messages
-        must stay as they are. On a GPU it has the current stream of torch wait."""
+    def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
+        """Begin to send and to receive messages, which pair with those of the same ``tag``, except between GPUs, where they have no tags.
+        Returns what waits until all have arrived; until then messages must stay as they are. On a GPU it has the current stream of torch
+        wait."""
 
-    @property
-    def tag(self) -> int:
-        """The number of the exchange as a tag of messages."""
-        return self.exchanges % _TAGS
+    def tag(self, lanes: Sequence[int]) -> int:
+        """The tag of halo exchange number ``exchanges``, of the memories and directions that have these numbers: an exchange of other
+        memory, which has the same number on a process that has left one out, does not pair with it."""
+        moved = zlib.crc32(repr(tuple(lanes)).encode()) % (self.tags // _NUMBERS)
+        return moved * _NUMBERS + self.exchanges % _NUMBERS
 
     @abstractmethod
     def all_reduce(self, array: Any, op: str) -> None:
@@ -71,7 +77,7 @@ class Transport(ABC):
 class SingleProcess(Transport):
     """A process that is alone sends nothing: halos that wrap around the domain are copied on the device."""
 
-    def post(self, sent: Sequence[Message], received: Sequence[Message]) -> Callable[[], None]:
+    def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         assert not sent and not received
         return lambda: None
 

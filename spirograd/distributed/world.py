@@ -137,17 +137,22 @@ def size() -> int:
 
 
 def barrier() -> None:
-    """Wait until all processes are here."""
-    gathered("a barrier", None)
+    """Wait until all processes are here. Raises SpirogradRuntimeError on all of them if they have called different functions of
+    `sg.distributed` before, or have begun different numbers of halo exchanges: what they computed meanwhile is wrong then."""
+    together("a barrier", lambda: None)
 
 
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Turn failures of the transport during ``what`` into SpirogradRuntimeError, which names this process, ``what`` and the timeout."""
+def waiting(what: str, begun: bool = False) -> Iterator[None]:
+    """Turn failures of the transport during ``what`` into SpirogradRuntimeError, which names this process, ``what`` and the timeout. After
+    one, all others fail, because messages could pair with those of something else; but what has ``begun`` is waited for."""
+    found = transport()
     try:
+        if found.failed and not begun:
+            raise TransportFailure("an earlier message failed")
         yield
     except TransportFailure as failure:
-        found = transport()
+        found.failed = True
         problem = (
             f"process {found.rank} of {found.size} failed in {what}: another process ended, or did not take part within "
             f"{found.timeout:g} s ({failure})"
@@ -191,13 +196,13 @@ def _nothing(result: Any) -> None:
 
 
 def _compared(what: str, function: Callable[[], T], of: Callable[[Any], Any], compared: str) -> T:
-    """One sum over processes of five numbers tells whether all is well; only if not, texts are gathered."""
+    """One sum over processes of five numbers tells whether all is well, and all are in ``what``; only if not, texts are gathered."""
     error: BaseException | None = None
     result: Any = None
     digest = 0
     try:
         result = function()
-        digest = int.from_bytes(hashlib.blake2b(repr(of(result)).encode(), digest_size=7).digest(), "big")
+        digest = int.from_bytes(hashlib.blake2b(repr((what, of(result))).encode(), digest_size=7).digest(), "big")
     except BaseException as raised:
         error = raised
     begun = transport().exchanges
@@ -217,11 +222,20 @@ def _compared(what: str, function: Callable[[], T], of: Callable[[Any], Any], co
         problem = f"{what}: processes have begun different numbers of halo exchanges, by rank {numbers}"
         raise SpirogradRuntimeError(render(problem, None, "all processes exchange the same memory in the same order, also after errors"))
     if found[1] != -found[2]:
-        values = gathered(what, of(result))
-        for number, other in enumerate(values):
-            if repr(other) != repr(values[0]):
-                raise SpirogradValueError(f"{compared} differs between processes: process 0 has {values[0]}, process {number} {other}")
+        _raise_difference(what, of(result), compared)
     return result  # type: ignore[no-any-return]
+
+
+def _raise_difference(what: str, value: Any, compared: str) -> None:
+    """Raise for the first process that is in another function than process 0, or else has another value."""
+    places, values = zip(*gathered(what, (what, value)))
+    for number, other in enumerate(places):
+        if other != places[0]:
+            problem = f"process 0 is in {places[0]}, and process {number} in {other}"
+            raise SpirogradRuntimeError(render(problem, None, "all processes call the same functions in the same order, also after errors"))
+    for number, other in enumerate(values):
+        if repr(other) != repr(values[0]):
+            raise SpirogradValueError(f"{compared} differs between processes: process 0 has {values[0]}, process {number} {other}")
 
 
 def _raise_on_all(what: str, error: BaseException | None) -> None:

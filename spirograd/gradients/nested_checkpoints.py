@@ -6,13 +6,11 @@ again with nested checkpoints, which takes less memory and more time. It serves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-from spirograd.autodiff.derivative import Derivative
-from spirograd.autodiff.nesting import Nesting, nestings
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.base.records import dataclass
+from spirograd.base.nesting import Nesting, nestings
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.runtime.tape_heap import TapesTooLarge
 
@@ -22,30 +20,48 @@ T = TypeVar("T")
 _SMALLER = 0.5
 
 
-@dataclass(slots=True, eq=False)
-class Planned:
-    """A derivative and how to launch it."""
-
-    derivative: Derivative
-    plan: DerivativePlan
+# Nestings to try, in this order. Arguments as of `nestings`.
+Choose = Callable[[Mapping[int, int], Mapping[int, float], float], Iterator[Nesting]]
 
 
-class NestedCheckpoints:
-    """The ways to launch a derivative: ``plain``, and with nested checkpoints, which ``make`` makes (None: not of this derivative).
-    ``current``: for the next launch; ``last``: that of the last one."""
+class Way(Protocol):
+    """A derivative that can be launched."""
 
-    def __init__(self, plain: Planned, make: Callable[[Nesting], Planned] | None) -> None:
+    @property
+    def plan(self) -> DerivativePlan: ...
+
+
+W = TypeVar("W", bound=Way)
+
+
+class NestedCheckpoints(Generic[W]):
+    """The ways to launch a derivative: ``plain``, and with nested checkpoints, which ``make`` makes (None: not of this derivative), for
+    those that ``choose`` chooses. ``current``: for the next launch; ``last``: that of the last one."""
+
+    def __init__(self, plain: W, make: Callable[[Nesting], W] | None, choose: Choose | None = None) -> None:
         self.plain = self.current = self.last = plain
         self._make = make
-        self._made: dict[Nesting, Planned] = {}
+        self._choose = choose
+        self._made: dict[Nesting, W] = {}
         self._costs: dict[int, float] = {}  # bytes of an iteration, by number of the loop
-        for record in plain.derivative.records:
-            self._costs[record.number] = self._costs.get(record.number, 0) + record.bytes / record.every
+        for loop in plain.plan.loops:
+            self._costs[loop.number] = self._costs.get(loop.number, 0) + loop.nbytes / loop.every
         self._too_many = 0.0  # bytes of a thread slot of the plain derivative that did not fit
         self._refusal: SpirogradUnsupportedError | None = None
         plain.plan.ample = make is not None
 
-    def fitting(self, error: TapesTooLarge, launch: Callable[[DerivativePlan], T]) -> tuple[Planned, T]:
+    def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Any], number: int | None) -> W:
+        """Launch what fits, and return it. Arguments as of `DerivativePlan.launch`."""
+        way = self.current
+        try:
+            way.plan.launch(scalars, arrays, trees, number)
+        except TapesTooLarge as error:
+            way, _ = self.fitting(error, lambda plan: plan.launch(scalars, arrays, trees, number))
+        if way is not self.plain or way is not self.last:
+            self._launched(way)
+        return way
+
+    def fitting(self, error: TapesTooLarge, launch: Callable[[DerivativePlan], T]) -> tuple[W, T]:
         """Launch a plan that fits in place of the current one, which has raised ``error``; with as few levels as possible.
 
         Raises TapesTooLarge if none fits.
@@ -59,7 +75,7 @@ class NestedCheckpoints:
         else:  # the error is about fewer bytes than those of the plain derivative
             share *= self._held(failed) / max(self._nbytes(failed), 1)
         ways = [self.plain]
-        for nesting in nestings(self._iterations(failed), self._costs, share):
+        for nesting in (self._choose or nestings)(self._iterations(failed), self._costs, share):
             try:
                 ways.append(self._planned(self._make, nesting))
                 return self._launched_by(ways[-1], launch, True)
@@ -78,38 +94,38 @@ class NestedCheckpoints:
             raise TapesTooLarge(f"{error.message}\n{self._refusal}", error.tape, error.share) from None
         raise error
 
-    def _launched_by(self, way: Planned, launch: Callable[[DerivativePlan], T], ample: bool) -> tuple[Planned, T]:
+    def _launched_by(self, way: W, launch: Callable[[DerivativePlan], T], ample: bool) -> tuple[W, T]:
         way.plan.ample = ample
         result = launch(way.plan)
         self.current = way
         return way, result
 
-    def launched(self, planned: Planned) -> None:
+    def _launched(self, planned: W) -> None:
         """Note that a launch is done. After one whose plain tapes would be small the next one is plain."""
         self.last = planned
         if planned is not self.plain and 0 < self._nbytes(planned) < _SMALLER * self._too_many:
             self.current = self.plain
 
-    def _planned(self, make: Callable[[Nesting], Planned], nesting: Nesting) -> Planned:
+    def _planned(self, make: Callable[[Nesting], W], nesting: Nesting) -> W:
         planned = self._made.get(nesting)
         if planned is None:
             planned = self._made[nesting] = make(nesting)
         return planned
 
-    def _iterations(self, planned: Planned) -> dict[int, int]:
+    def _iterations(self, planned: W) -> dict[int, int]:
         """The iterations of the loops with tapes at the last launch, by number, as far as they are known."""
         found: dict[int, int] = {}
         entries: Sequence[int] = planned.plan.capacities
-        for record in planned.derivative.records:
-            if record.most is None and record.tape.capacity < len(entries):
-                found[record.number] = max(found.get(record.number, 0), entries[record.tape.capacity] * record.every)
+        for loop in planned.plan.loops:
+            if not loop.inner and loop.capacity < len(entries):
+                found[loop.number] = max(found.get(loop.number, 0), entries[loop.capacity] * loop.every)
         return found
 
-    def _nbytes(self, planned: Planned) -> float:
+    def _nbytes(self, planned: W) -> float:
         """What a thread slot of the plain derivative takes for the iterations of the last launch of ``planned``."""
         return sum(n * self._costs.get(number, 0) for number, n in self._iterations(planned).items())
 
-    def _held(self, planned: Planned) -> float:
+    def _held(self, planned: W) -> float:
         """What a thread slot of ``planned`` took at its last launch."""
         entries = planned.plan.capacities
-        return sum(record.bytes * entries[record.tape.capacity] for record in planned.derivative.records if entries)
+        return sum(loop.nbytes * entries[loop.capacity] for loop in planned.plan.loops if entries)

@@ -81,7 +81,7 @@ class DerivativePlan:
         self._numbers = tapes.counted
         self._sizes = tapes.sizes
         self._exact = tapes.exact
-        self._loops = dict(tapes.loops)
+        self.loops = tapes.loops
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
         self._latest: dict[str, Any] = {}  # "launch": another object when the device may have other sizes, or tapes elsewhere
@@ -224,11 +224,10 @@ class DerivativePlan:
     def _located(self, error: TapesTooLarge) -> TapesTooLarge:
         """``error`` with the line of the loop."""
         hint = "run fewer iterations of it, or of the loop around it, in one launch"
-        return TapesTooLarge(render(error.message, self._loops.get(error.tape), hint), error.tape, error.share)
+        loc = next((loop.loc for loop in self.loops if loop.tape == error.tape), None)
+        return TapesTooLarge(render(error.message, loc, hint), error.tape, error.share)
 
-    def _check_growing(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
-    ) -> None:
+    def _check_growing(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
         """Raise TapesTooLarge if tapes that grow would exceed their limit."""
         if self.growing is not None and self._sizes:
             self.capacities = self._find(scalars, arrays, trees, drawn)

@@ -11,17 +11,17 @@ from weakref import WeakValueDictionary
 from spirograd.autodiff.access_rule import checking
 from spirograd.autodiff.derivative import Derivative, Residual
 from spirograd.autodiff.differentiate import differentiate
-from spirograd.autodiff.nesting import Nesting
 from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
-from spirograd.base.records import replace
+from spirograd.base.nesting import Nesting
+from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.spans import span
 from spirograd.base.targets import Generator
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.explained import name_of
 from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
-from spirograd.gradients.nested_checkpoints import NestedCheckpoints, Planned
+from spirograd.gradients.nested_checkpoints import NestedCheckpoints
 from spirograd.gradients.plan import DerivativePlan, GrowingTapes
 from spirograd.gradients.shared_arrays import refuse_shared
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
@@ -58,6 +58,14 @@ def derive(
     return differentiate(kernel, mode, shadow, session.device.caps, session.compile_options, nesting)
 
 
+@dataclass(slots=True, eq=False)
+class Planned:
+    """A derivative and how to launch it."""
+
+    derivative: Derivative
+    plan: DerivativePlan
+
+
 def _planned(session: Session, derivative: Derivative) -> Planned:
     """How to launch ``derivative``, compiled. The interpreter's tapes grow as they are written: they are sized only if there is a limit."""
     growing, counting = None, derivative.sizing
@@ -83,7 +91,7 @@ class SpecializedDerivative:
         self._session, self._mode = session, mode
         with span(f"differentiate {kernel.function.__name__}", "compile"):
             self.derivative = self.derived(None)
-        self._ways: NestedCheckpoints | None = None
+        self._ways: NestedCheckpoints[Planned] | None = None
         self.trees = trees_of(self.fields.values(), self)
         buffers = self.derivative.saving.buffers if self.derivative.saving is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(buffers) :]
@@ -133,7 +141,7 @@ class SpecializedDerivative:
         return self.ways.plain.plan
 
     @property
-    def ways(self) -> NestedCheckpoints:
+    def ways(self) -> NestedCheckpoints[Planned]:
         """The ways to launch it, compiled when they are needed."""
         if self._ways is None:
             nested = self._nested if self.role == "grad" and self.derivative.records else None
@@ -230,15 +238,7 @@ class SpecializedDerivative:
             refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
-        ways = self._ways or self.ways
-        way = ways.current
-        try:
-            way.plan.launch(packer.scalars, packer.arrays, self.trees, number)
-        except TapesTooLarge as error:
-            way, _ = ways.fitting(error, lambda plan: plan.launch(packer.scalars, packer.arrays, self.trees, number))
-        if way is not ways.plain or way is not ways.last:
-            ways.launched(way)
-        plan = way.plan
+        plan = (self._ways or self.ways).launch(packer.scalars, packer.arrays, self.trees, number).plan
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
@@ -335,7 +335,6 @@ class SpecializedDerivative:
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:
             packer.put_scalar(values[number])
-
 
     def _put_default(self, packer: Packer) -> None:
         """The adjoint of a result that none is given for: 1, if the result is a number and all that derivatives flow from."""

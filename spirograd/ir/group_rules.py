@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, Protocol
 
-from spirograd.base.dtypes import DType, Vec, i32, u1, u32, u64
+from spirograd.base.dtypes import VOID, DType, Vec, i32, u1, u32, u64
 from spirograd.base.matrix_shapes import SHAPES
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
@@ -32,10 +32,22 @@ def in_group(v: Verifier, op: Op) -> None:
     v.need(op.code is ops.barrier or v.level != "kernel" or any(grouped), op, "stands in a grouped loop or task")
 
 
+_NAMES_LANES = (ops.subgroup_read, ops.subgroup_ballot)
+
+
+def subgroup_barrier(v: Verifier, op: Op) -> None:
+    """Void, of those that a u32 names, or of all."""
+    in_group(v, op)
+    v.need(op.type is VOID and tuple([a.type for a in op.args]) in ((), (u32,)), op, "is void, and takes at most a u32")
+
+
 def subgroup(v: Verifier, op: Op) -> None:
     """A first operand, and a result of its type, or a mask of those where it is true."""
     t = op.type
     in_group(v, op)
+    fixed = 2 if op.code is ops.subgroup_read else 1
+    masks = tuple([a.type for a in op.args[fixed:]])
+    v.need(not masks or (op.code in _NAMES_LANES and masks == (u32,)), op, "ends with its operands, or a u32")
     if op.code is ops.subgroup_ballot:
         v.need(op.args[0].type is u1 and t in (u32, u64), op, "takes a u1 and makes a u32 or u64")
     elif not isinstance(t, DType) or op.args[0].type is not t:

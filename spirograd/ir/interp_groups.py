@@ -8,6 +8,7 @@ wait, they have to do so at the same barrier, and go on together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Union
 
 import numpy as np
@@ -23,12 +24,13 @@ from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, S
 from spirograd.ir.nodes import Op, Region
 
 # What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of a product
-# of matrices, its entries and 0.
+# of matrices, its entries and 0; of a reduction or a scan, the value and 0.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
-_OF_SUBGROUPS = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma))
+_COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
+_OF_SUBGROUPS = frozenset((ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma)) | _COMBINING
 WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
@@ -56,7 +58,7 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
             for number, i in enumerate(range(first, min(first + size, high))):
                 own = list(env)
                 own[index] = convert(i)
-                own[ITERATION] = Iteration(first, (i,), number)
+                own[ITERATION] = Iteration(first, (i,), number, number // c.lanes)
                 group.add(own, _run(body, own))
             group.run(env)
 
@@ -123,7 +125,7 @@ def _barrier(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 
 def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, (value, lane) = c.entry(op), c.args(op)
+    out, (value, lane, *_) = c.entry(op), c.args(op)
 
     def run(env: Env) -> Run:
         got = yield (op, env[value], int(env[lane]))
@@ -133,13 +135,23 @@ def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 
 def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, (value,) = c.entry(op), c.args(op)
+    out, (value, *_) = c.entry(op), c.args(op)
     assert isinstance(op.type, DType)
     convert = op.type.np.type
 
     def run(env: Env) -> Run:
         got = yield (op, bool(env[value]), 0)
         env[out] = convert(got)
+
+    return run
+
+
+def _combination(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    out, (value,) = c.entry(op), c.args(op)
+
+    def run(env: Env) -> Run:
+        got = yield (op, env[value], 0)
+        env[out] = got
 
     return run
 
@@ -157,11 +169,19 @@ def _matrix_fma(c: Compiler, op: Op) -> Callable[[Env], Run]:
 _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     ops.if_: _if,
     **dict.fromkeys(LOOPS, _loop),
-    ops.workgroup_barrier: _barrier,
+    **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_barrier), _barrier),
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
+    **dict.fromkeys(_COMBINING, _combination),
 }
+
+
+def _combined(op: Op, values: Sequence[Any]) -> list[Any]:
+    """The results of a reduction or a scan, in the order of the lanes."""
+    code, t = ops.COMBINE[op.attr], op.type
+    found = list(accumulate(values, lambda a, b: ops.evaluate(code, t, (a, b))))
+    return found if op.code is ops.subgroup_scan else [found[-1]] * len(found)
 
 
 # --- lockstep ----------------------------------------------------------------------------------------------------------------
@@ -216,6 +236,13 @@ class _Group:
                 return
             op = reads[0][1][0]
             together = {k - lanes.start: wait for k, wait in reads if wait[0] is op}
+            if op.code is ops.subgroup_barrier:
+                here = [self.envs[lane + lanes.start][ITERATION] for lane in together]
+                passed = 1 + max(iteration.own_barriers for iteration in here)
+                for lane, iteration in zip(together, here):
+                    iteration.own_barriers = passed
+                    self._resume(lane + lanes.start, None)
+                continue
             if op.code is ops.subgroup_ballot:
                 votes = sum(1 << lane for lane, wait in together.items() if wait[1])
                 for lane in together:
@@ -224,6 +251,10 @@ class _Group:
             if op.code is ops.subgroup_matrix_fma:
                 for lane, entries in zip(together, SHAPES[op.attr].evaluate([wait[1] for wait in together.values()])):
                     self._resume(lane + lanes.start, entries)
+                continue
+            if op.code in _COMBINING:
+                for lane, value in zip(together, _combined(op, [wait[1] for wait in together.values()])):
+                    self._resume(lane + lanes.start, value)
                 continue
             for lane, wait in together.items():
                 source = together.get(wait[2], wait)

@@ -35,12 +35,15 @@ _ENOUGH = 2
 @dataclass(slots=True, eq=False)
 class Iteration:
     """An iteration of a parallel loop. ``group``: of threads; without groups each iteration is one. ``thread``: its number there.
-    ``barriers``: that it has passed. ``index``: as the program has it."""
+    ``barriers``: that it has passed. ``index``: as the program has it. ``subgroup``: its number; ``own_barriers``: those of the subgroup
+    that it has passed."""
 
     group: int
     index: tuple[int, ...]
     thread: int = 0
+    subgroup: int = 0
     barriers: int = 0
+    own_barriers: int = 0
 
 
 class _Access(NamedTuple):
@@ -48,11 +51,18 @@ class _Access(NamedTuple):
     barriers: int  # that the iteration had passed
     op: Op
     effect: str
+    own_barriers: int = 0  # those of the subgroup
+
+    def before(self, later: _Access) -> bool:
+        """Whether a barrier says that ``later``, which is no earlier, comes after it."""
+        mine, other = self.iteration, later.iteration
+        if mine.group != other.group:
+            return False
+        return self.barriers < later.barriers or (mine.subgroup == other.subgroup and self.own_barriers < later.own_barriers)
 
     def races(self, later: _Access) -> bool:
         """Whether nothing says that ``later``, which is by another iteration, comes after it."""
-        mine, other = self.iteration, later.iteration
-        return mine is not other and not (mine.group == other.group and self.barriers < later.barriers)
+        return self.iteration is not later.iteration and not self.before(later)
 
 
 class Races:
@@ -73,7 +83,7 @@ class Races:
                 if other.races(access):
                     return other
         here = access.iteration
-        kept = [old for old in held.get(access.effect, ()) if old.iteration.group != here.group or old.barriers == access.barriers]
+        kept = [old for old in held.get(access.effect, ()) if not old.before(access)]
         in_group = [old.iteration for old in kept if old.iteration.group == here.group]
         groups = len({old.iteration.group for old in kept})
         if here not in in_group and len(in_group) < _ENOUGH and (in_group or groups < _ENOUGH):
@@ -130,7 +140,7 @@ def _watched_shared(c: Compiler, op: Op, ref: Ref, found: Locate) -> Locate:
     def watched(env: Env) -> int:
         n, here = found(env), env[ITERATION]
         if n >= 0:
-            access = _Access(here, here.barriers, op, op.code.effect)
+            access = _Access(here, here.barriers, op, op.code.effect, here.own_barriers)
             rival = c.races.rival((view, here.group, n), access, _RIVALS_SHARED)
             if rival is not None:
                 threads = f"thread {here.thread} of a group", f"thread {rival.iteration.thread}"
@@ -150,7 +160,7 @@ def _watched(c: Compiler, op: Op, ref: Any, indices: Sequence[int], found: Locat
         if n < 0 or here is None:
             return n
         memory = env[view]
-        access = _Access(here, here.barriers, op, effect)
+        access = _Access(here, here.barriers, op, effect, here.own_barriers)
         rival = races.rival(memory.__array_interface__["data"][0] + n * memory.itemsize, access, _RIVALS)
         if rival is not None:
             iterations = f"iteration {_index(here.index)}", f"iteration {_index(rival.iteration.index)}"

@@ -394,7 +394,7 @@ _MAKERS: dict[OpCode, Maker] = {
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
     ops.clock: _clock, ops.label: label, ops.stack_room: _stack_room,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
-    **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_reduce, ops.subgroup_shuffle), _barrier),
+    **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_barrier, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from enum import Enum
+from itertools import chain
 from typing import Any, Union
 
 from spirograd.base.artifact import Slot
@@ -63,7 +64,7 @@ class Region:
 
     @property
     def live_ins(self) -> frozenset[Op]:
-        """The values that operations in here, nested ones included, take from outside."""
+        """The values that operations in here, nested ones included, take from outside. A set has no order: see `uses_from_outside`."""
         if self._live_ins is None:
             used: set[Op] = set()
             for op in self.ops:
@@ -72,6 +73,11 @@ class Region:
                     used |= region.live_ins
             self._live_ins = frozenset(used.difference(self.ops, self.params))
         return self._live_ins
+
+    def uses_from_outside(self) -> Iterator[Op]:
+        """`live_ins` in the order of their uses, once for each use: what is emitted for them must not depend on hashes."""
+        outside = self.live_ins
+        return (value for op in self.walk() for value in op.args if value in outside)
 
     @property
     def results(self) -> tuple[Op, ...]:
@@ -435,9 +441,7 @@ class Kernel:
 
     def walk(self) -> Iterator[Op]:
         """Every operation of the functions and of the body."""
-        for function in self.functions:
-            yield from function.body.walk()
-        yield from self.body.walk()
+        return chain.from_iterable([region.walk() for region in (*[f.body for f in self.functions], self.body)])
 
 
 def called(functions: Sequence[Function], regions: Sequence[Region]) -> tuple[Function, ...]:

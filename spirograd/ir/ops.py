@@ -427,7 +427,12 @@ subgroup_reduce = _op(
     1,
     "barrier",
     "attr the kind of a reduction: the operands of all invocations of the subgroup, combined in any order.",
-    level="device",
+)
+subgroup_scan = _op(
+    "subgroup_scan",
+    1,
+    "barrier",
+    "attr the kind of a reduction: the operands of this invocation of the subgroup, and of those before it, combined in any order.",
 )
 subgroup_shuffle = _op(
     "subgroup_shuffle",
@@ -436,17 +441,26 @@ subgroup_shuffle = _op(
     "attr a mask: the operand of that invocation of the subgroup whose number differs from this one's in the bits of the mask.",
     level="device",
 )
+subgroup_barrier = _op(
+    "subgroup_barrier",
+    None,
+    "barrier",
+    "Waits for the invocations of the subgroup; what they have written to memory is seen by them afterwards. Its argument, if any, is the "
+    "last one of `subgroup_read`.",
+)
 subgroup_read = _op(
     "subgroup_read",
-    2,
+    None,
     "barrier",
-    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified.",
+    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified. A third one, "
+    "a u32, has a bit for each invocation that gets here, or is 0: those that do.",
 )
 subgroup_ballot = _op(
     "subgroup_ballot",
-    1,
+    None,
     "barrier",
-    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true.",
+    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true. A second one is the last "
+    "one of `subgroup_read`.",
 )
 subgroup_matrix_fma = _op(
     "subgroup_matrix_fma",

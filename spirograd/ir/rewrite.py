@@ -90,21 +90,27 @@ class Rewriter:
             for op in body:
                 self.visit(op)
             return
-        handler_of, is_unchanged, b = self.handlers.get, self.env.keys().isdisjoint, self.b
-        done = b.ops
+        env, handler_of, b = self.env, self.handlers.get, self.b
+        is_unchanged, done = env.keys().isdisjoint, b.ops
         for op in body:
             handler = handler_of(op.code)
             if handler is not None:
                 b.loc, b.primal = op.loc, op.primal
                 new = handler(op)
                 if new is not None and new is not op:
-                    self.env[op] = new
-            elif op.regions or not is_unchanged(op.args):
+                    env[op] = new
+            elif op.regions:
                 new = self.copy(op)
                 if new is not op:
-                    self.env[op] = new
-            else:
+                    env[op] = new
+            elif is_unchanged(op.args):
                 done.append(op)
+            else:
+                args = tuple([env.get(a, a) for a in op.args])
+                new = op
+                if args != op.args:
+                    new = env[op] = Op(op.code, op.type, args, op.attr, (), op.loc, op.primal)
+                done.append(new)
 
     def is_untouched(self, region: Region) -> bool:
         """Whether ``region`` stays as it is: no handler is for any of its operations, and all values from outside are still the same."""

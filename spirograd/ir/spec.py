@@ -13,7 +13,7 @@ from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.called_accesses import acting
-from spirograd.ir.group_rules import in_group, letter, matrix_fma, subgroup
+from spirograd.ir.group_rules import in_group, letter, matrix_fma, subgroup, subgroup_barrier
 from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
@@ -537,8 +537,9 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
-    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
+    **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
     ops.subgroup_matrix_fma: matrix_fma,
+    ops.subgroup_barrier: subgroup_barrier,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -89,7 +89,7 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
-def _read(e: GpuEmitter, value: str, lane: str) -> str:
+def _read(e: GpuEmitter, value: str, lane: str, named: str) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
@@ -97,6 +97,12 @@ def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") release')
     e.line(f"call void {e.module.declare('llvm.amdgcn.s.barrier', 'void', '')}()")
     e.line('fence syncscope("workgroup") acquire')
+
+
+def _subgroup_barrier(e: GpuEmitter, named: str) -> None:
+    """Lanes run in step; nothing moves across it."""
+    e.line('fence syncscope("wavefront") acq_rel')
+    e.line(f"call void {e.module.declare('llvm.amdgcn.wave.barrier', 'void', '')}()")
 
 
 def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
@@ -107,6 +113,11 @@ def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
     root = _call(e, "rsq.f32", f"float {e.value(f'select i1 {small}, float {scaled}, float {value}')}", "float")
     factor = e.value(f"select i1 {small}, float {literal(_ROOT_OF_SCALE, f32)}, float {literal(1.0, f32)}")
     return e.value(f"fmul float {root}, {factor}")
+
+
+def _no_reductions(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
+    """LLVM's reductions over waves are loops over the lanes: exchanges take five or six steps."""
+    raise TypeError(f"{kind} is a reduction of NVIDIA's GPUs")
 
 
 def _no_products(e: GpuEmitter, op: Op) -> list[str]:
@@ -132,8 +143,10 @@ AMDGPU = Dialect(
     from_first=lambda e, value, active: _call(e, "readfirstlane.i32", f"i32 {value}"),
     shuffle=_shuffle,
     read=_read,
-    ballot=lambda e, value: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
+    ballot=lambda e, value, named: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
+    reduce=_no_reductions,
     barrier=_barrier,
+    subgroup_barrier=_subgroup_barrier,
     matrix_fma=_no_products,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some
     rsqrt=_rsqrt,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, f32
+from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -77,7 +77,9 @@ class Dialect:
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
     a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
-    with a bit for each lane, set where an i1 is. ``barrier``, which has no result: waits for the workgroup. ``clock``: a counter, an i64.
+    with a bit for each lane, set where an i1 is. These two, and ``subgroup_barrier``, are given the mask of the lanes that get there at
+    last: "" for all, "0" for those that are active. ``barrier``, which has no result: waits for the workgroup. ``clock``: an i64 counter.
+    ``reduce``: a 32-bit integer, of all lanes combined by a kind of `COMBINE`, told whether it is signed.
     ``matrix_fma``: the entries of `ops.subgroup_matrix_fma`, typed.
     ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
@@ -95,9 +97,11 @@ class Dialect:
     rank: Callable[[GpuEmitter, str], str]
     from_first: Callable[[GpuEmitter, str, str], str]
     shuffle: Callable[[GpuEmitter, str, int], str]
-    read: Callable[[GpuEmitter, str, str], str]
-    ballot: Callable[[GpuEmitter, str], str]
+    read: Callable[[GpuEmitter, str, str, str], str]
+    ballot: Callable[[GpuEmitter, str, str], str]
+    reduce: Callable[[GpuEmitter, str, bool, str], str]
     barrier: Callable[[GpuEmitter], None]
+    subgroup_barrier: Callable[[GpuEmitter, str], None]
     clock: Callable[[GpuEmitter], str]
     matrix_fma: Callable[[GpuEmitter, Op], list[str]]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
@@ -297,11 +301,21 @@ def _shuffle(e: GpuEmitter, op: Op) -> None:
 
 def _read(e: GpuEmitter, op: Op) -> None:
     lane: str = e.env[op.args[1]]
-    _by_words(e, op, lambda word: e.dialect.read(e, word, lane))
+    mask = _named(e, op, 2)
+    _by_words(e, op, lambda word: e.dialect.read(e, word, lane, mask))
+
+
+def _named(e: GpuEmitter, op: Op, fixed: int) -> str:
+    """The operand behind the ``fixed`` ones, or ""."""
+    return e.env[op.args[fixed]] if len(op.args) > fixed else ""
 
 
 def _ballot(e: GpuEmitter, op: Op) -> None:
-    e.env[op] = e.dialect.ballot(e, e.env[op.args[0]])
+    e.env[op] = e.dialect.ballot(e, e.env[op.args[0]], _named(e, op, 1))
+
+
+def _reduce(e: GpuEmitter, op: Op) -> None:
+    e.env[op] = e.dialect.reduce(e, op.attr, op.type is i32, e.env[op.args[0]])
 
 
 def _matrix_fma(e: GpuEmitter, op: Op) -> None:
@@ -341,6 +355,10 @@ def _barrier(e: GpuEmitter, op: Op) -> None:
     e.dialect.barrier(e)
 
 
+def _subgroup_barrier(e: GpuEmitter, op: Op) -> None:
+    e.dialect.subgroup_barrier(e, _named(e, op, 0))
+
+
 def _clock(e: GpuEmitter, op: Op) -> None:
     e.env[op] = e.dialect.clock(e)
 
@@ -355,12 +373,14 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.claim: _claim,
     ops.rsqrt: _rsqrt,
     ops.workgroup_barrier: _barrier,
+    ops.subgroup_barrier: _subgroup_barrier,
     ops.clock: _clock,
     ops.subgroup_shuffle: _shuffle,
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
-    ops.subgroup_reduce: Unsupported("where values can be shuffled, that is how subgroups reduce"),
+    ops.subgroup_reduce: _reduce,
+    ops.subgroup_scan: Unsupported("no GPU has an instruction for it: capabilities name none"),
 }
 HANDLERS: dict[OpCode, Handler] = {
     **{code: _EXPANDED if isinstance(handler, Math) else handler for code, handler in OP_MAP.items()},

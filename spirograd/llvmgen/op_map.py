@@ -108,7 +108,9 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.stack_room: emit_memory.emit_stack_room,
     # workgroups
     ops.workgroup_barrier: _GPU,
+    ops.subgroup_barrier: _GPU,
     ops.subgroup_reduce: _GPU,
+    ops.subgroup_scan: _GPU,
     ops.subgroup_read: _GPU,
     ops.subgroup_ballot: _GPU,
     ops.subgroup_matrix_fma: _GPU,

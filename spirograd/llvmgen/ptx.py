@@ -24,7 +24,8 @@ _WARP = 32
 _RESIDENT = 512
 # Architectures from this number on are known to no version of PTX before 7.3.
 _KNOWN_SINCE_7_3 = 87
-_HAS_PRODUCTS = 80  # the first architecture that multiplies matrices of f64, and those of f16 in these shapes
+_AMPERE = 80  # the first architecture that reduces over warps, multiplies matrices of f64, and those of f16 in these shapes
+_REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
 _TRIPLE = "nvptx64-nvidia-cuda"
 _CALL = re.compile(r"// callseq (\d+)")
 
@@ -39,24 +40,36 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
 
 
-def _taking_part(e: GpuEmitter) -> str:
-    """The mask of all lanes, but for those that workgroups of other sizes than multiples of a warp lack."""
+def _taking_part(e: GpuEmitter, named: str = "") -> str:
+    """The mask of all lanes, but for those that workgroups of other sizes than multiples of a warp lack; ``named``: see `Dialect`."""
+    if named:
+        return _active(e) if named == "0" else named
     return "-1" if e.group_size % _WARP == 0 else _active(e)
 
 
-def _ballot(e: GpuEmitter, value: str) -> str:
+def _ballot(e: GpuEmitter, value: str, named: str) -> str:
     target = e.module.declare("llvm.nvvm.vote.ballot.sync", "i32", "i32, i1")
-    return e.value(f"call i32 {target}(i32 {_taking_part(e)}, i1 {value})")
+    return e.value(f"call i32 {target}(i32 {_taking_part(e, named)}, i1 {value})")
 
 
-def _read(e: GpuEmitter, value: str, lane: str) -> str:
-    mask = _taking_part(e)
+def _reduce(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
+    name = f"u{kind}" if kind in ("min", "max") and not signed else kind
+    target = e.module.declare(f"llvm.nvvm.redux.sync.{name}", "i32", "i32, i32")
+    return e.value(f"call i32 {target}(i32 {value}, i32 {_taking_part(e)})")
+
+
+def _read(e: GpuEmitter, value: str, lane: str, named: str) -> str:
+    mask = _taking_part(e, named)
     target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
     return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
 
 
 def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
+
+
+def _subgroup_barrier(e: GpuEmitter, named: str) -> None:
+    e.line(f"call void {e.module.declare('llvm.nvvm.bar.warp.sync', 'void', 'i32')}(i32 {_taking_part(e, named)})")
 
 
 def _matrix_fma(e: GpuEmitter, op: Op) -> list[str]:
@@ -122,7 +135,9 @@ NVPTX = Dialect(
     shuffle=_shuffle,
     read=_read,
     ballot=_ballot,
+    reduce=_reduce,
     barrier=_barrier,
+    subgroup_barrier=_subgroup_barrier,
     matrix_fma=_matrix_fma,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
@@ -143,7 +158,7 @@ def _target_machine(architecture: str, has_stack: bool) -> Any:
 
 def capabilities(architecture: str) -> Capabilities:
     """What every GPU of an architecture ("sm_90") can do."""
-    products = tuple(SHAPES) if int(re.sub(r"\D", "", architecture)) >= _HAS_PRODUCTS else ()
+    recent = int(re.sub(r"\D", "", architecture)) >= _AMPERE
     return replace(
         CAPABILITIES,
         target_name="cuda",
@@ -151,7 +166,8 @@ def capabilities(architecture: str) -> Capabilities:
         subgroup_size=_WARP,
         shared_memory=48 << 10,
         atomic_f16_add=True,
-        matrix_shapes=products,
+        matrix_shapes=tuple(SHAPES) if recent else (),
+        subgroup_reductions=_REDUCTIONS if recent else (),
     )
 
 

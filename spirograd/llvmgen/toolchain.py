@@ -111,6 +111,7 @@ def host_caps() -> Capabilities:
         atomic_f64_minmax=True,
         atomic_cas=True,
         buffer_address=True,
+        subgroup_ballot=True,
         max_allocation=_memory_size(),
         toolchain=version(),
         cpu_name=llvm.get_host_cpu_name(),

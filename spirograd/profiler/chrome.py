@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from spirograd.base.spans import Span
 from spirograd.runtime.profiling import HostRecord, TaskRecord
 
 _HOST, _DEVICES = 1, 2  # numbers of the processes of a trace: the host, then one for each back end
+_THREADS = 1000  # the first row of threads, behind those of tasks
 Event = dict[str, Any]
 
 
@@ -66,6 +68,24 @@ def _device_events(begin: int, host: Sequence[HostRecord], tasks: Sequence[TaskR
             flow = {"name": "launch", "cat": "launch", "id": number + 1}
             events.append({**flow, "ph": "s", "ts": (launch.begin - begin) / 1e3, "pid": _HOST, "tid": launch.thread})
             events.append({**flow, "ph": "f", "bp": "e", "ts": (task.begin - begin) / 1e3, "pid": pid, "tid": tid})
+    for k, arch in enumerate(devices):
+        events += _thread_events(begin, _DEVICES + k, [task for task in tasks if task.key.arch == arch])
+    return events
+
+
+def _thread_events(begin: int, pid: int, tasks: Sequence[TaskRecord]) -> list[Event]:
+    """What each thread ran of the tasks of the CPU."""
+    events: list[Event] = []
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    rows: dict[int, int] = {}
+    for task in tasks:
+        for chunk in task.chunks:
+            row = rows.get(chunk.thread)
+            if row is None:
+                row = rows[chunk.thread] = _THREADS + len(rows)
+                events.append(_named("thread_name", pid, row, names.get(chunk.thread, f"thread {chunk.thread}")))
+            args = {"kernel": task.key.kernel, "launch": task.launch, "first": chunk.low, "iterations": chunk.high - chunk.low}
+            events.append(_slice(task.key.name, "chunk", chunk.begin - begin, chunk.end - begin, pid, row, args))
     return events
 
 

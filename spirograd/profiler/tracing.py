@@ -46,7 +46,8 @@ def recorded() -> Iterator[Recording]:
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     """Write to ``path`` what the block does, for https://ui.perfetto.dev or chrome://tracing: compilation with its passes, launches,
-    copies, and on the device each task with its source line, with an arrow from its launch.
+    copies, and on the device each task with its source line, with an arrow from its launch; of the CPU also what each thread ran, with
+    the range of its iterations.
 
     The block may call `init`; ``kernel_profiler=True`` is not needed. Raises SpirogradUnsupportedError if the device cannot tell when tasks
     ran. What happened before an exception is written, too.

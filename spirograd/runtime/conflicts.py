@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
-from spirograd.runtime.device import Step, Uses
+from spirograd.runtime.device import Sections, Step, Uses, one_by_one
 
 # What stands for all memory: of work that uses some which is not known.
 _ALL = -1
@@ -31,6 +33,25 @@ class UsedMemory:
         """Forget all: what comes next comes after it anyway."""
         self._read.clear()
         self._written.clear()
+
+
+def interleaved(nodes: Iterable[Step | Sections]) -> Iterator[Step]:
+    """The steps of a series, one after the other; those of sections in turn, if none of them uses memory of another one."""
+    for node in nodes:
+        if isinstance(node, Sections) and _apart(node):
+            yield from (step for turn in zip_longest(*node.sections) for step in turn if step is not None)
+        else:
+            yield from one_by_one([node])
+
+
+def _apart(node: Sections) -> bool:
+    used = UsedMemory()
+    for steps in node.sections:
+        if any(map(used.conflicts, steps)):
+            return False
+        for step in steps:
+            used.add(step)
+    return True
 
 
 def _number(memory: Any) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
@@ -160,7 +161,7 @@ class ReservesMemory(Protocol):
 class RecordsWork(Protocol):
     """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
 
-    def record(self, steps: Sequence[Step]) -> Any:
+    def record(self, steps: Sequence[Step | Sections]) -> Any:
         """Record a series, without doing it. The result, opaque to the runtime, is for `repeat`; None if the driver does not take the
         series."""
 
@@ -173,6 +174,15 @@ class Sections:
     """Lists of steps; those of different lists may be done at the same time where they do not use the same memory."""
 
     sections: list[list[Step]]
+
+
+def one_by_one(nodes: Iterable[Step | Sections]) -> Iterator[Step]:
+    """The steps of a series, in an order in which one may be done after the other."""
+    for node in nodes:
+        if isinstance(node, Sections):
+            yield from chain.from_iterable(node.sections)
+        else:
+            yield node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,15 +295,29 @@ class CallsNatively(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkTime:
+    """When a thread of this process (``thread``: as `threading.get_ident` numbers it) ran the iterations from ``low`` to ``high`` of a
+    task."""
+
+    thread: int
+    low: int
+    high: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskTime:
     """When task number ``task`` of a launch ran, in nanoseconds of `time.perf_counter_ns`. ``launch``: the number that `TaskTimer.launch`
-    got. ``cpu``: processor time that its threads took, where they are those of this process; else -1."""
+    got. ``cpu``: processor time that its threads took, where they are those of this process; else -1. ``chunks``: what each of these
+    threads ran, while a trace is recorded."""
 
     launch: int
     task: int
     begin: int
     end: int
     cpu: int = -1
+    chunks: tuple[ChunkTime, ...] = ()
 
 
 class TaskTimer(Protocol):
@@ -340,11 +364,13 @@ class ReadsIntoMemory(Protocol):
 
 @runtime_checkable
 class LendsMemory(Protocol):
-    """A device whose driver would take memory back when the device is closed, while the host still reads it."""
+    """An asynchronous device whose memory the host can address. Its driver would take memory back when the device is closed, while the host
+    still reads it."""
 
     def lend(self, buffer: Buffer, borrower: Any) -> None:
         """Keep what `host_view` gives of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. On closing the device
-        sets the attribute ``kept`` of ``borrower``."""
+        sets the attribute ``kept`` of ``borrower``. Until then launches, fills and copies return when they are done. `synchronize` is to
+        follow, for the work before."""
 
 
 @runtime_checkable

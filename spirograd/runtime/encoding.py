@@ -19,6 +19,7 @@ from spirograd.base.artifact import (
     PrintSite,
     Slot,
     SpaceLimit,
+    TapedLoop,
     TapeInfo,
     TapeSizing,
     TaskInfo,
@@ -30,7 +31,8 @@ from spirograd.base.records import fields
 from spirograd.base.sizes.size_nodes import NODES
 
 Classes = Mapping[str, type[Any]]
-_ARTIFACT = (CompiledKernel, Slot, ArgBlock, TapeInfo, TapeSizing, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
+_TAPES = (TapeInfo, TapedLoop, TapeSizing)
+_ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_TAPES, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
 CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
 # `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
 _NOT_STORED = frozenset({"run"})

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
+from itertools import pairwise
 from operator import methodcaller
 from typing import Any
 
@@ -19,7 +20,7 @@ from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
-from spirograd.runtime.device import RecordsWork, Step
+from spirograd.runtime.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.runtime.generations import tick
 
 _lock = threading.RLock()  # one recording at a time in a process
@@ -43,15 +44,20 @@ class NumberedLaunch:
 class Series:
     """Work that is the same each time. ``recorded``: the same as one piece for the driver, None if it takes none."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step | Sections] = field(default_factory=list)
     recorded: Any = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is more than one step."""
+        return len(self.steps) > 1 or any(isinstance(step, Sections) for step in self.steps)
 
     def repeat(self, device: Any) -> None:
         """Have ``device`` do it."""
         if self.recorded is not None:
             device.repeat(self.recorded)
             return
-        for step in self.steps:
+        for step in one_by_one(self.steps):
             step.work(device)
 
 
@@ -95,7 +101,7 @@ class GraphRecording:
                 current = None
         device = self._launcher.device
         for step in self._steps if isinstance(device, RecordsWork) else ():
-            if isinstance(step, Series) and len(step.steps) > 1:
+            if isinstance(step, Series) and step.is_long:
                 step.recorded = device.record(step.steps)
                 if step.recorded is not None:
                     step.steps = []
@@ -112,6 +118,21 @@ class GraphRecording:
             self._steps.append(launch)
         else:
             self._add(launch)
+
+    def sections(self, works: Sequence[Callable[[], None]]) -> None:
+        """Do ``works``, and note that they may be done at the same time, if all of them is the same each time."""
+        if not self._steps or not isinstance(self._steps[-1], Series):
+            self._steps.append(Series())
+        count, series = len(self._steps), self._steps[-1]
+        assert isinstance(series, Series)
+        ends = [len(series.steps)]
+        for work in works:
+            work()
+            ends.append(len(series.steps))
+        if len(self._steps) == count:
+            sections = [list(one_by_one(series.steps[begin:end])) for begin, end in pairwise(ends) if begin < end]
+            if len(sections) > 1:
+                series.steps[ends[0] :] = [Sections(sections)]
 
     def uploaded(self, allocation: Any, offset: int, data: memoryview) -> None:
         """Note that the host wrote to an allocation."""

@@ -19,7 +19,7 @@ from spirograd.base import spans, validity
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import TaskTime, TimesTasks
+from spirograd.runtime.device import ChunkTime, TaskTime, TimesTasks
 from spirograd.runtime.launcher import Launcher, LaunchPlan
 
 # Launches whose times are collected at once: collecting waits for the device.
@@ -46,7 +46,8 @@ class TaskKey:
 class TaskRecord:
     """A task that ran. Times are nanoseconds of `time.perf_counter_ns`; ``cpu`` -1: not known. ``iterations`` None: only the device knew.
     ``nbytes``, ``operations``: of all iterations, None if that is not known; ``exact`` False: at least so many. ``launch``: the number of
-    the launch; ``first``: whether it is the first task of the launch that ran. ``kernel_id`` tells kernels of one name apart."""
+    the launch; ``first``: whether it is the first task of the launch that ran. ``kernel_id`` tells kernels of one name apart.
+    ``chunks``: see `TaskTime`."""
 
     key: TaskKey
     kernel_id: int
@@ -59,6 +60,7 @@ class TaskRecord:
     nbytes: int | None
     operations: int | None
     exact: bool
+    chunks: tuple[ChunkTime, ...] = ()
 
     @property
     def duration(self) -> int:
@@ -225,6 +227,7 @@ class Profile:
             work.nbytes * count if known and count is not None else None,
             work.operations * count if known and count is not None else None,
             work.exact,
+            time.chunks,
         )
 
     def _keys_of(self, plan: LaunchPlan) -> list[TaskKey]:

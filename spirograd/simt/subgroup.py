@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spirograd.base.dtypes import DType, i32, u1, u32, u64
+from spirograd.base.dtypes import VOID, DType, i32, u1, u32, u64
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, groups, scalar
 from spirograd.lang.context import language_options
@@ -50,25 +50,44 @@ def elect() -> Value:
 
 
 def sync() -> None:
-    """Wait for the threads of the subgroup. They read values of each other in step as it is: this orders their accesses to memory."""
+    """Wait for the threads of the subgroup; what they wrote to shared and global memory is seen by them afterwards."""
+    wait(None)
+
+
+def wait(named: Value | None) -> None:
+    """`sync` of the threads that the bits of ``named`` name; None: of all."""
+    groups.current("subgroup.sync")
+    scalar.builder().emit(ir.subgroup_barrier, *_operands(named), type=VOID)
+
+
+def mem_fence() -> None:
+    """Order the accesses to memory of this thread for the others of its subgroup, without waiting for them."""
     grid.mem_fence()
 
 
 barrier = sync
-mem_fence = sync
-memory_barrier = sync
+memory_barrier = mem_fence
 
 
 # --- values of other lanes ---------------------------------------------------------------------------------------------------
 
 
+def _operands(named: Value | None) -> tuple[Any, ...]:
+    return () if named is None else (named.op,)
+
+
 def shuffle(value: Any, index: Any) -> Value:
     """The ``value`` of the thread of the subgroup with number ``index``."""
+    return read(value, index, None)
+
+
+def read(value: Any, index: Any, named: Value | None) -> Value:
+    """`shuffle` in the threads that the bits of ``named`` name; None: in all."""
     groups.current("subgroup.shuffle")
     operand, lane = as_value(value), scalar.cast(index, i32)
     if operand.dtype is u1:
-        return scalar.cast(shuffle(scalar.cast(operand, i32), lane), u1)
-    return scalar.emit(ir.subgroup_read, operand, lane, t=operand.dtype)
+        return scalar.cast(read(scalar.cast(operand, i32), lane, named), u1)
+    return Value(scalar.builder().emit(ir.subgroup_read, operand.op, lane.op, *_operands(named), type=operand.dtype))
 
 
 def broadcast(value: Any, index: Any) -> Value:
@@ -81,28 +100,52 @@ def broadcast_first(value: Any) -> Value:
     return shuffle(value, 0)
 
 
-def _within(value: Any, lane: Value, inside: Value) -> Value:
-    """The value of ``lane`` where that is ``inside``, else the thread's own."""
+def names(named: Value, lane: Value) -> Value:
+    """Whether the bits of ``named`` name a thread."""
+    place = scalar.cast(scalar.emit(ir.and_, lane, scalar.constant(31, i32)), u32)
+    bit = scalar.emit(ir.and_, scalar.emit(ir.shr, named, place), scalar.constant(1, u32))
+    return as_value(arithmetic.logical_and(lane < 32, bit != 0))
+
+
+def read_within(value: Any, lane: Value, inside: Value, named: Value | None) -> Value:
+    """The value of ``lane`` where that is ``inside``, and one of those that the bits of ``named`` name; else the thread's own."""
     own = as_value(value)
-    return as_value(arithmetic.select(inside, shuffle(own, arithmetic.select(inside, lane, invocation_id())), own))
+    if named is not None:
+        inside = as_value(arithmetic.logical_and(inside, names(named, lane)))
+    return as_value(arithmetic.select(inside, read(own, arithmetic.select(inside, lane, invocation_id()), named), own))
+
+
+def read_up(value: Any, offset: Any, named: Value | None) -> Value:
+    """`shuffle_up` in the threads that the bits of ``named`` name; None: in all."""
+    lane = invocation_id() - scalar.cast(offset, i32)
+    return read_within(value, lane, lane >= 0, named)
+
+
+def read_down(value: Any, offset: Any, named: Value | None) -> Value:
+    """`shuffle_down` in the threads that the bits of ``named`` name; None: in all."""
+    lane = invocation_id() + scalar.cast(offset, i32)
+    return read_within(value, lane, lane < _live(), named)
+
+
+def read_xor(value: Any, mask: Any, named: Value | None) -> Value:
+    """`shuffle_xor` in the threads that the bits of ``named`` name; None: in all."""
+    lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(mask, i32))
+    return read_within(value, lane, lane < _live(), named)
 
 
 def shuffle_up(value: Any, offset: Any) -> Value:
     """The ``value`` of the thread whose number is ``offset`` less; the own one where there is none."""
-    lane = invocation_id() - scalar.cast(offset, i32)
-    return _within(value, lane, lane >= 0)
+    return read_up(value, offset, None)
 
 
 def shuffle_down(value: Any, offset: Any) -> Value:
     """The ``value`` of the thread whose number is ``offset`` more; the own one where there is none."""
-    lane = invocation_id() + scalar.cast(offset, i32)
-    return _within(value, lane, lane < _live())
+    return read_down(value, offset, None)
 
 
 def shuffle_xor(value: Any, mask: Any) -> Value:
     """The ``value`` of the thread whose number differs in the bits of ``mask``; the own one where there is none."""
-    lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(mask, i32))
-    return _within(value, lane, lane < _live())
+    return read_xor(value, mask, None)
 
 
 # --- reductions and scans ----------------------------------------------------------------------------------------------------
@@ -116,9 +159,18 @@ def _steps(log2_size: Any) -> int:
     return steps
 
 
+def _by_instruction(value: Value, steps: int) -> bool:
+    """Whether an instruction of the device may combine ``value``: integers, whose results do not depend on the order, of whole subgroups
+    (some drivers miscount others)."""
+    whole = groups.current("a subgroup").size % group_size() == 0
+    return value.dtype in (i32, u32) and steps == log2_group_size() and whole
+
+
 def _total(kind: str, value: Any, steps: int) -> Value:
     """The values of 2 ** ``steps`` threads combined, in each of them, by a butterfly of exchanges."""
     combine, mine, lane, live = named(kind), as_value(value), invocation_id(), _live()
+    if kind in language_options().subgroup_reductions and _by_instruction(mine, steps):
+        return scalar.emit(ir.subgroup_reduce, mine, attr=kind, t=mine.dtype)
     if live.op.code is ir.const:
         for step in range(steps):
             partner = scalar.emit(ir.xor, lane, scalar.constant(1 << step, i32))
@@ -135,6 +187,8 @@ def _total(kind: str, value: Any, steps: int) -> Value:
 
 def _scan(kind: str, value: Any, steps: int) -> Value:
     combine, mine, lane = named(kind), as_value(value), invocation_id()
+    if kind in language_options().subgroup_scans and _by_instruction(mine, steps):
+        return scalar.emit(ir.subgroup_scan, mine, attr=kind, t=mine.dtype)
     within = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32))
     for step in range(steps):
         takes = within >= (1 << step)
@@ -180,24 +234,45 @@ globals().update({name: _function(*parts) for name, parts in _NAMES.items()})
 # --- votes -------------------------------------------------------------------------------------------------------------------
 
 
-def _votes(holds: Value) -> Value:
-    """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist."""
+def existing() -> Value:
+    """A u32 with a bit for each of the first 32 threads that exist."""
+    lanes, live = min(group_size(), 32), _live()
+    missing = scalar.constant(lanes, i32) - arithmetic.max(arithmetic.min(live, lanes), 1)
+    return scalar.emit(ir.shr, scalar.constant((1 << lanes) - 1, u32), scalar.cast(missing, u32))
+
+
+def _votes(holds: Value, named: Value | None = None, of_branch: bool = False) -> Value:
+    """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, or are not
+    ``named``. ``of_branch``: only those that take the branch get here."""
     live = _live()
     if live.op.code is not ir.const:
         holds = as_value(arithmetic.logical_and(holds, invocation_id() < live))
-    return scalar.emit(ir.subgroup_ballot, holds, t=u32 if group_size() <= 32 else u64)
+    t = u32 if group_size() <= 32 else u64
+    here = scalar.constant(0, u32) if of_branch else named
+    votes = Value(scalar.builder().emit(ir.subgroup_ballot, holds.op, *_operands(here), type=t))
+    return votes if named is None else scalar.emit(ir.and_, votes, named)
 
 
-def _vote(kind: str, predicate: Any, steps: int) -> Value:
+def _vote(kind: str, predicate: Any, steps: int, named: Value | None = None) -> Value:
     holds = as_value(as_value(predicate) != 0)
     if not language_options().has_ballots:
+        if named is not None:
+            mine = names(named, invocation_id())
+            holds = as_value(
+                arithmetic.logical_or(holds, arithmetic.logical_not(mine)) if kind == "and" else arithmetic.logical_and(holds, mine)
+            )
         return _total(kind, scalar.cast(holds, i32), steps)
-    votes = _votes(as_value(arithmetic.logical_not(holds)) if kind == "and" else holds)
+    votes = _votes(as_value(arithmetic.logical_not(holds)) if kind == "and" else holds, named)
     if steps < log2_group_size():
         lane, size = invocation_id(), 1 << steps
         first = scalar.cast(scalar.emit(ir.and_, lane, scalar.constant(-size, i32)), votes.dtype)
         votes = scalar.emit(ir.and_, scalar.emit(ir.shr, votes, first), scalar.constant((1 << size) - 1, votes.dtype))
     return scalar.cast(votes == 0 if kind == "and" else votes != 0, i32)
+
+
+def vote_of(kind: str, predicate: Any, named: Value | None) -> Value:
+    """Whether ``predicate`` is nonzero in all ("and") or any ("or") of the threads that the bits of ``named`` name; None: of all."""
+    return _vote(kind, predicate, log2_group_size(), named)
 
 
 def all_true(predicate: Any) -> Value:
@@ -225,13 +300,20 @@ def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
     return _vote("or", predicate, _steps(log2_size))
 
 
-def _ballot(predicate: Any, dtype: DType, count: int) -> Value:
+def first_ballots(predicate: Any, named: Value | None, of_branch: bool = False) -> Value:
+    """`ballot_first_n` of 32 threads, of those that the bits of ``named`` name; None: of all. ``of_branch``: see `_votes`."""
+    return _ballot(predicate, u32, min(32, group_size()), named, of_branch)
+
+
+def _ballot(predicate: Any, dtype: DType, count: int, named: Value | None = None, of_branch: bool = False) -> Value:
     lane = invocation_id()
     if language_options().has_ballots:
-        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0)), dtype)
+        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0), named, of_branch), dtype)
         known = (1 << count) - 1
         return votes if count == dtype.bits else scalar.emit(ir.and_, votes, scalar.constant(known, dtype))
-    holds = arithmetic.logical_and(as_value(predicate) != 0, lane < count)
+    holds = as_value(arithmetic.logical_and(as_value(predicate) != 0, lane < count))
+    if named is not None:
+        holds = as_value(arithmetic.logical_and(holds, names(named, lane)))
     bit = scalar.emit(ir.shl, scalar.constant(1, dtype), scalar.cast(lane, dtype))
     return _total("or", arithmetic.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())
 

@@ -1,86 +1,115 @@
-"""CUDA's names for what `subgroup` does. Each ``mask`` of lanes has to name all lanes of the subgroup: others are refused."""
+"""CUDA's names for what `subgroup` does.
+
+Each ``mask`` has a bit for each lane that takes part: `sg.u32(0xFFFFFFFF)`, another literal, or a number that is the same in these lanes,
+such as `active_mask()`. All lanes that it names have to get to the operation together. Lanes that it does not name have no vote; who reads
+one of them gets the own value.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from spirograd.base.dtypes import i32, u32
+from spirograd.base.dtypes import DType, i32, u32
+from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.context import language_options
+from spirograd.lang.scalar import Value, as_value, describe, type_error
 from spirograd.simt import subgroup
 
 _ALL = 0xFFFFFFFF
 
 
-def _check(mask: Any) -> None:
+def _named(mask: Any) -> Value | None:
+    """The lanes that ``mask`` names and that exist; None if it names all."""
     known = scalar.known(mask)
-    if not isinstance(known, int) or known & _ALL != _ALL:
-        raise type_error("the mask of a warp operation has to name all lanes", "pass `sg.u32(0xFFFFFFFF)`, and call it in all threads")
+    if isinstance(known, int) and known & _ALL == _ALL:
+        return None
+    value = as_value(mask)
+    if not isinstance(value.dtype, DType) or not value.dtype.is_int:
+        raise type_error(f"the mask of a warp operation is an integer, got {describe(mask)}", "pass `sg.u32(0xFFFFFFFF)` for all lanes")
+    if isinstance(known, int) and known == 0:
+        raise type_error("the mask of a warp operation names no lane", "pass `sg.u32(0xFFFFFFFF)` for all lanes")
+    options = language_options()
+    if subgroup.group_size() > 32:
+        problem = f"masks name 32 lanes, and subgroups of this device have {subgroup.group_size()}"
+        raise type_error(problem, "pass `sg.u32(0xFFFFFFFF)`, and call it in all threads")
+    if options.reads_subgroups and not options.has_ballots:
+        raise type_error("this target has no warp operations of some lanes", "pass `sg.u32(0xFFFFFFFF)`, and call it in all threads")
+    return scalar.emit(ir.and_, scalar.cast(value, u32), subgroup.existing())
 
 
-def _masked(function: Callable[[Any, Any], Value], name: str) -> Callable[[Any, Any, Any], Value]:
+def _masked(function: Callable[[Any, Any, Value | None], Value], name: str, whose: str) -> Callable[[Any, Any, Any], Value]:
     def shuffle(mask: Any, val: Any, offset: Any) -> Value:
-        _check(mask)
-        return function(val, offset)
+        return function(val, offset, _named(mask))
 
     shuffle.__name__ = name
-    shuffle.__doc__ = f"`subgroup.{function.__name__}` of ``val`` and ``offset``; ``mask``: all lanes."
+    shuffle.__doc__ = f"The ``val`` of the lane {whose}; the own one where ``mask`` names no such lane."
     return shuffle
 
 
-shfl_sync_i32 = shfl_sync_f32 = _masked(subgroup.shuffle, "shfl_sync")
-shfl_up_i32 = shfl_up_f32 = _masked(subgroup.shuffle_up, "shfl_up")
-shfl_down_i32 = shfl_down_f32 = _masked(subgroup.shuffle_down, "shfl_down")
-shfl_xor_i32 = shfl_xor_f32 = _masked(subgroup.shuffle_xor, "shfl_xor")
+def _of_lane(value: Any, lane: Any, named: Value | None) -> Value:
+    if named is None:
+        return subgroup.shuffle(value, lane)
+    number = scalar.cast(lane, i32)
+    return subgroup.read_within(value, number, as_value(arithmetic.logical_and(number >= 0, number < subgroup.group_size())), named)
+
+
+shfl_sync_i32 = shfl_sync_f32 = _masked(_of_lane, "shfl_sync", "with number ``offset``")
+shfl_up_i32 = shfl_up_f32 = _masked(subgroup.read_up, "shfl_up", "whose number is ``offset`` less")
+shfl_down_i32 = shfl_down_f32 = _masked(subgroup.read_down, "shfl_down", "whose number is ``offset`` more")
+shfl_xor_i32 = shfl_xor_f32 = _masked(subgroup.read_xor, "shfl_xor", "whose number differs in the bits of ``offset``")
 
 
 def all_nonzero(mask: Any, predicate: Any) -> Value:
-    """1 if ``predicate`` is nonzero in all lanes, else 0. ``mask``: all lanes."""
-    _check(mask)
-    return subgroup.all_true(predicate)
+    """1 if ``predicate`` is nonzero in all lanes of ``mask``, else 0."""
+    return subgroup.vote_of("and", predicate, _named(mask))
 
 
 def any_nonzero(mask: Any, predicate: Any) -> Value:
-    """1 if ``predicate`` is nonzero in any lane, else 0. ``mask``: all lanes."""
-    _check(mask)
-    return subgroup.any_true(predicate)
+    """1 if ``predicate`` is nonzero in any lane of ``mask``, else 0."""
+    return subgroup.vote_of("or", predicate, _named(mask))
 
 
 def unique(mask: Any, predicate: Any) -> Value:
-    """1 if ``predicate`` is nonzero in all lanes, or in none, else 0. ``mask``: all lanes."""
-    _check(mask)
-    return subgroup.all_equal(scalar.cast(scalar.as_value(predicate) != 0, i32))
+    """1 if ``predicate`` is nonzero in all lanes of ``mask``, or in none, else 0."""
+    named = _named(mask)
+    holds = scalar.cast(as_value(predicate) != 0, i32)
+    if named is None:
+        return subgroup.all_equal(holds)
+    return scalar.emit(ir.or_, subgroup.vote_of("and", holds, named), subgroup.vote_of("and", 1 - holds, named))
 
 
 def ballot(predicate: Any) -> Value:
     """A u32 with a bit for each of the first 32 lanes: set where ``predicate`` is nonzero."""
-    return subgroup.ballot_first_n(predicate, 32)
+    return subgroup.first_ballots(predicate, None)
 
 
 def active_mask() -> Value:
-    """The lanes that exist, as a u32."""
-    return ballot(1)
+    """The lanes that get here together, as a u32: in a branch those that take it."""
+    return subgroup.first_ballots(1, None, of_branch=True)
 
 
 def sync(mask: Any) -> None:
-    """Wait for the lanes of the warp. ``mask``: all lanes."""
-    _check(mask)
-    subgroup.sync()
+    """Wait for the lanes of ``mask``; what they wrote to shared and global memory is seen by them afterwards."""
+    subgroup.wait(_named(mask))
 
 
 def match_all(mask: Any, val: Any) -> Value:
-    """1 if all lanes have the same ``val``, else 0. ``mask``: all lanes."""
-    _check(mask)
-    return subgroup.all_equal(val)
+    """1 if all lanes of ``mask`` have the same ``val``, else 0."""
+    named = _named(mask)
+    if named is None:
+        return subgroup.all_equal(val)
+    first = scalar.cast(scalar.emit(ir.ctz, named), i32)
+    return subgroup.vote_of("and", scalar.cast(as_value(val) == subgroup.read(val, first, named), i32), named)
 
 
 def match_any(mask: Any, value: Any) -> Value:
-    """The lanes, as a u32, whose ``value`` is that of this one. ``mask``: all lanes."""
-    _check(mask)
+    """The lanes of ``mask``, as a u32, whose ``value`` is that of this one."""
+    named = _named(mask)
     found = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):
-        theirs = ballot(scalar.as_value(value) == subgroup.shuffle(value, lane))
+        theirs = subgroup.first_ballots(as_value(value) == subgroup.read(value, lane, named), named)
         found = arithmetic.select(subgroup.invocation_id() == lane, theirs, found)
     return found
 

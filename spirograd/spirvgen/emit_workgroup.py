@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i32, u32
+from spirograd.ir import ops
 from spirograd.ir.nodes import BuiltIn, Op, SharedRef
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
 
 _WORKGROUP = enumerant("Scope", "Workgroup")
 _SUBGROUP = enumerant("Scope", "Subgroup")
-_REDUCE = enumerant("GroupOperation", "Reduce")
+_GROUP_OPERATIONS = {
+    ops.subgroup_reduce: enumerant("GroupOperation", "Reduce"),
+    ops.subgroup_scan: enumerant("GroupOperation", "InclusiveScan"),
+}
 _SHARED_SEMANTICS = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "WorkgroupMemory")
 _BUFFERS = enumerant("MemorySemantics", "UniformMemory")
 _SCALARS = {
@@ -66,16 +70,24 @@ def emit_workgroup_barrier(e: Emitter, op: Op) -> None:
     e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | (_BUFFERS if e.grouped else 0), u32))
 
 
-def emit_subgroup_reduce(e: Emitter, op: Op) -> None:
+def emit_subgroup_barrier(e: Emitter, op: Op) -> None:
+    """Left out where the driver takes barriers of memory for those of workgroups: it runs subgroups in step."""
+    if e.caps.memory_barriers:
+        scope = e.const(_SUBGROUP, u32)
+        e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | _BUFFERS, u32))
+
+
+def emit_subgroup_combine(e: Emitter, op: Op) -> None:
+    """A reduction or an inclusive scan."""
     t = op.type
     assert isinstance(t, DType) and t.bits == 32, op
     name = _REDUCTIONS[op.attr][t.kind]
-    e.ids[op] = e.f.value(name, e.type(t), e.const(_SUBGROUP, u32), _REDUCE, e.ids[op.args[0]])
+    e.ids[op] = e.f.value(name, e.type(t), e.const(_SUBGROUP, u32), _GROUP_OPERATIONS[op.code], e.ids[op.args[0]])
 
 
 def emit_subgroup_read(e: Emitter, op: Op) -> None:
     """Lanes that do not exist may be named: the result is unspecified then."""
-    value, lane = op.args
+    value, lane = op.args[:2]
     e.m.capability("GroupNonUniformShuffle")
     source = e.bitcast(e.ids[lane], i32, u32)
     e.ids[op] = e.f.value("GroupNonUniformShuffle", e.type(op.type), e.const(_SUBGROUP, u32), e.ids[value], source)

@@ -108,7 +108,9 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.stack_room: Unsupported("there are no functions that call themselves, for want of a stack"),
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
-    ops.subgroup_reduce: emit_workgroup.emit_subgroup_reduce,
+    ops.subgroup_barrier: emit_workgroup.emit_subgroup_barrier,
+    ops.subgroup_reduce: emit_workgroup.emit_subgroup_combine,
+    ops.subgroup_scan: emit_workgroup.emit_subgroup_combine,
     ops.subgroup_read: emit_workgroup.emit_subgroup_read,
     ops.subgroup_ballot: emit_workgroup.emit_subgroup_ballot,
     ops.subgroup_matrix_fma: Unsupported("cooperative matrices of Vulkan do not tell which entries an invocation holds"),

@@ -55,7 +55,7 @@ class Canvas:
         hues = np.broadcast_to(colours(color), (count, 3))
         keep = np.isfinite(centres).all(1) & (centres > -radii[:, None] - 1).all(1) & (centres < self._size + radii[:, None] + 1).all(1)
         centres, radii, hues = centres[keep], radii[keep], hues[keep]
-        reach = int(np.ceil(radii.max(initial=0)))
+        reach = int(np.ceil(np.max(radii, initial=0)))
         if len(centres) < (2 * reach + 1) ** 2:
             for centre, r, hue in zip(centres, radii, hues):
                 self._near(centre, centre, r, hue)

@@ -1,6 +1,7 @@
 """Modules of compiled kernels: what is loaded computes what the kernels do, against NumPy, and a module is the same bytes each time."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.gradients import specialized
 from spirograd.lang.frontend import kernel_tracing
 
 torch = needs.package("torch")
@@ -154,24 +156,196 @@ def test_layouts_of_fields(session, reload):
     assert (loaded.field("other").to_numpy() == 1000 + 2 * (10 * i + j) + 10).all()
 
 
-def test_gradients_in_modules_have_no_nested_checkpoints(session, reload):
+def _sparse_program():
+    """Kernels that activate, deactivate, append to lists and loop over what is active, in a module and as they are."""
+    x, out, lists = sg.field(sg.f32, needs_grad=True), sg.field(sg.f32, shape=3, needs_grad=True), sg.field(sg.i32)
+    builder = sg.FieldsBuilder()
+    blocks = builder.pointer(sg.ij, (4, 4))
+    blocks.bitmasked(sg.ij, (2, 4)).place(x, x.grad, offset=(-1, 2))
+    builder.dense(sg.i, 3).dynamic(sg.j, 40, chunk_size=8).place(lists)
+
+    @sg.kernel
+    def draw(n: sg.i32):
+        for k in range(n):
+            x[k - 1, 2 + k] = k * 0.5
+            lists[k % 3].append(k)
+
+    @sg.kernel
+    def squares():
+        for i, j in x:
+            out[(i + 1) % 3] += x[i, j] * x[i, j]
+
+    @sg.kernel
+    def end():
+        sg.deactivate(blocks, [0, 0])
+
+    @sg.kernel
+    def count() -> sg.i32:
+        s = 0
+        for i, j in lists:
+            s += lists[i, j]
+        for i, j in x:
+            s += 1000
+        return s
+
+    module = sg.aot.Module()
+    for name, field in {"x": x, "out": out, "lists": lists}.items():
+        module.add_field(name, field)
+    for kernel in (draw, end, count):
+        module.add_kernel(kernel)
+    module.add_kernel(squares, gradients=True)
+    return module
+
+
+@pytest.mark.parametrize("n", [0, 8])
+def test_sparse_fields(session, reload, tmp_path, n):
+    _sparse_program().save(tmp_path / "first.zip")
+    sg.init(arch=session.arch)
+    sg.field(sg.f32, shape=3).fill(1)  # other numbers in the process
+    loaded = reload(_sparse_program())
+    assert (tmp_path / "first.zip").read_bytes() == (tmp_path / "m.zip").read_bytes()
+    x, out, lists = (loaded.field(name) for name in ("x", "out", "lists"))
+    for _ in range(2):  # what is active stays so
+        loaded.kernel("draw")(n)
+    loaded.kernel("squares")()
+    out.grad.fill(1.0)
+    loaded.kernel("squares").grad()
+    expected = np.zeros((8, 16), np.float32)
+    expected[np.arange(n), np.arange(n)] = 0.5 * np.arange(n)
+    assert (x.to_numpy() == expected).all() and (x.grad.to_numpy() == 2 * expected).all()
+    sums = np.zeros(3)
+    np.add.at(sums, np.arange(n) % 3, (0.5 * np.arange(n)) ** 2)
+    assert (out.to_numpy() == sums).all()
+    for k, row in enumerate(lists.to_numpy()):  # appended in any order, and zeros behind
+        values = np.repeat(np.arange(k, n, 3), 2)
+        assert (np.sort(row) == np.sort(np.pad(values, (0, 40 - len(values))))).all()
+    assert loaded.kernel("count")() == n * (n - 1) + 1000 * n
+    loaded.kernel("end")()
+    expected[:2, :4] = 0
+    assert (x.to_numpy() == expected).all() and loaded.kernel("count")() == n * (n - 1) + 1000 * max(n - 2, 0)
+    x[5, 9] = 3.0  # Python activates a cell
+    assert loaded.kernel("count")() == n * (n - 1) + 1000 * (max(n - 2, 0) + 1) and x[5, 9] == 3.0
+
+
+def test_sparse_fields_of_modules_grow_and_say_what_is_missing(session, reload):
+    x, y = sg.field(sg.i32), sg.field(sg.i32)
+    sg.root.pointer(sg.i, 1000).place(x)
+    sg.root.pointer(sg.i, 64, cells=3).place(y)
+
+    @sg.kernel
+    def draw(n: sg.i32):
+        for i in range(n):
+            x[7 * i] = i
+
+    @sg.kernel
+    def few(n: sg.i32):
+        for i in range(n):
+            y[i] = i
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    for kernel in (draw, few):
+        module.add_kernel(kernel)
+    loaded = reload(module)
+    for n in (3, 100):
+        loaded.kernel("draw")(n)
+    assert (loaded.field("x").to_numpy()[::7] == np.pad(np.arange(100), (0, 43))).all()
+    loaded.kernel("few")(3)
+    with pytest.raises(sg.OutOfDeviceMemory, match=r"needed memory for 4 cells and had it for 3; reserve more of them with `.pointer"):
+        loaded.kernel("few")(4)
+        sg.sync()
+
+
+def _long_loop():
+    """A loop and a `while` that need tapes, and one that is short: a module of them, with or without nested checkpoints."""
     x, y = (sg.field(sg.f32, shape=3, needs_grad=True) for _ in range(2))
 
     @sg.kernel
-    def iterate(n: sg.i32):
+    def iterate(n: sg.i32, a: sg.types.NDArray[sg.f32, 1]):
         for i in x:
             s = x[i]
-            for _ in range(n):
-                s = sg.sin(s) * 1.1
+            for t in range(n):
+                s += 0.002 * sg.sin(s + t)
+            k = 0
+            while k < n + i:
+                s += a[0] * sg.sin(2 * s - k)
+                k += 1
+            for _ in range(5):
+                s = sg.sin(s) * 1.2
             y[i] = s
 
-    module = sg.aot.Module(session.arch)
-    module.add_kernel(iterate, gradients=True)
+    def module(nested_checkpoints):
+        made = sg.aot.Module()
+        made.add_field("x", x)
+        made.add_field("y", y)
+        made.add_kernel(iterate, gradients=True, nested_checkpoints=nested_checkpoints)
+        return made
+
+    return module
+
+
+def _gradients_of_long_loop(n, a):
+    value, slope = np.linspace(0.3, 0.9, 3, dtype=np.float32).astype(float), np.ones(3)
+    for t in range(n):
+        value, slope = value + 0.002 * np.sin(value + t), slope * (1 + 0.002 * np.cos(value + t))
+    for k in range(n + 2):
+        often = a * (k < n + np.arange(3))
+        value, slope = value + often * np.sin(2 * value - k), slope * (1 + 2 * often * np.cos(2 * value - k))
+    for _ in range(5):
+        value, slope = np.sin(value) * 1.2, slope * np.cos(value) * 1.2
+    return slope
+
+
+def test_nested_checkpoints_in_modules(arch, reload):
+    """Launches take the plain gradient where its tapes fit, else one with nested checkpoints; the bits are the same."""
+    sg.init(arch=arch, fast_math=False)
+    module, found = _long_loop()(nested_checkpoints=True), {}
+    for name, memory in {"plain.zip": None, "nested.zip": 12_000 / 2**30}.items():
+        loaded = reload(module, name, ad_memory_GB=memory, fast_math=False)
+        x, y, run = loaded.field("x"), loaded.field("y"), loaded.kernel("iterate")
+        a = sg.ndarray(sg.f32, 1, needs_grad=True)
+        a.fill(0.003)
+        x.from_numpy(np.linspace(0.3, 0.9, 3, dtype=np.float32))
+        for n in (0, 3, 2000, 129, 2000):
+            x.grad.fill(0)
+            y.grad.fill(1)
+            run.grad(n, a)
+            ways = run.grad.ways
+            if n != 129:  # for which either does
+                assert (ways.last is ways.plain) == (memory is None or n < 2000), n
+            found[name, n] = x.grad.to_numpy()
+            np.testing.assert_allclose(found[name, n], _gradients_of_long_loop(n, 0.003), rtol=2e-3)
+    for n in (0, 3, 129, 2000):
+        assert (found["plain.zip", n] == found["nested.zip", n]).all()
+
+
+def test_loops_of_modules_that_cannot_have_nested_checkpoints(session, reload, monkeypatch):
+    """The loop has its tape, and an error says why it has nothing else."""
+
+    def derived(made, nesting):
+        if nesting is None:
+            return plain(made, nesting)
+        raise sg.SpirogradUnsupportedError("the loop has none", made.primal.kernel.loc, "write another one")
+
+    plain = specialized.SpecializedDerivative.derived
+    monkeypatch.setattr(specialized.SpecializedDerivative, "derived", derived)
+    module = _long_loop()(nested_checkpoints=True)
     loaded = reload(module, ad_memory_GB=4096 / 2**30)
-    with pytest.raises(sg.OutOfDeviceMemory) as caught:
-        loaded.kernels["iterate"].grad(20_000)
-    for part in ("test_aot.py:", "gradients in modules have no nested checkpoints: raise `ad_memory_GB`"):
-        assert part in str(caught.value)
+    a = sg.ndarray(sg.f32, 1, needs_grad=True)
+    loaded.kernel("iterate").grad(3, a)
+    with pytest.raises(sg.OutOfDeviceMemory, match=r"the loop has none\n  at test_aot.py:\d+ in iterate\n[^$]*write another one"):
+        loaded.kernel("iterate").grad(20_000, a)
+
+
+def test_modules_have_nested_checkpoints_if_tapes_have_a_limit(arch, reload):
+    for options, asked, there in (({}, None, 0), ({"ad_memory_GB": 1.0}, None, 2), ({"ad_memory_GB": 1.0}, False, 0)):
+        sg.init(arch=arch, **options)
+        module = _long_loop()(nested_checkpoints=asked)
+        assert len(module.manifest().kernels[1].gradient.nested) == there
+    loaded = reload(module, ad_memory_GB=4096 / 2**30)
+    a = sg.ndarray(sg.f32, 1, needs_grad=True)
+    with pytest.raises(sg.OutOfDeviceMemory, match=r"test_aot.py:[^$]*build the module with `add_kernel\(..., nested_checkpoints=True\)`"):
+        loaded.kernel("iterate").grad(20_000, a)
 
 
 def test_gradients_with_tapes_whose_sizes_change(session, reload):
@@ -463,16 +637,64 @@ def test_a_module_of_another_back_end(session, arch, tmp_path):
     assert (loaded.field("x").to_numpy() == 8).all()
 
 
-@pytest.mark.archs("wgpu")  # its modules have descriptors, which Metal's buffers are made of
-@pytest.mark.needs("spirv-cross")
-def test_code_for_wgpu_translates_to_metal(arch, tmp_path):
+def _bindings(module):
+    """The names of the buffers of a SPIR-V module by the numbers of their bindings, as an identifier has them."""
+    words, at, names, found = np.frombuffer(module, np.uint32).tolist(), 5, {}, {}
+    while at < len(words):
+        code, length = words[at] & 0xFFFF, words[at] >> 16
+        if code == 5:  # OpName
+            names[words[at + 1]] = np.array(words[at + 2 : at + length], np.uint32).tobytes().rstrip(b"\0").decode()
+        if code == 71 and words[at + 2] == 33:  # OpDecorate ... Binding
+            found[words[at + 3]] = words[at + 1]
+        at += length
+    return {binding: re.sub(r"\W+", "_", names[rid]) for binding, rid in found.items()}
+
+
+@pytest.mark.archs("cpu", "wgpu")  # for what each Mac has, and for this device
+@pytest.mark.needs("spirv-cross", "g++")
+def test_code_for_metal(arch, tmp_path):
+    """What the manifest says of buffers and threads is what the text and the SPIR-V say; a stand-in for Metal's library takes the text."""
     sg.init(arch=arch)
-    module = sg.aot.Module()
+    module = sg.aot.Module(sg.metal if arch == "cpu" else None)
     module.add_kernel(mix, gradients=True)
-    module.save(tmp_path / "m")
-    files = sorted((tmp_path / "m" / "kernels").glob("*.spv"))
-    assert len(files) >= 2
-    for file in files:
-        command = ["spirv-cross", "--msl", "--msl-version", "20400", str(file)]
-        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-        assert "kernel void main0(constant Arguments& arguments [[buffer(0)]]" in text and "[[buffer(1)]]" in text
+    module.save(tmp_path / "m", msl=True)
+    for name in ("a.zip", "b.zip"):
+        module.save(tmp_path / name, msl=True)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    contents = json.loads((tmp_path / "m" / "manifest.json").read_text())
+    compiled = [kernel["compiled"] for kernel in contents["manifest"]["kernels"]]
+    tasks = {compiled["binaries"][task["binary"]]["bytes"]: task for compiled in compiled for task in compiled["tasks"]}
+    assert len(tasks) >= 2
+    for number, task in tasks.items():
+        entry, path = contents["metal"][number], tmp_path / "m" / contents["files"][number]
+        text = (tmp_path / "m" / entry["file"]).read_text()
+        (parameters,) = re.findall(rf"^kernel void {entry['entry']}\((.*)\)$", text, re.MULTILINE)
+        given = {int(number): name for name, number in re.findall(r"& (\w+) \[\[buffer\((\d+)\)\]\]", parameters)}
+        assert given.pop(entry["arguments"], "arguments") == "arguments"
+        assert len(task["bindings"]) == len(entry["bindings"])
+        assert given == {entry["bindings"][binding]: name for binding, name in _bindings(path.read_bytes()).items()}
+        reflected = subprocess.run(["spirv-cross", path, "--reflect"], capture_output=True, check=True).stdout
+        (function,) = json.loads(reflected)["entryPoints"]
+        assert function["workgroup_size"] == [task["group_size"], 1, 1]
+    texts = sorted((tmp_path / "m" / "kernels").glob("*.metal"))
+    assert len(texts) == len(contents["files"])
+    options = ["-std=c++17", "-fsyntax-only", "-w", "-fsingle-precision-constant", f"-I{ROOT}/validation/metal_shim", "-x", "c++"]
+    subprocess.run(["g++", *options, *texts], check=True, timeout=120)
+    assert sg.aot.load(tmp_path / "a.zip").kernels if arch == "wgpu" else True
+
+
+def test_code_for_metal_that_cannot_be_made(arch, tmp_path, monkeypatch):
+    sg.init(arch=arch)
+    module = sg.aot.Module(sg.metal)
+    module.add_kernel(mix)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"the command `spirv-cross`, which is not on the path[^$]*apt install spirv-cross"):
+        module.save(tmp_path / "m", msl=True)
+    (tmp_path / "spirv-cross").write_text("#!/bin/sh\necho it failed >&2\nexit 1\n")
+    (tmp_path / "spirv-cross").chmod(0o755)
+    with pytest.raises(sg.SpirogradRuntimeError, match=r"cannot translate kernels/mix\.0\.spv: it failed"):
+        module.archive(tmp_path / "m.zip", msl=True)
+    if arch != "wgpu":
+        with pytest.raises(sg.SpirogradUnsupportedError, match=f"a module for `sg.{arch}` has no code for Metal"):
+            sg.aot.Module().save(tmp_path / "m", msl=True)
+    assert not (tmp_path / "m").exists() and not (tmp_path / "m.zip").exists()

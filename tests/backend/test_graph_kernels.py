@@ -187,6 +187,40 @@ def test_sections(session):
         expected[0] *= -1
         streams(a, b)
         assert (b.to_numpy() == expected).all(), k
+    start = a.to_numpy(), b.to_numpy()
+    with sg.Graph() as graph:
+        both(a, b)
+        streams(a, b)
+    for k in range(3):
+        if k:
+            a.from_numpy(start[0])
+            b.from_numpy(start[1])
+            graph.launch()
+        once = 2 * (start[0] + 1) + start[1] + 3
+        expected = start[1] + 3 + once + 1
+        expected[0] *= -1
+        assert (a.to_numpy() == once + 1).all() and (b.to_numpy() == expected).all(), k
+
+
+def test_sections_that_print_in_a_graph(session, capfd):
+    """Launches that differ each time stay as they are."""
+    a, b = sg.ndarray(sg.i32, 3), sg.ndarray(sg.i32, 3)
+
+    @sg.kernel
+    def streams():
+        with sg.stream_parallel():
+            for i in a:
+                a[i] += 1
+        with sg.stream_parallel():
+            b[0] += 2
+            print("b", b[0])
+
+    with sg.Graph() as graph:
+        streams()
+    graph.launch()
+    sg.sync()
+    assert (a.to_numpy() == 2).all() and b[0] == 4
+    assert capfd.readouterr().out == "b 2\nb 4\n"
 
 
 class Stage(IntEnum):

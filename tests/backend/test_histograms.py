@@ -340,3 +340,52 @@ def test_bounds_are_checked(arch, n: int) -> None:
     with pytest.raises(sg.SpirogradRuntimeError, match="bins"):
         update()
         sg.sync()
+
+
+@pytest.mark.archs("vulkan")
+def test_copies_where_memory_lacks_the_atomic(session, n: int) -> None:
+    """Shared memory may have atomics that memory lacks: only the updates of memory are loops of exchanges, or take locks."""
+    missing = dict.fromkeys(("atomic_cas", "atomic_f32_add", "atomic_f32_minmax"), False)
+    session.device.caps = replace(session.device.caps, **missing)
+    where, what = sg.field(sg.i32, n), sg.field(sg.f32, n)
+    sums, least = sg.field(sg.f32, 20), sg.field(sg.f32, 20)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            sums[where[i]] += what[i]
+            sg.atomic_min(least[where[i]], what[i])
+
+    index, values = data(1, 20, n)
+    where.from_numpy(index)
+    what.from_numpy(values.astype(np.float32))
+    update()
+    expected = np.zeros((2, 20), np.float32)
+    np.add.at(expected[0], index, values)
+    np.minimum.at(expected[1], index, values)
+    np.testing.assert_array_equal(np.array([sums.to_numpy(), least.to_numpy()]), expected)  # of integers below 2^24: exact
+    assert "copy_" in update.ir("device")
+
+
+def test_signs_of_zeros(session, n: int) -> None:
+    """As where each update is one of memory: -0.0 + 0.0 is 0.0, and -0.0 stays what it is if nothing or only -0.0 is added."""
+    where, what, bins = sg.field(sg.i32, n), sg.field(sg.f32, n), sg.field(sg.f32, 8)
+
+    @sg.kernel
+    def update():
+        for i in where:
+            bins[where[i]] += what[i]
+
+    k = np.arange(n)
+    index, values = k % 6, np.where(k % 6 < 3, 0.0, -0.0)
+    values[k % 6 == 5] = 0.25
+    where.from_numpy(index.astype(np.int32))
+    what.from_numpy(values.astype(np.float32))
+    start = np.array([-0.0, 0.0, 2.0, -0.0, 0.0, -0.0, -0.0, 0.0], np.float32)
+    bins.from_numpy(start)
+    update()
+    expected = start.copy()
+    np.add.at(expected, index, values.astype(np.float32))
+    found = bins.to_numpy()
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))

@@ -96,3 +96,79 @@ def test_freed_memory_stays_while_it_is_lent(arch):
     assert memory.allocate(1 << 12).address == address
     del probe
     device.close()
+
+
+@pytest.mark.usefixtures("session")
+def test_launches_and_the_host_take_turns():
+    """Without a wait by the program: the host reads and writes the memory between launches, fills and copies."""
+    x, y = sg.ndarray(sg.f32, 1000), sg.ndarray(sg.f32, 1000)
+
+    @sg.kernel
+    def add(to: sg.types.ndarray(), what: sg.types.ndarray()):
+        for i in to:
+            to[i] += what[i]
+
+    add(x, y)  # compiles
+    view, expected = lent(x), np.zeros(1000, np.float32)
+    y.fill(1.0)
+    for step in range(5):
+        add(x, y)
+        expected += 1
+        np.testing.assert_array_equal(view, expected)
+        view[step::7] *= 2
+        expected[step::7] *= 2
+        add(x, y)  # reads what the host has just written
+        view[:] = view * 3
+        expected = (expected + 1) * 3
+        np.testing.assert_array_equal(x.to_numpy(), expected)
+    x.fill(4.0)
+    assert (view == 4).all()
+    x.from_numpy(expected)
+    np.testing.assert_array_equal(view, expected)
+    x.copy_from(y)
+    assert (view == 1).all()
+    with sg.create_stream():
+        add(x, y)
+        assert (view == 2).all()
+        add(x, y)
+        assert (view == 3).all()
+
+
+@pytest.mark.archs("vulkan")
+def test_launches_wait_only_while_memory_is_lent(session):
+    x = sg.field(sg.i32, 100)
+
+    @sg.kernel
+    def count():
+        for i in x:
+            x[i] += 1
+
+    count()
+    view, stream = lent(x), session.device._own
+    count()
+    assert stream.idle and (view == 2).all()
+    del view
+    gc.collect()
+    for _ in range(2):
+        count()
+    assert not stream.idle, "launches are recorded, and submitted later"
+    assert (x.to_numpy() == 4).all()
+
+
+@pytest.mark.usefixtures("session")
+def test_graphs_and_the_host_take_turns():
+    x = sg.ndarray(sg.i32, 100)
+
+    @sg.kernel
+    def count(x: sg.types.ndarray()):
+        for i in x:
+            x[i] += 1
+
+    count(x)
+    view = lent(x)
+    with sg.Graph() as graph:
+        count(x)
+        count(x)
+    for n in range(3, 7):
+        graph.launch()
+        assert (view == 2 * n - 1).all()

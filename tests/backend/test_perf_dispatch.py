@@ -1,14 +1,22 @@
 """`perf_dispatch`: functions with several implementations."""
 
-import time
+import functools
 
 import pytest
 
 import spirograd as sg
 
 
-def dispatched(**options):
-    """A function of (size, flag) with three implementations, and the names of those that ran."""
+@pytest.fixture
+def dispatched(monkeypatch):
+    """Makes a function of (size, flag) with three implementations, and the list of the names of those that ran. The clock shows the seconds
+    that each is said to take: real ones would depend on what else the machine does."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    return functools.partial(_dispatched, now)
+
+
+def _dispatched(now, **options):
     ran = []
 
     @sg.perf_dispatch(get_geometry_hash=lambda size, flag: size, **options)
@@ -18,7 +26,7 @@ def dispatched(**options):
     def implementation(name, seconds):
         def run(size, flag):
             ran.append(name)
-            time.sleep(seconds)
+            now[0] += seconds
             return name
 
         return run
@@ -30,7 +38,7 @@ def dispatched(**options):
 
 
 @pytest.mark.archs("cpu")
-def test_the_fastest_runs_once_all_are_timed(session):
+def test_the_fastest_runs_once_all_are_timed(session, dispatched):
     work, ran = dispatched(first_warmup=1, warmup=0, active=2, repeat_after_count=5)
     assert [work(1, True) for _ in range(22)] == ran
     assert "".join(ran) == "sfmsfmsfm" + "fffff" + "sfmsfm" + "ff"
@@ -38,7 +46,7 @@ def test_the_fastest_runs_once_all_are_timed(session):
 
 
 @pytest.mark.archs("cpu")
-def test_each_geometry_is_timed_by_itself_and_only_what_can_run(session):
+def test_each_geometry_is_timed_by_itself_and_only_what_can_run(session, dispatched):
     work, ran = dispatched(active=1)
     for _ in range(6):
         work(1, False)

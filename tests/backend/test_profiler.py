@@ -163,6 +163,41 @@ def test_a_trace_of_a_program(arch, tmp_path):
     assert sorted(found.processes.values()) == sorted(["host", arch])
 
 
+@pytest.mark.archs("cpu")
+def test_what_each_thread_ran(arch, tmp_path):
+    """Rows of threads, whose ranges are all iterations of a task, each once. Also of atomic updates, which other code runs."""
+    sg.init(arch=arch, cpu_max_num_threads=2)
+    n = 300_007
+    x, hits = sg.ndarray(sg.f32, n), sg.ndarray(sg.i32, 7)
+
+    @sg.kernel
+    def fill(x: sg.types.NDArray[sg.f32, 1]):
+        for i in range(n):
+            x[i] = sg.sin(sg.sin(x[i] + i))
+
+    @sg.kernel
+    def count(hits: sg.types.NDArray[sg.i32, 1]):
+        for i in range(n):
+            hits[i % 7] += 1
+
+    with sg.profiler.trace(tmp_path / "trace.json"):
+        for _ in range(2):
+            fill(x)
+            count(hits)
+    found = Trace(tmp_path / "trace.json")
+    tasks = [e for e in found.slices if e["cat"] == "task" and e["args"].get("iterations") == n]
+    chunks = [e for e in found.slices if e["cat"] == "chunk"]
+    assert len(tasks) == 4 and not {e["tid"] for e in chunks} & {e["tid"] for e in found.slices if e["cat"] != "chunk"}
+    for task in tasks:
+        end = task["ts"] + task["dur"]
+        mine = [e for e in chunks if task["ts"] <= e["ts"] and e["ts"] + e["dur"] <= end + 1e-3]
+        assert {(e["name"], e["args"]["launch"]) for e in mine} == {(task["name"], task["args"]["launch"])}
+        ranges = sorted((e["args"]["first"], e["args"]["iterations"]) for e in mine)
+        assert [first for first, _ in ranges] == [0, *np.cumsum([count for _, count in ranges])[:-1]]
+        assert sum(count for _, count in ranges) == n and 1 <= len({e["tid"] for e in mine}) <= 2
+    assert hits.to_numpy().sum() == 2 * n
+
+
 def test_a_program_that_fails_has_a_trace(arch, tmp_path):
     sg.init(arch=arch)
     _, _, double, _ = two_loops()

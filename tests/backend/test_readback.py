@@ -199,16 +199,17 @@ def test_later_work_brings_the_bytes_without_a_wait(device: Device, words: Alloc
     words.fill(0, 4, 7)
     readback = words.read_async(0, 4)
     assert number(soon(readback, lambda: words.fill(4, 4, 1))) == 7
-    # In a steady loop the host is a bounded number of readbacks behind, and never waits.
+    # In a steady loop bytes keep coming, and the host never waits. How far it is ahead depends on what else the machine does.
     pending: list[tuple[Readback, int]] = []
-    behind = 0
-    for i in range(3000):
+    came, end = 0, time.monotonic() + SECONDS
+    while came < 1000:
+        assert time.monotonic() < end, f"only {came} came"
+        i = came + len(pending)
         words.fill(0, 4, i)
         pending.append((words.read_async(0, 4), i))
         while pending and (data := pending[0][0].take()) is not None:
-            assert number(data) == pending.pop(0)[1]
-        behind = max(behind, len(pending))
-    assert behind < 2500
+            assert number(data) == pending.pop(0)[1] == came
+            came += 1
     assert device.waits == 0
 
 
@@ -226,36 +227,22 @@ def test_taking_does_not_wait_for_long_work(session: Any) -> None:
             if i < 64:
                 out[i] = x
 
-    long(out, 64, 10)
-    sg.sync()
-    n, m, seconds = 1024, 10_000, 0.0
-    while seconds < 0.3:  # long on this machine, whatever it is
-        n, m = (2 * n, m) if n < 1 << 22 else (n, 2 * m)
-        start = time.perf_counter()
-        long(out, n, m)
-        sg.sync()
-        seconds = time.perf_counter() - start
-    out.fill(0)
-    waits = device.waits
     words = Memory(device).allocate(64)
-    long(out, n, m)
-    readback = out.allocation.read_async(4, 4)
-    for i in range(300):  # more than one batch: it is submitted
-        words.fill(0, 4, i)
-    slowest, asked, end = 0.0, 0, time.monotonic() + 100 * seconds
-    while time.monotonic() < end:
-        start = time.perf_counter()
-        data = readback.take()
-        slowest = max(slowest, time.perf_counter() - start)
-        if data is not None:
-            break
-        asked += 1
-        time.sleep(0.001)
-    else:
-        pytest.fail("the bytes never came")
-    assert asked > 10 and slowest < 0.2, (asked, slowest)
-    assert device.waits == waits
-    assert number(data) == out.to_numpy()[1] != 0
+    asked, m, begin = 0, 8192, time.monotonic()
+    while asked <= 10:  # until the work is long on this machine; taking that waits would be asked once, however long it is
+        assert time.monotonic() - begin < SECONDS, "taking waits for the work"
+        m, begin = 2 * m, time.monotonic()
+        out.fill(0)
+        long(out, 4096, m)
+        readback, asked = out.allocation.read_async(4, 4), 0
+        for i in range(300):  # more than one batch: it is submitted
+            words.fill(0, 4, i)
+        waits = device.waits
+        while (data := readback.take()) is None:
+            asked += 1
+            time.sleep(0.001)
+        assert device.waits == waits
+        assert number(data) == out.to_numpy()[1] != 0
 
 
 def test_take_while_another_thread_waits(device: Device, words: Allocation) -> None:
@@ -264,21 +251,21 @@ def test_take_while_another_thread_waits(device: Device, words: Allocation) -> N
     words.fill(0, 4, 5)
     readback = words.read_async(0, 4)
     held, done = threading.Event(), threading.Event()
+    late: list[str] = []
 
     def hold() -> None:
         with lock:
             held.set()
-            done.wait(SECONDS)
+            if not done.wait(SECONDS):
+                late.append("the lock was held until the time was up")
 
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(SECONDS)
-    start = time.perf_counter()
     data = readback.take()
-    took = time.perf_counter() - start
     done.set()
     thread.join()
-    assert took < SECONDS / 4
+    assert not late
     assert data is None if device.info.arch in LATER else number(data) == 5
     assert number(readback.wait()) == 5
 

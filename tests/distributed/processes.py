@@ -10,6 +10,7 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = PROGRAMS.parents[2]
+_RESERVED: list[socket.socket] = []
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism", "none"]
 
 
@@ -21,10 +22,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port of this machine that nothing listens on, and that no other process is given while the tests run: a socket stays bound to it,
+    which lets a program listen there that names it (SO_REUSEADDR)."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _RESERVED.append(reserved)
+    port: int = reserved.getsockname()[1]
     return port
 
 

@@ -33,6 +33,12 @@ def test_one_process_loses_an_exchange(launcher):
     assert all(f"no wrong halos on process {rank}" in printed for rank in range(2)), printed
 
 
+@pytest.mark.parametrize("launcher", ["torch", pytest.param("mpi", marks=pytest.mark.needs("torch", "mpirun", "mpi4py"))])
+def test_one_process_leaves_out_a_call(launcher):
+    printed = "".join(run(2, "skipped.py")) if launcher == "torch" else run_mpi(2, "skipped.py")[1]
+    assert all(f"no number of another call on process {rank}" in printed for rank in range(2)), printed
+
+
 EXAMPLES = {
     "wave_inversion.py": ["--cells", "20", "--steps", "40", "--iterations", "1", "--checkpoints", "6"],
     "mpm_slabs.py": ["--cells", "32", "--steps", "20", "--iterations", "1", "--particles", "300"],

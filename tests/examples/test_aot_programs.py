@@ -184,6 +184,79 @@ def test_vulkan_arguments_that_are_too_long_for_push_constants(vulkan_program, t
     assert (np.fromfile(tmp_path / "a", np.int64) == expected).all()
 
 
+def test_vulkan_sparse_fields(vulkan_program, tmp_path):
+    """Cells are activated and visited; there are as many as at first, whatever the program needs."""
+    sg.init(arch=sg.vulkan)
+    x, lists = sg.field(sg.i32), sg.field(sg.i32)
+    sg.root.pointer(sg.i, 1000, cells=5).dense(sg.i, 2).place(x)
+    sg.root.dense(sg.i, 2).dynamic(sg.j, 60, chunk_size=4).place(lists)
+
+    @sg.kernel
+    def draw(n: sg.i32):
+        for i in range(n):
+            x[300 * i] = i + 1
+            for k in range(10):
+                lists[i % 2].append(k)
+
+    @sg.kernel
+    def total() -> sg.math.ivec2:
+        s = sg.math.ivec2(0, 0)
+        for i in x:
+            s += sg.math.ivec2(1000 + x[i], 0)
+        for i, j in lists:
+            s += sg.math.ivec2(0, lists[i, j])
+        return s
+
+    module = sg.aot.Module()
+    module.add_field("x", x)
+    module.add_kernel(draw)
+    module.add_kernel(total)
+    module.save(tmp_path / "m.zip")
+    sg.reset()
+    done = _run(vulkan_program, tmp_path / "m.zip", "run", "draw", 3, "run", "draw", 5, "run", "total")
+    assert done.stdout == f"total: {2000 * 5 + 15} {45 * 8}\n"
+    done = _run(vulkan_program, tmp_path / "m.zip", "run", "draw", 6, expect=1)
+    assert "pointer [1000] has memory for fewer active cells than the kernel activates" in done.stderr
+    done = _run(vulkan_program, tmp_path / "m.zip", "print", "x", expect=1)
+    assert "field x has cells only where they are active: have a kernel copy it" in done.stderr
+
+
+def test_vulkan_gradients_with_little_memory(vulkan_program, tmp_path):
+    """Nested checkpoints give the bits of plain tapes, which do not fit."""
+    sg.init(arch=sg.vulkan, fast_math=False)
+    x, y = (sg.field(sg.f32, shape=5, needs_grad=True) for _ in range(2))
+
+    @sg.kernel
+    def drift(n: sg.i32):
+        for i in x:
+            s = x[i]
+            for t in range(n):
+                s += 0.002 * sg.sin(s + t)
+            y[i] = s
+
+    for name, nested in (("plain.zip", False), ("nested.zip", True)):
+        module = sg.aot.Module()
+        module.add_field("x", x)
+        module.add_field("y", y)
+        module.add_kernel(drift, gradients=True, nested_checkpoints=nested)
+        module.save(tmp_path / name)
+    x.fill(0.3)
+    expected = {}
+    for n in (0, 3, 2000):
+        x.grad.fill(0)
+        y.grad.fill(1)
+        drift.grad(n)
+        expected[n] = x.grad.to_numpy()
+    sg.reset()
+    for n, name in ((0, "nested.zip"), (3, "nested.zip"), (2000, "nested.zip"), (3, "plain.zip")):
+        words = ("heap", 6_000, "fill", "x", 0.3, "fill", "y.grad", 1, "run", "drift.grad", n, "write", "x.grad", tmp_path / "g")
+        _run(vulkan_program, tmp_path / name, *words)
+        assert (np.fromfile(tmp_path / "g", np.float32) == expected[n]).all()
+    assert expected[2000].std() == 0 and abs(expected[2000][0] - 1) > 1e-3
+    done = _run(vulkan_program, tmp_path / "plain.zip", "heap", 6_000, "run", "drift.grad", 2000, expect=1)
+    assert "drift.grad: " in done.stderr and "tape" in done.stderr
+
+
 def test_vulkan_errors(vulkan_program, tmp_path):
     path = _module(tmp_path / "m.zip", debug=True)
     other = sg.aot.Module(sg.cuda)
@@ -254,7 +327,7 @@ def test_cuda_gives_the_driver_what_python_would(tmp_path):
     assert [name for name, *_ in launches] == [task["entry"] for kernel in kernels for task in kernel["tasks"]]
     at = 0
     sizes = {
-        "tree": (-(-manifest["trees"][0]["nbytes"] // 16) * 16,),
+        "tree": (-(-manifest["memory"][0]["nbytes"] // 16) * 16,),
         "array": (48, 16),
         "temps": (16, 32, 48, 64),
         "tapes": (1 << 26,),

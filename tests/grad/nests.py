@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.autodiff.nesting import Nesting
+from spirograd.base.nesting import Nesting
 
 
 def nest(kernel: Any, levels: int, length: int) -> tuple[int, ...]:

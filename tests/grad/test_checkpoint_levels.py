@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -476,6 +475,19 @@ def test_a_slow_first_copy_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> N
     assert clock.history.index(2) > 30
 
 
+def timed(program: Program, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list of the one number that the clock shows from now on: a step of ``program`` takes 1 ms, whatever else the machine does."""
+    now, step = [0.0], program.step
+
+    def slow_step(t: int) -> None:
+        now[0] += 1e-3
+        step(t)
+
+    program.step = slow_step
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    return now
+
+
 @pytest.mark.archs("cpu", "vulkan")
 def test_a_slow_host_is_left(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the probe does not show: the gradients are the same, and the report says why."""
@@ -484,13 +496,15 @@ def test_a_slow_host_is_left(arch: str, monkeypatch: pytest.MonkeyPatch) -> None
     price, leave = (1e-12, 1e-12), Saved.leave
 
     def slow(saved: Saved, elsewhere: Any) -> None:
-        time.sleep(0.01)
+        now[0] += 0.01
         leave(saved, elsewhere)
 
     monkeypatch.setattr(CopyLevels, "_price", lambda *_: price)
     monkeypatch.setattr(Saved, "leave", slow)
     sg.init(arch=arch, random_seed=4)
-    found, report = Program().run(memory_GB=14_000 / GB, host_GB=1)
+    program = Program()
+    now = timed(program, monkeypatch)
+    found, report = program.run(memory_GB=14_000 / GB, host_GB=1)
     for a, b in zip(wanted, found):
         np.testing.assert_array_equal(a, b)
     host = report.repetitions.levels[1]
@@ -503,16 +517,16 @@ def test_a_slow_disk_is_not_used(arch: str, tmp_path: Path, monkeypatch: pytest.
     program, write = start(arch), Path.write_bytes
 
     def slow(path: Path, data: bytes) -> int:
-        time.sleep(0.2)
+        now[0] += 0.2
         return write(path, data)
 
     wanted, _ = program.run()
     monkeypatch.setattr(Path, "write_bytes", slow)
     sg.init(arch=arch, random_seed=4)
     program = Program()
-    begin = time.perf_counter()
+    now = timed(program, monkeypatch)
     found, report = program.run(memory_GB=14_000 / GB, disk_GB=1, disk_folder=tmp_path)
-    assert time.perf_counter() - begin < 20  # with copies on the disk: 40
+    assert now[0] < 20  # with copies on the disk: 40
     for a, b in zip(wanted, found):
         np.testing.assert_array_equal(a, b)
     (disk,) = report.repetitions.levels[1:]

@@ -174,7 +174,9 @@ def test_rows_are_limited_however_many_iterations_there_are() -> None:
             y[i] = AMPLIFIED * v
 
     compare(run, (16,), x, y, 16)
-    assert 0 < run.grad.tape_bytes <= 70_000 * slot_bytes(run, 16, 1)
+    caps = context.session().device.caps
+    most = 70_000 if caps.loop_limit or caps.target.slots_by_thread else 270_000  # cards have up to 1 << 18
+    assert 0 < run.grad.tape_bytes <= most * slot_bytes(run, 16, 1)
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter keeps nothing, and takes long

@@ -146,3 +146,29 @@ def test_cases_take_turns(pytester, missing, options, wanted, monkeypatch):
         return " ".join(filter(None, [few, *re.findall(rf"test_(one|two)\[{arch}\]", said), many]))
 
     assert {arch: found(arch) for arch in wanted} == wanted
+
+
+ON = """import pytest
+
+@pytest.mark.vulkan_or_wgpu
+def test_marked(arch): assert arch != 'cpu', 'as planned'
+
+def test_that_names_cpu(): pass
+
+def test_of_none(): pass
+"""
+
+
+def test_back_ends_are_chosen_and_failures_written(pytester, monkeypatch):
+    """By the back end that tests run on, whatever their marks are called; failures as they happen."""
+    file = pytester.path / "failures"
+    for names, outcomes in (
+        ("cpu", {"passed": 1, "failed": 1}),
+        ("interpreter", {"passed": 1}),
+        ("cpu,interpreter", {"passed": 2, "failed": 1}),
+    ):
+        result = _run(pytester, monkeypatch, "", ON, ("--on", names, "--failures", str(file)))
+        result.assert_outcomes(**outcomes, deselected=5 - sum(outcomes.values()))
+        assert ("test_marked[cpu], call" in file.read_text() and "as planned" in file.read_text()) == ("cpu" in names)
+    refused = _run(pytester, monkeypatch, "", ON, ("--on", "cpus"))
+    refused.stderr.fnmatch_lines(["*--on cpus: there are interpreter, cpu, *"])

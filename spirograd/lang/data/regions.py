@@ -21,6 +21,7 @@ there are more cells.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field as attribute
 from typing import Any
@@ -98,6 +99,12 @@ class Region:
         """How the user says how many cells there may be."""
         axes = "axis, dimension" if self.node.kind == "dynamic" else "axes, shape"
         return f".{self.node.kind}({axes}, cells={{}})"
+
+    @property
+    def first_sizes(self) -> tuple[int, int]:
+        """Bytes of the ledger and of the cells at first."""
+        ledger, cells = [node.offset + node.cell_size * self.first for node in self.growing]
+        return ledger, cells
 
     @property
     def extent(self) -> int:
@@ -224,6 +231,7 @@ def make_regions(tree: Any) -> Regions:
     for region in regions.all:
         region.groups = tuple(_groups(region.cells))
     for made in regions.trees:
+        made.whole = weakref.ref(tree)
         made.close()
     return regions
 
@@ -281,7 +289,8 @@ def _region_of(node: Any, make: Make) -> Region:
     bytes_of_cell = max(_bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents), 1)
     most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell - FIRST, 1), _MOST_ENTRIES - FIRST)
     wanted = node.cells or max(_DEFAULT_BYTES // bytes_of_cell, _LEAST_CELLS)
-    region = Region(type(node.tree)(), node, FIRST + most, FIRST + min(most, wanted), type(node.tree)())
+    first, most = node.room or (FIRST + min(most, wanted), FIRST + most)
+    region = Region(type(node.tree)(), node, most, first, type(node.tree)())
     region.tree.region = region.ledger.region = region
     at = region.ledger.root
     for name in (*_COUNTERS, *_OF_EACH):

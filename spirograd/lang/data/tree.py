@@ -64,6 +64,7 @@ class SNode(Inspected):
     # Of sparse nodes, and of places below them, once the tree is closed: see `regions`.
     number = 0
     cells: int | None = None
+    room: tuple[int, int] | None = None  # cells at first and at most, as `Region` counts them, if that is given
     table: Any = None
     mask: Any = None
     length: Any = None
@@ -315,6 +316,7 @@ class Tree(NearNames):
         self.nbytes = 0
         self.regions: Regions | None = None  # of a tree with sparse nodes, once it is closed
         self.region: Region | None = None  # whose cells, or ledger, it has
+        self.whole: weakref.ref[Tree] = weakref.ref(self)  # the user's tree that it is a part of
         self._numbers = 0  # sparse nodes so far
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()

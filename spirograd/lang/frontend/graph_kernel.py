@@ -161,9 +161,12 @@ class GraphKernel(Kernel):
             run.plan.sections([functools.partial(self._nodes, section, run) for section in node.sections])
             return
         order = run.session.streams
-        for number, section in enumerate(node.sections):
+
+        def do(number: int, section: Sequence[Node]) -> None:
             with contextlib.nullcontext() if order is None else order.on(order.section(number)):
                 self._nodes(section, run)
+
+        run.session.do_sections([functools.partial(do, number, section) for number, section in enumerate(node.sections)])
 
     def _loop(self, loop: Loop, run: _Run) -> None:
         if run.skipped_to is not None and run.skipped_to not in loop.labels:

@@ -1,8 +1,8 @@
 """Times of the tasks of kernels on the CPU: the same object code, linked with functions that look at the clock around the pool's.
 
 A kernel calls the pool's functions with the address that its launch got as the pool, and looks at nothing behind it. A timed launch gives
-the address of a *context* instead: the pool, how many parallel tasks have run, and an entry for each. What a kernel does before, between
-and after its parallel tasks is its serial tasks.
+the address of a *context* instead: the pool, how many parallel tasks have run, where chunks are noted, or 0, and an entry for each task.
+What a kernel does before, between and after its parallel tasks is its serial tasks.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any
 
+from spirograd.base import spans
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
-from spirograd.runtime.device import TaskTime
+from spirograd.runtime.device import ChunkTime, TaskTime
 from spirograd.runtime.devices import cpu_pool
 
 _RUN, _UPDATE = "sg_timed_run", "sg_timed_update"
 # Words of 64 bits: of a context before its entries, and of an entry: begin, end, processor time of all threads, then that of the caller at
 # the begin and at the end.
-_HEADER, _ENTRY = 2, 5
+_HEADER, _ENTRY = 3, 5
+# Of the memory where chunks are noted: before its entries how many fit and how many there were; of an entry: task, thread, range, times.
+_CHUNKS_HEADER, _CHUNK = 2, 6
+_CHUNKS = 1 << 14  # of a launch that are noted
 # Numbers of clocks, by system: the one of `time.perf_counter_ns`, and the processor time of the thread.
 _CLOCKS = {"Linux": (1, 3), "Darwin": (8, 16)}
 
@@ -48,6 +52,11 @@ define internal i64 @sg_cpu() nounwind {
   %t = call i64 @sg_clock(i32 THREAD)
   ret i64 %t
 }
+declare i64 @pthread_self()
+define internal i64 @sg_thread() nounwind {
+  %t = call i64 @pthread_self()
+  ret i64 %t
+}
 """
 # Python's clock is the performance counter, of 10 MHz; threads have no clock that is fine enough.
 _WINDOWS_CLOCK = """declare i32 @QueryPerformanceCounter(ptr)
@@ -61,6 +70,12 @@ define internal i64 @sg_now() nounwind {
 define internal i64 @sg_cpu() nounwind {
   ret i64 0
 }
+declare i32 @GetCurrentThreadId()
+define internal i64 @sg_thread() nounwind {
+  %id = call i32 @GetCurrentThreadId()
+  %t = zext i32 %id to i64
+  ret i64 %t
+}
 """
 _CHOOSE_VARIANT = """  %none = icmp eq ptr %uncontended, null
   %variant = select i1 %none, ptr null, ptr @sg_uncontended_chunk
@@ -69,7 +84,12 @@ _CHOOSE_VARIANT = """  %none = icmp eq ptr %uncontended, null
 
 def _chunk(name: str, word: int) -> str:
     """A task that runs the one whose address is in ``word`` of its block, with the block in word 2, and adds the processor time that it
-    took to word 3."""
+    took to word 3. It notes its range and times, with the number of the task in word 5, in the memory whose address is in word 4."""
+    words = ("i64 %number", "i64 %thread", "i64 %lo", "i64 %hi", "i64 %begin", "i64 %end")
+    stores = "".join(
+        f"  %e{k} = getelementptr i64, ptr %records, i64 %p{k}\n  store {word}, ptr %e{k}\n" for k, word in enumerate(words)
+    )
+    places = "".join(f"  %p{k} = add i64 %offset, {_CHUNKS_HEADER + k}\n" for k in range(len(words)))
     return f"""define internal void @{name}(ptr %wrapped, i64 %lo, i64 %hi, i32 %slot, i32 %lanes) nounwind {{
   %task.at = getelementptr i64, ptr %wrapped, i64 {word}
   %block.at = getelementptr i64, ptr %wrapped, i64 2
@@ -77,10 +97,29 @@ def _chunk(name: str, word: int) -> str:
   %task = load ptr, ptr %task.at
   %block = load ptr, ptr %block.at
   %before = call i64 @sg_cpu()
+  %begin = call i64 @sg_now()
   call void %task(ptr %block, i64 %lo, i64 %hi, i32 %slot, i32 %lanes)
+  %end = call i64 @sg_now()
   %after = call i64 @sg_cpu()
   %took = sub i64 %after, %before
   %old = atomicrmw add ptr %sum.at, i64 %took monotonic
+  %records.at = getelementptr i64, ptr %wrapped, i64 4
+  %records = load ptr, ptr %records.at
+  %off = icmp eq ptr %records, null
+  br i1 %off, label %done, label %note
+note:
+  %count.at = getelementptr i64, ptr %records, i64 1
+  %place = atomicrmw add ptr %count.at, i64 1 monotonic
+  %capacity = load i64, ptr %records
+  %fits = icmp ult i64 %place, %capacity
+  br i1 %fits, label %keep, label %done
+keep:
+  %number.at = getelementptr i64, ptr %wrapped, i64 5
+  %number = load i64, ptr %number.at
+  %thread = call i64 @sg_thread()
+  %offset = mul i64 %place, {_CHUNK}
+{places}{stores}  br label %done
+done:
   ret void
 }}
 """
@@ -93,15 +132,21 @@ def _timed(name: str, called: str, update: bool) -> str:
     choose, store = (_CHOOSE_VARIANT, "  store ptr %uncontended, ptr %w1\n") if update else ("", "")
     return f"""define void @{name}(
     ptr %context, ptr %task{variant}, ptr %block, i64 %begin, i64 %end{costs}, i64 %slots, i64 %lanes) nounwind {{
-  %wrapped = alloca [4 x i64], align 8
+  %wrapped = alloca [6 x i64], align 8
   %w1 = getelementptr i64, ptr %wrapped, i64 1
   %w2 = getelementptr i64, ptr %wrapped, i64 2
   %w3 = getelementptr i64, ptr %wrapped, i64 3
+  %w4 = getelementptr i64, ptr %wrapped, i64 4
+  %w5 = getelementptr i64, ptr %wrapped, i64 5
   store ptr %task, ptr %wrapped
 {store}  store ptr %block, ptr %w2
   store i64 0, ptr %w3
   %number.at = getelementptr i64, ptr %context, i64 1
   %number = load i64, ptr %number.at
+  store i64 %number, ptr %w5
+  %records.at = getelementptr i64, ptr %context, i64 2
+  %records = load i64, ptr %records.at
+  store i64 %records, ptr %w4
   %next = add i64 %number, 1
   store i64 %next, ptr %number.at
   %offset = mul i64 %number, {_ENTRY}
@@ -154,6 +199,7 @@ class CpuTimer:
         self._imports = {**cpu_pool.code().entries, abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
         self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # by the `id` of the kernel, which is kept
         self._times: list[TaskTime] = []
+        self._chunks: Any = None  # where chunks of a launch are noted
 
     def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
         """See `TaskTimer`."""
@@ -162,16 +208,39 @@ class CpuTimer:
             library = link(kernel.binaries, (abi.DRIVER,), self._imports)
             found = self._linked[id(kernel)] = (cpu_pool.code().launch.caller(library.addresses[abi.DRIVER]), library, kernel)
         parallel = sum([task.kind != "serial" for task in kernel.tasks])
-        context = (ctypes.c_int64 * (_HEADER + _ENTRY * parallel))(self._pool.enter())
+        traced = bool(spans.sinks)
+        context = (ctypes.c_int64 * (_HEADER + _ENTRY * parallel))(self._pool.enter(), 0, self._noted_at() if traced else 0)
         data = block if type(block) is bytes else bytes(block)
         cpu = time.thread_time_ns()
         begin = perf_counter_ns()
         found[0](data, ctypes.addressof(context))
         end = perf_counter_ns()
-        self._split(kernel, counts, number, list(context), (begin, end, cpu, time.thread_time_ns()))
+        whole = (begin, end, cpu, time.thread_time_ns())
+        self._split(kernel, counts, number, list(context), whole, self._noted() if traced else {})
+
+    def _noted_at(self) -> int:
+        """The address of memory for the chunks of a launch, with none in it."""
+        if self._chunks is None:
+            self._chunks = (ctypes.c_int64 * (_CHUNKS_HEADER + _CHUNK * _CHUNKS))(_CHUNKS)
+        self._chunks[1] = 0
+        return ctypes.addressof(self._chunks)
+
+    def _noted(self) -> dict[int, list[ChunkTime]]:
+        """The chunks of the launch, by number of the parallel task."""
+        words = self._chunks[_CHUNKS_HEADER : _CHUNKS_HEADER + _CHUNK * min(self._chunks[1], _CHUNKS)]
+        found: dict[int, list[ChunkTime]] = {}
+        for k in range(0, len(words), _CHUNK):
+            found.setdefault(words[k], []).append(ChunkTime(*words[k + 1 : k + _CHUNK]))
+        return found
 
     def _split(
-        self, kernel: CompiledKernel, counts: Sequence[int | None], number: int, words: list[int], whole: tuple[int, int, int, int]
+        self,
+        kernel: CompiledKernel,
+        counts: Sequence[int | None],
+        number: int,
+        words: list[int],
+        whole: tuple[int, int, int, int],
+        chunks: dict[int, list[ChunkTime]],
     ) -> None:
         """The times of tasks from the entries of a launch, and from when and how much of its thread it took as a whole. Serial tasks that
         follow each other are timed as one, which counts for the first of them."""
@@ -186,7 +255,8 @@ class CpuTimer:
                 continue
             begin, at, used, _, cpu = words[entry : entry + _ENTRY]
             if counts[k] != 0:
-                self._times.append(TaskTime(number, k, begin, at, used))
+                mine = chunks.get((entry - _HEADER) // _ENTRY, ())
+                self._times.append(TaskTime(number, k, begin, at, used, tuple(sorted(mine, key=lambda chunk: chunk.begin))))
             entry, after_serial = entry + _ENTRY, False
 
     def collect(self) -> list[TaskTime]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.caps import Capabilities
+from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.matrix_shapes import SHAPES
 from spirograd.base.wording import over_limit
@@ -42,6 +42,8 @@ CAPS = Capabilities(
     buffer_address=True,
     subgroup_size=1,
     subgroup_ballot=True,
+    subgroup_reductions=COMBINATIONS,
+    subgroup_scans=COMBINATIONS,
     matrix_shapes=tuple(SHAPES),
     max_group_size=1,
     max_groups=1,

@@ -20,7 +20,21 @@ from spirograd.runtime.devices.open_devices import OpenDevices
 
 
 class DeviceLost(SpirogradRuntimeError):
-    """The driver refuses to work because the device is gone."""
+    """The driver refuses to work because the device is gone. ``outcome``: what has become of the device, and what to do."""
+
+    outcome = (
+        "was lost (the driver reset it, often because a kernel ran too long or wrote outside of its arrays); its memory is gone: "
+        "call init again"
+    )
+
+
+class WorkLost(DeviceLost):
+    """The driver did not take recorded work, and it cannot be recorded again: arrays lack what it would have written."""
+
+    outcome = (
+        "cannot be used any more: its driver found no memory for work that kernels were launched with, so that arrays lack their results. "
+        "Have less memory in use, by this and other processes, and call init again"
+    )
 
 
 class StagedReadback(Protocol):
@@ -246,10 +260,7 @@ class StreamedDevice(ABC):
 
     def _lose(self, error: DeviceLost) -> NoReturn:
         """Remember that the device is lost, and raise that."""
-        self._trouble = (
-            f"the {self.api} device was lost (the driver reset it, often because a kernel ran too long or wrote outside of its arrays); "
-            f"its memory is gone: call init again. The driver says: {error}"
-        )
+        self._trouble = f"the {self.api} device {error.outcome}. The driver says: {error}"
         raise SpirogradRuntimeError(self._trouble) from error
 
     def close(self) -> None:

@@ -100,10 +100,16 @@ class MaskedBody(GroupBody):
         self.env.update(zip(out, b.if_(self.active, then, orelse)))
 
     def meet(self, op: Op) -> None:
-        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot, ops.subgroup_matrix_fma):
+        if op.code in (ops.workgroup_barrier, ops.subgroup_matrix_fma):
             self.visit(op)
+        elif op.code is ops.subgroup_ballot:
+            self.env[op] = self.b.emit(op.code, self.value(op.args[0]), type=op.type)  # all get here, named or not
+        elif op.code is ops.subgroup_barrier:
+            self.b.emit(op.code if self.caps.subgroup_read else ops.workgroup_barrier, type=VOID)
         elif op.code is ops.subgroup_read:
             self._read(op)
+        elif op.code in (ops.subgroup_reduce, ops.subgroup_scan):
+            self._combine(op)
         elif op.code is ops.if_:
             self._if(op)
         elif op.code is ops.for_:
@@ -178,14 +184,22 @@ class MaskedBody(GroupBody):
         self._barrier()
         return b.emit(ops.ne, found, zero) if t is u1 else found
 
+    def _combine(self, op: Op) -> None:
+        """Invocations without an iteration change nothing."""
+        b, t, (value,) = self.b, op.type, self.args(op)
+        assert isinstance(t, DType)
+        if self.active is not None:
+            value = b.emit(ops.select, self.active, value, b.const(ops.identity(op.attr, t), t))
+        self.env[op] = b.emit(op.code, value, attr=op.attr, type=t)
+
     def _read(self, op: Op) -> None:
-        """By the instruction of the device, or through shared memory."""
-        if self.caps.subgroup_read:
-            self.visit(op)
-            return
+        """By the instruction of the device, or through shared memory. All invocations get here, named or not."""
         b, t = self.b, op.type
         assert isinstance(t, DType)
-        value, lane = self.args(op)
+        value, lane = [self.value(a) for a in op.args[:2]]
+        if self.caps.subgroup_read:
+            self.env[op] = b.emit(op.code, value, lane, type=t)
+            return
         place, local = self._shared("exchanged", t, self.size), self.thread_number()
         b.store(place, local, value)
         self._barrier()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from spirograd.analysis.group_values import GroupValues, meets
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1, u8
+from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1, u8, u32
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -83,11 +83,11 @@ class FissionedBody(GroupBody):
     def __init__(self, b: Builder, values: GroupValues, lanes: int, size: int, first: Op, count: Op, checks: bool) -> None:
         super().__init__(b, values)
         self.checks = checks
-        self.handlers |= {ops.subgroup_read: self._read, ops.atomic: self._atomic}
+        self.handlers |= {ops.subgroup_read: self._read, ops.subgroup_ballot: self._ballot, ops.atomic: self._atomic}
         self.lanes, self.size, self.first, self.count = lanes, size, first, count
         self.env[values.index] = first  # of which values of the group are computed that are the same for the index of each thread
         self.kept: dict[Op, tuple[SharedRef, ...]] = {}  # values of each thread, in memory
-        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # what subgroups read, by the operation
+        self.read: dict[Op, tuple[SharedRef, ...]] = {}  # what subgroups read, by the operation; votes: a word for each subgroup
         self.arrays = 0
         self.mask: SharedRef | None = None  # which threads take part; None: all
         self.thread: Op | None = None  # the number of the thread, inside of a loop over threads
@@ -132,7 +132,7 @@ class FissionedBody(GroupBody):
                     self._keep(self.kept[op], self.value(op))
 
     def _fetch_operands(self, op: Op) -> None:
-        for value in (*op.args, *[v for region in op.regions for v in region.live_ins]):
+        for value in (*op.args, *[v for region in op.regions for v in region.uses_from_outside()]):
             self._fetch(value)
 
     def _fetch(self, value: Op) -> Op:
@@ -214,9 +214,12 @@ class FissionedBody(GroupBody):
     # --- where threads meet --------------------------------------------------------------------------------------------------
 
     def meet(self, op: Op) -> None:
-        if op.code is ops.workgroup_barrier:
+        if op.code in (ops.workgroup_barrier, ops.subgroup_barrier):
             return
-        if op.code is ops.subgroup_read:
+        if op.code is ops.subgroup_ballot:
+            self.read[op] = (self._votes(op.args[0]),)
+            self.pending.append(op)
+        elif op.code is ops.subgroup_read:
             if op.args[0] not in self.values.shared:
                 self.read[op] = self._arrays(op.args[0])
             self.pending.append(op)
@@ -228,11 +231,33 @@ class FissionedBody(GroupBody):
             self._while(op)
 
     def _read(self, op: Op) -> Op:
-        value, lane = op.args
+        value, lane = op.args[:2]
         if value in self.values.shared:
             return self.value(value)
         source = lane_of_group(self.b, self.thread_number(), self._fetch(lane), self.lanes, self.count)
         return self._held(self.read[op], value.type, source)
+
+    def _votes(self, holds: Op) -> SharedRef:
+        """A word for each subgroup, with a bit for each thread that takes part: whether ``holds``."""
+        b = self.b
+        self.arrays += 1
+        words = SharedRef(f"votes{self.arrays}", u32, -(-self.size // self.lanes))
+        zero, count, none = b.const(0), b.const(words.length), b.const(0, u32)
+        (k,) = b.begin(i32)
+        b.store(words, k, none)
+        b.for_(zero, count, (), b.end())
+        for _ in self._each_thread():
+            bit = b.emit(ops.shl, b.const(1, u32), b.cast(b.emit(ops.and_, self.thread_number(), b.const(self.lanes - 1)), u32))
+            vote = b.emit(ops.select, self._fetch(holds), bit, b.const(0, u32))
+            place = self._subgroup()
+            b.store(words, place, b.emit(ops.or_, b.load(words, place), vote))
+        return words
+
+    def _subgroup(self) -> Op:
+        return self.b.emit(ops.shr, self.thread_number(), self.b.const(self.lanes.bit_length() - 1))
+
+    def _ballot(self, op: Op) -> Op:
+        return self.b.load(self.read[op][0], self._subgroup())
 
     def _atomic(self, op: Op) -> Op:
         """The threads of a group take turns: shared memory needs no atomics."""

@@ -215,7 +215,7 @@ class _LowerTasks(Rewriter):
         """Set private copies to what changes nothing."""
         b = self.b
         for copy in copies:
-            nothing = b.const(ops.identity(copy.kind, copy.shared.dtype), copy.shared.dtype)
+            nothing = b.const(_nothing(copy), copy.shared.dtype)
             _each_element(b, copy.shared.length, size, functools.partial(b.store, copy.shared), nothing)
         if copies:
             b.emit(ops.workgroup_barrier, type=VOID)
@@ -231,7 +231,9 @@ class _LowerTasks(Rewriter):
     def _flush_element(self, copy: PrivateCopy, number: Op, flush: Region) -> None:
         b, t = self.b, copy.shared.dtype
         value = b.load(copy.shared, number)
-        changed = b.emit(ops.ne, value, b.const(ops.identity(copy.kind, t), t))
+        word = unsigned(t) if t.is_float else t  # compared by bits: 0.0 is not -0.0
+        bits = b.emit(ops.bitcast, value, type=word) if t.is_float else value
+        changed = b.emit(ops.ne, bits, b.const(int(t.np.type(_nothing(copy)).view(word.np)), word))
         b.begin()
         self.inline(flush, (number, value), clone=True)  # there may be several
         _when(b, changed, b.end())
@@ -348,6 +350,12 @@ def _plus(b: Builder, value: Op, offset: int) -> Op:
 def _when(b: Builder, condition: Op, then: Region) -> None:
     b.begin()
     b.if_(condition, then, b.end())
+
+
+def _nothing(copy: PrivateCopy) -> int | float:
+    """What changes no element: of sums -0.0, for 0.0 makes 0.0 of -0.0."""
+    t = copy.shared.dtype
+    return -0.0 if copy.kind == "add" and t.is_float else ops.identity(copy.kind, t)
 
 
 def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: Any) -> None:

@@ -11,7 +11,7 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, storage
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, ref_of
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, accesses_of, ref_of
 
 # What an access touches. Equal for the kernel's reference and the device's.
 Place = tuple[Union[str, int], ...]
@@ -81,7 +81,9 @@ def ways(task: Op | Region, caps: Capabilities) -> dict[Op, Way]:
     plain: set[Place] = set()
     for op in everything:
         for effect, ref in accesses_of(op):
-            if effect == "atomic":
+            if isinstance(ref, SharedRef):
+                found[op] = Way.NATIVE  # private copies are of types that shared memory has the atomics for
+            elif effect == "atomic":
                 groups.setdefault(place(ref), []).append(op)
             else:
                 plain.add(_exactly(ref))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spirograd.analysis.effects import may_alias
+from spirograd.analysis.effects import others_may_alias
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region, TapeRef, TempRef, accesses_of, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -117,7 +117,7 @@ class _Cse(Rewriter):
             return [number]
         found, seen = self.aliases.get(number, ([], 0))
         if seen < len(self.refs):
-            found += [k for k in range(seen, len(self.refs)) if may_alias(self.refs[k], mine)]
+            found += [k for k in range(seen, len(self.refs)) if k == number or others_may_alias(self.refs[k], mine)]
             self.aliases[number] = found, len(self.refs)
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spirograd.analysis.effects import may_alias, orders, writes
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Ref, Region
@@ -55,10 +57,24 @@ class _Licm(Rewriter):
         del self.lists[depth:]
         return new
 
+    def visit_all(self, body: Sequence[Op]) -> None:
+        """`visit` each operation of a region. Outside of loops, from which nothing leaves, most need no call."""
+        env, level, done, depth = self.env, self.level, self.b.ops, len(self.floor) - 1
+        self.lists.append(done)
+        in_loop = self.floor[-1] < depth
+        is_unchanged = env.keys().isdisjoint
+        for op in body:
+            if in_loop or op.regions:
+                self.visit(op)
+                continue
+            new = op
+            if not is_unchanged(op.args):
+                new = env[op] = Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op.primal)
+            done.append(new)
+            level[new] = depth
+
     def visit(self, op: Op) -> None:
         depth = target = len(self.floor) - 1
-        if len(self.lists) == depth:
-            self.lists.append(self.b.ops)
         if self.floor[-1] == depth:  # no loop: nothing leaves
             pass
         elif op.code.effect == "pure" and op.code is not ops.result and not (op.code is ops.call and op.attr in self.staying):

@@ -34,10 +34,11 @@ def place_tapes(kernel: Kernel, ctx: PassContext) -> Kernel:
     else as many as there are thread slots. Where thread slots are claimed, the task sets the counter of each guard to 0, and each claim is
     checked.
     """
-    kernel = _Claims(kernel).kernel(kernel)
-    sizes, tapes = sizes_of(kernel), tapes_of(kernel)
+    tapes = tapes_of(kernel)
+    kernel = _Claims(kernel, tapes).kernel(kernel)
     if not tapes:
         return kernel
+    sizes = sizes_of(kernel)
     *tasks, end = kernel.body.ops
     if ctx.caps.target.slots_by_thread:
         return kernel.with_body(Region((), (*[_limited(op, k) for k, op in enumerate(tasks)], end)))
@@ -219,10 +220,10 @@ def _tapes_in(region: Region) -> set[TapeRef]:
 class _Claims(Rewriter):
     """Has each claim checked; leaves out those of tasks in which no tapes are left."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, tapes: dict[TapeRef, TapeInfo]) -> None:
         super().__init__()
         self.of = kernel
-        self.used = {tape.slots for tape in tapes_of(kernel).values()}
+        self.used = {tape.slots for tape in tapes.values()}
         self.handlers = {ops.claim: self._claim}
 
     def _claim(self, op: Op) -> Op | None:

@@ -150,10 +150,13 @@ function "stored" { (%i: i32)
     %lane = builtin[BuiltIn.LANE]() : i32
     %mine = load[x](%first) : f32
     %ours = subgroup_reduce["add"](%mine) : f32
+    %before = subgroup_scan["max"](%mine) : f32
     %other = subgroup_shuffle[1](%ours) : f32
     %read = subgroup_read(%other, %lane) : f32
     %most = gt(%read, %mine) : u1
     %votes = subgroup_ballot(%most) : u32
+    %fewer = subgroup_ballot(%most, %votes) : u32
+    subgroup_barrier()
     %wide = cast(%mine) : f64
     %product = subgroup_matrix_fma["m8n8k4_f64"](%wide, %wide, %wide, %wide) : vec<2,f64>
     store[shared](%lane, %read)

@@ -87,6 +87,24 @@ def test_ballots(profile: str) -> None:
     assert "v_cmp_lt_i32" in text and "ds_bpermute" not in text
 
 
+def test_barriers_of_subgroups() -> None:
+    """Lanes run in step: no instruction waits, and the first of two stores to an element is kept."""
+    x = BufferRef("x", TREES[0], i32)
+
+    def stores(waits: bool) -> int:
+        def body(b: Builder, i: Op) -> None:
+            b.store(x, i, b.const(3))
+            if waits:
+                b.emit(ops.subgroup_barrier, type=VOID)
+            b.store(x, i, b.const(4))
+
+        text = assembly(loop(body), caps=next(iter(AMDGPU.values())))
+        assert "s_barrier" not in text
+        return text.count("global_store")
+
+    assert stores(True) == 2 * stores(False)
+
+
 @pytest.mark.parametrize("profile,t", SHUFFLES)
 def test_values_of_every_width_are_shuffled(profile: str, t: DType) -> None:
     """Across half a wave through shared memory's network, or between rows; between few lanes within instructions."""

@@ -124,6 +124,38 @@ def test_ballots(profile: str) -> None:
         assert "vote.sync.ballot.b32" in text and ("activemask" in text) == lanes
 
 
+def test_lanes_that_a_mask_names() -> None:
+    """Zero stands for those that are active."""
+    x, y = BufferRef("x", TREES[0], i32), BufferRef("y", TREES[1], u32)
+
+    def body(b: Builder, i: Op) -> None:
+        few, value = b.const(0x1F, u32), b.load(x, i)
+        b.emit(ops.subgroup_barrier, few, type=VOID)
+        b.store(x, i, b.emit(ops.subgroup_read, value, b.const(2), few, type=i32))
+        b.store(y, i, b.emit(ops.subgroup_ballot, b.emit(ops.gt, value, b.const(3)), b.const(0, u32), type=u32))
+
+    text = ptx(loop(body, size=64), block_size=64)
+    assert re.search(r"bar\.warp\.sync\s+31;", text) and re.search(r"shfl\.sync\.idx\.b32.*, 31;", text)
+    assert re.search(r"activemask\.b32\s+(%r\d+);[^$]*vote\.sync\.ballot\.b32\s+%r\d+, %p\d+, \1;", text)
+
+
+@pytest.mark.parametrize("t", [i32, u32], ids=str)
+def test_reductions_over_warps(t: DType) -> None:
+    """From Ampere on by one instruction; capabilities of older ones name none."""
+    x, y = (BufferRef(name, slot, t) for name, slot in zip("xy", TREES))
+
+    def body(b: Builder, i: Op) -> None:
+        value = b.load(x, i)
+        for kind in CAPS.subgroup_reductions:
+            value = b.emit(ops.subgroup_reduce, value, attr=kind, type=t)
+        b.store(y, i, value)
+
+    text, sign = ptx(loop(body, size=64), block_size=64), "s32" if t is i32 else "u32"
+    found = re.findall(r"redux\.sync\.(\w+\.\w+)", text)
+    assert found == ["add.s32", f"min.{sign}", f"max.{sign}", "and.b32", "or.b32", "xor.b32"] and "activemask" not in text
+    assert not PTX["cuda-sm_70"].subgroup_reductions
+
+
 def test_the_clock_is_read_where_it_stands() -> None:
     x = BufferRef("x", TREES[0], i64)
 

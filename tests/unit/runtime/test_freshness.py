@@ -1,10 +1,10 @@
 """Keys of what was found out for a launch: what they depend on, what they cost."""
 
 import struct
-import time
 import tracemalloc
 
 import pytest
+from unit.runtime.calls import calls_of
 from unit.runtime.fake_device import FakeDevice, kernel, slot
 
 from spirograd.base.artifact import Effects, part_name
@@ -232,14 +232,13 @@ def test_memory_at_the_same_address_is_other_memory():
     assert len(addresses) == 1 and len(keys) == 20
 
 
-def test_a_million_hits_take_no_memory(memory):
+def test_hits_take_no_memory(memory):
     tree, array = memory.allocate(64), memory.allocate(64)
     parts = [("tree", 3, str(k)) for k in range(4)]
     fresh = Freshness([reading(*parts, ("array", 1, "primal"), slots=[slot("scalar", 0, dtype=i32)])], [Extent(1, 0)])
     args = ([5, None], [None, bound(array)], {3: tree})
     first = fresh.key(*args)
-    assert sum(fresh.key(*args) == first for _ in range(980_000)) == 980_000
-    tracemalloc.start()  # from here on everything is slow
+    tracemalloc.start()
     try:
         assert sum(fresh.key(*args) == first for _ in range(20_000)) == 20_000
         for _ in range(20_000):
@@ -258,10 +257,6 @@ def test_a_key_is_cheap(memory):
     slots = [slot("scalar", 0, dtype=i32), slot("scalar", 2, dtype=f32)]
     fresh = Freshness([reading(*parts, ("array", 1, "primal"), slots=slots)], [])
     args = ([5, None, 2.0], [None, bound(array)], {3: tree})
-    best = 1.0
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(500):
-            fresh.key(*args)
-        best = min(best, (time.perf_counter() - start) / 500)
-    assert best < 5e-6, f"{best * 1e6:.2f} us"
+    fresh.key(*args)
+    found = calls_of(lambda: fresh.key(*args), 10)
+    assert found < 9, found

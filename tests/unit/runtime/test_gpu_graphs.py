@@ -42,6 +42,26 @@ def test_a_series_is_one_call_of_the_driver(session):
     np.testing.assert_array_equal(b.to_numpy(), [30, 0, 0, 0])
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_sections_are_branches(session, apart):
+    """One that uses memory of another comes after it."""
+    a, b = sg.ndarray(sg.i32, shape=1), sg.ndarray(sg.i32, shape=1)
+    second = b if apart else a
+    count = counting()
+    recording = context.session().new_recording()
+    with recording.open():
+        a.fill(1)
+        waits = session.calls("stream_wait")
+        recording.sections([lambda: count(a, 1, 2), lambda: second.fill(50)])
+        count(second, 1, 3)
+    assert session.branches == 2 and session.calls("graph_make") == 1
+    assert session.calls("stream_wait") - waits == (4 if apart else 5)  # to each branch, from each, and between them
+    a.fill(9)
+    b.fill(9)
+    recording.repeat()
+    assert (a[0], b[0]) == ((3, 53) if apart else (53, 9))
+
+
 def test_what_the_host_writes_lies_between_graphs(session):
     a = sg.ndarray(sg.i32, shape=1)
     count = counting()

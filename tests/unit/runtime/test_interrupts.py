@@ -141,6 +141,7 @@ _PROGRAM = """
     thread.start()
     while caught < 200 and time.time() - started < 30:
         try:
+            step()  # so that each round does something, however slow the machine is
             armed = True
             while True:
                 step()
@@ -150,7 +151,7 @@ _PROGRAM = """
     interrupting = False
     thread.join()
     n = steps[None]
-    assert caught > 20 and n > caught // 4, (caught, n)
+    assert caught > 20 and n >= caught, (caught, n)
     assert (x.to_numpy() == np.int32(n) * np.arange(1 << 14, dtype=np.int32)).all()
     print("good")
 """

@@ -6,11 +6,11 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from unit.runtime.calls import calls_of
 from unit.runtime.reading import read
 from unit.runtime.spirv_modules import compiled, module
 
@@ -141,14 +141,9 @@ def test_recording_is_cheap(open_vulkan):
     launcher = Launcher(vulkan, memory)
     plan = launcher.prepare(compiled("count"))
     a = memory.allocate(4)
-    best = 1.0
-    for _ in range(20):
-        vulkan.synchronize()
-        start = time.perf_counter()
-        for _ in range(200):
-            plan.launch([None, 1, 1], [None] * 3, {0: a})
-        best = min(best, (time.perf_counter() - start) / 200)
-    assert best < 40e-6, f"{best * 1e6:.1f} us"
+    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    found = calls_of(lambda: plan.launch([None, 1, 1], [None] * 3, {0: a}), 500)  # batches are submitted in between
+    assert found < 20, found
 
 
 def test_large_buffers(open_vulkan):
@@ -472,3 +467,30 @@ def test_instances_are_used_again(open_vulkan):
     second, third = open_vulkan(), open_vulkan()
     assert second._instance is instance is not third._instance
     assert second._messages is not first._messages
+
+
+@pytest.mark.parametrize("before", [0, 1, 62, 63, 64, 65, 127, 128, 129])
+def test_staging_belongs_to_the_submission_that_copies(open_vulkan, monkeypatch, before):
+    """However many commands there were before, some of which were submitted already: a download waits for its own copy, and staging is
+    used again when the copy that uses it is done. On cards this is the way of all memory."""
+    vulkan = open_vulkan(debug=True, mappable=False)
+    memory, stream = Memory(vulkan), vulkan._stream
+    a, other = memory.allocate(100_000), memory.allocate(16)
+    data = np.random.default_rng(before).integers(0, 256, a.nbytes, dtype=np.uint8)
+    waited = []
+    wait = stream.wait
+    monkeypatch.setattr(stream, "wait", lambda value: (waited.append(value), wait(value)))
+
+    def some():
+        vulkan.synchronize()
+        for k in range(before):
+            other.fill(0, 16, k)
+
+    some()
+    a.write(0, memoryview(data))
+    assert stream.commands is not None and stream.slots[stream._current].staged, "the copy is in the command buffer that has the staging"
+    some()
+    waited.clear()
+    back = read(a, np.uint8)
+    assert max(waited) == stream.submitted, "after the copy, which was submitted last"
+    np.testing.assert_array_equal(back, data)

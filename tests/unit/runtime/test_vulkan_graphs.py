@@ -63,6 +63,35 @@ def test_barriers_lie_between_work_that_conflicts(counted, in_block):
     assert [words(cell)[0] for cell in cells] == [5 + sums[1], 5, 7, 41 * sums[3]]
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_sections_share_barriers(counted, apart):
+    """Those that use memory of each other are done in their order."""
+    device, barriers = counted
+    memory = Memory(device)
+    launcher = Launcher(device, memory)
+    plan = launcher.prepare(compiled("count"))
+    cells = [memory.allocate(4) for _ in range(2)]
+    second = cells[1 if apart else 0]
+
+    def section(cell, k, fills):
+        def work():
+            if fills:
+                cell.fill(0, 4, 100)
+            plan.launch([None, 2, k], [None] * 3, {0: cell})
+            plan.launch([None, 2, k], [None] * 3, {0: cell})
+
+        return work
+
+    recording = GraphRecording(launcher)
+    with recording.open():
+        recording.sections([section(cells[0], 1, fills=False), section(second, 5, fills=True), lambda: None])
+    assert len(barriers) == (3 if apart else 5)  # one at the begin
+    assert [words(cell)[0] for cell in cells] == ([4, 120] if apart else [120, 0])
+    for _ in range(3):
+        recording.repeat()
+    assert [words(cell)[0] for cell in cells] == ([16, 120] if apart else [120, 0])
+
+
 def test_a_series_goes_with_the_last_reference(vulkan):
     memory = Memory(vulkan)
     launcher = Launcher(vulkan, memory)

@@ -14,7 +14,7 @@ from spirograd.base import validity
 from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
-from spirograd.runtime.device import ARRIVAL_LIMIT, Arrival, Buffer, CodeCache, Loop, NativeEntry, Step
+from spirograd.runtime.device import ARRIVAL_LIMIT, Arrival, Buffer, CodeCache, Loop, NativeEntry, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import check_range
@@ -23,7 +23,15 @@ from spirograd.runtime.devices.gpu import call, modules
 from spirograd.runtime.devices.gpu.allocator import Foreign, Memory, Pool
 from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
-from spirograd.runtime.devices.gpu.driver_graphs import CannotBeRecorded, DriverGraph, GraphWork, Loaded, LoopRecorder, condition_kernel
+from spirograd.runtime.devices.gpu.driver_graphs import (
+    CannotBeRecorded,
+    DriverGraph,
+    GraphWork,
+    Loaded,
+    LoopRecorder,
+    SeriesRecorder,
+    condition_kernel,
+)
 from spirograd.runtime.devices.gpu.features import Features
 from spirograd.runtime.devices.gpu.readback import CellArrival, pinned_cells
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
@@ -413,17 +421,13 @@ class GpuDevice(StreamedDevice):
 
     # --- graphs ---
 
-    def record(self, steps: Sequence[Step]) -> DriverGraph | None:
+    def record(self, steps: Sequence[Step | Sections]) -> DriverGraph | None:
         """See `RecordsWork.record`."""
-
-        def give() -> None:
-            for step in steps:
-                step.work(target)
-
         with self._turn:
-            target = GraphWork(self._driver, self._transfers)
+            work = GraphWork(self._driver, self._transfers)
+            recorder = SeriesRecorder(self._stream, self._sides, self._between, work)
             try:
-                handle = self._stream.record_graph(give)
+                handle = self._stream.record_graph(lambda: recorder.give(steps))
             except CannotBeRecorded:
                 return None
             return self._loaded_graph(handle, steps)
@@ -445,7 +449,7 @@ class GpuDevice(StreamedDevice):
             except CannotBeRecorded:
                 return None
 
-    def _loaded_graph(self, handle: int, steps: Sequence[Step]) -> DriverGraph:
+    def _loaded_graph(self, handle: int, steps: Sequence[Step | Sections]) -> DriverGraph:
         loaded = Loaded(self._driver.graph_unload, handle)
         self._loaded[loaded] = None
         graph = DriverGraph(handle, steps)

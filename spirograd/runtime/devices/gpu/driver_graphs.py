@@ -15,7 +15,7 @@ from typing import Any
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.runtime.conflicts import UsedMemory
-from spirograd.runtime.device import Buffer, Loop, Sections, Step
+from spirograd.runtime.device import Buffer, Loop, Sections, Step, one_by_one
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import RELAXED, Stream
@@ -116,68 +116,29 @@ class DriverGraph:
 
     __slots__ = ("__weakref__", "_steps", "handle")
 
-    def __init__(self, handle: int, steps: Sequence[Step]) -> None:
+    def __init__(self, handle: int, steps: Sequence[Step | Sections]) -> None:
         self.handle = handle
         self._steps = steps
 
     def by_parts(self, device: Any) -> None:
         """Have ``device`` do the work piece by piece."""
-        for step in self._steps:
+        for step in one_by_one(self._steps):
             step.work(device)
 
 
-class LoopRecorder:
-    """Makes graphs with loops. The device's lock is held, and ``context`` current. ``work``: what steps call. ``setter``: the executable of
-    `condition_kernel`."""
+class SeriesRecorder:
+    """Gives series of work to a stream that records a graph. The device's lock is held. ``between``: an event. ``work``: what steps
+    call."""
 
-    def __init__(self, stream: Stream, sides: SideStreams, between: int, context: int, work: GraphWork, setter: Any) -> None:
+    def __init__(self, stream: Stream, sides: SideStreams, between: int, work: GraphWork) -> None:
         self._stream = stream
         self._driver = stream.driver
         self._sides = sides
         self._between = between
-        self._context = context
         self._work = work
-        self._setter = setter
 
-    def record(self, loop: Loop) -> int:
-        """An executable graph that does the loop. Raises what steps and the driver raise."""
-        driver = self._driver
-        graph, executable = c_void_p(), c_void_p()
-        driver.call("make a graph", driver.graph_create, byref(graph), 0)
-        try:
-            self._add(graph.value or 0, [loop], ())
-            driver.call("make a graph", driver.graph_make, byref(executable), graph, 0)
-        finally:
-            driver.graph_destroy(graph)
-        return executable.value or 0
-
-    def _add(self, graph: int, nodes: Iterable[Any], after: tuple[int, ...]) -> tuple[int, ...]:
-        """Add work to a graph, which comes after some of its nodes; gives those that all else must come after."""
-        for is_loop, group in itertools.groupby(nodes, lambda node: isinstance(node, Loop)):
-            if is_loop:
-                for loop in group:
-                    after = self._add_loop(graph, loop, after)
-            else:
-                steps = list(group)
-                after = self._capture(graph, after, lambda steps=steps: self._give(steps))  # type: ignore[misc]
-        return after
-
-    def _add_loop(self, graph: int, loop: Loop, after: tuple[int, ...]) -> tuple[int, ...]:
-        driver, handle, node = self._driver, c_uint64(), c_void_p()
-        driver.call("make a loop", driver.condition_create, byref(handle), graph, self._context, 0, 0)
-        after = self._capture(graph, after, lambda: self._set(handle.value, 0))  # the body runs at least once
-        params = _NodeParams(type=_CONDITIONAL, handle=handle.value, kind=_WHILE, size=1, context=self._context)
-        driver.call("make a loop", driver.graph_add, byref(node), graph, (c_void_p * len(after))(*after), len(after), byref(params))
-        body = params.graphs[0] or 0
-        ends = self._add(body, loop.body, ())
-        self._capture(body, ends, lambda: self._set(handle.value, loop.flag))
-        return (node.value or 0,)
-
-    def _set(self, handle: int, flag: int) -> None:
-        block = handle.to_bytes(8, "little") + flag.to_bytes(8, "little")
-        self._driver.check(self._setter.run(block, (1,)), "record the condition of a loop")
-
-    def _give(self, nodes: Sequence[Step | Sections]) -> None:
+    def give(self, nodes: Iterable[Step | Sections]) -> None:
+        """Give a series to the stream."""
         for node in nodes:
             if isinstance(node, Sections):
                 self._give_sections(node)
@@ -206,6 +167,52 @@ class LoopRecorder:
             stream.select(own)
             for side in sides:
                 self._sides.give(side)
+
+class LoopRecorder(SeriesRecorder):
+    """Makes graphs with loops. ``context``: it is current. ``setter``: the executable of `condition_kernel`."""
+
+    def __init__(self, stream: Stream, sides: SideStreams, between: int, context: int, work: GraphWork, setter: Any) -> None:
+        super().__init__(stream, sides, between, work)
+        self._context = context
+        self._setter = setter
+
+    def record(self, loop: Loop) -> int:
+        """An executable graph that does the loop. Raises what steps and the driver raise."""
+        driver = self._driver
+        graph, executable = c_void_p(), c_void_p()
+        driver.call("make a graph", driver.graph_create, byref(graph), 0)
+        try:
+            self._add(graph.value or 0, [loop], ())
+            driver.call("make a graph", driver.graph_make, byref(executable), graph, 0)
+        finally:
+            driver.graph_destroy(graph)
+        return executable.value or 0
+
+    def _add(self, graph: int, nodes: Iterable[Any], after: tuple[int, ...]) -> tuple[int, ...]:
+        """Add work to a graph, which comes after some of its nodes; gives those that all else must come after."""
+        for is_loop, group in itertools.groupby(nodes, lambda node: isinstance(node, Loop)):
+            if is_loop:
+                for loop in group:
+                    after = self._add_loop(graph, loop, after)
+            else:
+                steps = list(group)
+                after = self._capture(graph, after, lambda steps=steps: self.give(steps))  # type: ignore[misc]
+        return after
+
+    def _add_loop(self, graph: int, loop: Loop, after: tuple[int, ...]) -> tuple[int, ...]:
+        driver, handle, node = self._driver, c_uint64(), c_void_p()
+        driver.call("make a loop", driver.condition_create, byref(handle), graph, self._context, 0, 0)
+        after = self._capture(graph, after, lambda: self._set(handle.value, 0))  # the body runs at least once
+        params = _NodeParams(type=_CONDITIONAL, handle=handle.value, kind=_WHILE, size=1, context=self._context)
+        driver.call("make a loop", driver.graph_add, byref(node), graph, (c_void_p * len(after))(*after), len(after), byref(params))
+        body = params.graphs[0] or 0
+        ends = self._add(body, loop.body, ())
+        self._capture(body, ends, lambda: self._set(handle.value, loop.flag))
+        return (node.value or 0,)
+
+    def _set(self, handle: int, flag: int) -> None:
+        block = handle.to_bytes(8, "little") + flag.to_bytes(8, "little")
+        self._driver.check(self._setter.run(block, (1,)), "record the condition of a loop")
 
     def _capture(self, graph: int, after: tuple[int, ...], work: Callable[[], None]) -> tuple[int, ...]:
         """Add what ``work`` gives to the stream to a graph."""

@@ -8,7 +8,7 @@ from typing import Any
 import vulkan as vk
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.devices.streamed import DeviceLost
+from spirograd.runtime.devices.streamed import DeviceLost, WorkLost
 
 ffi = vk.ffi
 lib = vk.lib
@@ -94,9 +94,18 @@ def check(result: int, what: str) -> None:
         return
     name = _RESULT_NAMES.get(result, f"VkResult {result}")
     if result in _OUT_OF_MEMORY:
-        raise OutOfDeviceMemory(f"Vulkan: out of memory ({name}) when trying to {what}")
+        remedy = "free arrays, or end other processes that use the device"
+        raise OutOfDeviceMemory(f"Vulkan: out of memory ({name}) when trying to {what}: {remedy}")
     kind = DeviceLost if result == vk.VK_ERROR_DEVICE_LOST else SpirogradRuntimeError
     raise kind(f"Vulkan: cannot {what}: {name}")
+
+
+def check_submission(result: int, what: str) -> None:
+    """As `check`, of a call that ends or submits a command buffer. Without memory for it the recorded work is lost, and a caller that frees
+    memory and tries again would go on without it: that is a WorkLost, after which the device is not used."""
+    if result in _OUT_OF_MEMORY:
+        raise WorkLost(f"Vulkan: cannot {what}: {_RESULT_NAMES[result]}")
+    check(result, what)
 
 
 def text(array: Any) -> str:

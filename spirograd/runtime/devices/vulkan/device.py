@@ -12,7 +12,7 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, Step
+from spirograd.runtime.device import Buffer, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
@@ -49,6 +49,7 @@ class VulkanDevice(StreamedDevice):
         super().__init__()
         self._pools: set[CommandPool] = set()  # of the series that are recorded
         self._lent: weakref.WeakKeyDictionary[Any, Range] = weakref.WeakKeyDictionary()  # by who uses it
+        self._lends = False  # whether some of it may be in use
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
@@ -99,6 +100,33 @@ class VulkanDevice(StreamedDevice):
     def lend(self, buffer: Buffer, borrower: Any) -> None:
         """See `LendsMemory`."""
         self._lent[borrower] = buffer.handle
+        self._lends = True
+
+    def _settle(self) -> None:
+        """Called after what may read or write memory, where some is lent: wait until it is done. The host reads and writes lent memory by
+        plain instructions, before which nothing can wait."""
+        with self._turn:
+            self._lends = bool(self._lent)
+            if self._lends:
+                self._stream.finish()  # on others nothing is left
+
+    def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
+        """See `Device.upload`."""
+        super().upload(buffer, offset, data)
+        if self._lends:
+            self._settle()
+
+    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+        """See `Device.fill`."""
+        super().fill(buffer, offset, nbytes, word)
+        if self._lends:
+            self._settle()
+
+    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
+        """See `Device.copy`."""
+        super().copy(target, target_offset, source, source_offset, nbytes)
+        if self._lends:
+            self._settle()
 
     # --- kernels ---
 
@@ -110,8 +138,10 @@ class VulkanDevice(StreamedDevice):
         try:
             for task in kernel.tasks:
                 pipelines.append(self._pipelines.create(kernel.binaries[task.binary], task.entry, f"{kernel.name} ({task.name})"))
-        except BaseException:
+        except BaseException as error:
             self._deletions.extend(pipelines)
+            if isinstance(error, DeviceLost):
+                self._lose(error)
             raise
         grids = (grid_limits(task, self.caps, self._features.kind) for task in kernel.tasks)
         executable = Executable(tuple((pipeline, *grid) for pipeline, grid in zip(pipelines, grids)))
@@ -137,6 +167,8 @@ class VulkanDevice(StreamedDevice):
                 if stream.commands is None:
                     stream.open()
                 dispatch(stream, executable, data, counts)
+            if self._lends:
+                self._settle()
         except DeviceLost as error:
             self._lose(error)
         finally:
@@ -211,7 +243,7 @@ class VulkanDevice(StreamedDevice):
 
     # --- graphs ---
 
-    def record(self, steps: Sequence[Step]) -> RecordedSeries:
+    def record(self, steps: Sequence[Step | Sections]) -> RecordedSeries:
         """See `RecordsWork.record`: a command buffer, which is submitted again and again."""
         with self._turn:
             recorder = SeriesRecorder(self._stream, self._allocator, self._family, self._push_limit)
@@ -236,6 +268,8 @@ class VulkanDevice(StreamedDevice):
             self._stream.submit(recorded.commands)
             if len(self._deletions.released) > COLLECT_AT:
                 self._collect()
+            if self._lends:
+                self._settle()
 
     # --- waits, failures, the end ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from collections import deque
 from typing import Any
@@ -64,7 +65,7 @@ def _destroy_validating() -> None:
     """Before Python ends, because the messenger of the validation layer calls into Python."""
     instance = _idle.pop(True, None)
     if instance is not None:
-        instance.close(reuse=False)
+        instance.destroy()
 
 
 atexit.register(_destroy_validating)
@@ -148,9 +149,18 @@ class Instance:
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
     def close(self, reuse: bool = True) -> None:
-        """Keep the instance for the next device, or destroy it: if there is an idle one already, or without ``reuse``, after failures."""
+        """Keep the instance for the next device, or destroy it: if there is an idle one already, or without ``reuse``, after failures.
+
+        Another one takes its place first, which keeps the driver loaded: tests, and programs that go on after failures, do this often."""
         if reuse and _idle.setdefault(self.validation, self) is self:
             return
+        if not _idle:
+            with contextlib.suppress(SpirogradRuntimeError):
+                _idle[False] = Instance(False)
+        self.destroy()
+
+    def destroy(self) -> None:
+        """Destroy the instance."""
         if self._messenger is not None:
             self._function("vkDestroyDebugUtilsMessengerEXT")(self.handle, self._messenger, NULL)
             self._messenger = None

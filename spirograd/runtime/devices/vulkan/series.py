@@ -1,6 +1,7 @@
 """Series of launches, fills and copies as one command buffer, which is recorded once and submitted as often as wanted.
 
-Work is separated by a barrier only where it conflicts with work since the last one. Arguments that fit are push constants, and so lie in
+Work is separated by a barrier only where it conflicts with work since the last one; sections that may be done at the same time take turns,
+so that they share barriers. Arguments that fit are push constants, and so lie in
 the command buffer; others lie in memory of their own.
 """
 
@@ -11,8 +12,8 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.runtime.conflicts import UsedMemory
-from spirograd.runtime.device import Buffer, Step
+from spirograd.runtime.conflicts import UsedMemory, interleaved
+from spirograd.runtime.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
@@ -45,13 +46,13 @@ class RecordedSeries:
 
     __slots__ = ("__weakref__", "_steps", "commands")
 
-    def __init__(self, commands: Any, steps: Sequence[Step]) -> None:
+    def __init__(self, commands: Any, steps: Sequence[Step | Sections]) -> None:
         self.commands = commands
         self._steps = steps  # they keep pipelines and memory alive
 
     def by_parts(self, device: Any) -> None:
         """Have ``device`` do the work piece by piece."""
-        for step in self._steps:
+        for step in one_by_one(self._steps):
             step.work(device)
 
 
@@ -75,13 +76,13 @@ class SeriesRecorder:
         self._push_limit = push_limit
         self._ordered = False  # what comes next goes behind a barrier
 
-    def record(self, steps: Sequence[Step]) -> Any:
+    def record(self, steps: Sequence[Step | Sections]) -> Any:
         """Record the series; gives a pointer to its command buffer."""
         begin = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
         check(self.fn.BeginCommandBuffer(self.commands, begin), "begin a command buffer")
         used = UsedMemory()
         self._ordered = True  # after what was submitted before
-        for step in steps:
+        for step in interleaved(steps):
             if self._ordered or used.conflicts(step):
                 self._ordered = True
                 used.clear()

@@ -12,7 +12,7 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
-from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
+from spirograd.runtime.devices.vulkan.api import NULL, check, check_submission, ffi, struct
 
 SLOTS = 8
 # A command buffer is submitted after so many commands, so that the device starts while the host goes on recording.
@@ -149,7 +149,7 @@ class Stream:
         slot = self.slots[self._current]
         self.let_host_see(slot.commands)
         self.commands = None
-        check(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
+        check_submission(self.fn.EndCommandBuffer(slot.commands), "end a command buffer")
         self._queue_up(slot.submit if not self._waits else self._submission_after(slot.kept[0]))
         slot.value = self.submitted
         self._current = (self._current + 1) % SLOTS
@@ -163,7 +163,7 @@ class Stream:
 
     def _queue_up(self, submission: Any) -> None:
         self._signal[0] = self.submitted + 1
-        check(self.fn.QueueSubmit(self._queue, 1, submission, NULL), "submit work")
+        check_submission(self.fn.QueueSubmit(self._queue, 1, submission, NULL), "submit work")
         self.submitted += 1
 
     def _submission_after(self, commands: Any) -> Any:
@@ -244,7 +244,11 @@ class Stream:
         return self._arguments.address + offset
 
     def stage(self, nbytes: int) -> tuple[Slot, Block, int]:
-        """Room for ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer: slot, block, offset."""
+        """Room for ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer: slot, block, offset.
+
+        The next command, which uses it, comes into that command buffer: `order` does not submit it before."""
+        if self.recorded >= BATCH:
+            self.flush()
         self.open()
         if self.slots[self._current].staged + nbytes > STAGING_BYTES:
             self.flush()

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from spirograd.base import knobs
-from spirograd.base.caps import Capabilities
+from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
@@ -28,6 +28,7 @@ _FEATURES = {
     "shader-int64-atomic-all-ops": "atomic_int64",
     "shader-float32-atomic": "atomic_f32_add",
 }
+_SCANS = ("add", "mul")  # what WGSL scans by
 _IMMEDIATES, _SUBGROUPS, TIMESTAMPS = "immediates", "subgroup", "timestamp-query"
 
 
@@ -101,6 +102,8 @@ def query(adapter: Any, arch: str) -> Features:
         atomic_cas=False,
         subgroup_size=smallest if same_subgroups else 0,
         subgroup_arithmetic=same_subgroups,
+        subgroup_reductions=COMBINATIONS if same_subgroups and kind != "cpu" else (),
+        subgroup_scans=_SCANS if same_subgroups and kind != "cpu" else (),
         subgroup_read=same_subgroups,
         shared_memory=limits["max-compute-workgroup-storage-size"],
         max_group_size=min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from spirograd.base.records import dataclass
 
@@ -50,6 +50,15 @@ def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: f
         fits = fits or nbytes <= room
         if chosen.levels and (fits or _power_of_two(max(iterations[n] for n in loops), level + 1) < _SHORTEST):
             yield chosen
+
+
+def fitting(given: Sequence[Nesting], iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
+    """As `nestings`, of those that are ``given``, each of which takes less memory than the one before it."""
+    room = share * sum([n * costs.get(number, 0) for number, n in iterations.items()])
+    for nesting in given:
+        nbytes = sum([nesting.entries(number, n) * costs.get(number, 0) for number, n in iterations.items()])
+        if nbytes <= room or nesting is given[-1]:
+            yield nesting
 
 
 def _power_of_two(n: int, level: int) -> int:

@@ -1,0 +1,156 @@
+"""Warp operations of some lanes, and barriers of subgroups; against NumPy."""
+
+import numpy as np
+import pytest
+
+import spirograd as sg
+from spirograd.simt import block, subgroup, warp
+
+pytestmark = pytest.mark.usefixtures("session")
+
+# Elsewhere the compiler may form subgroups, through the memory of the group, and refuses branches that only some threads take.
+BRANCHES = ("interpreter", "cpu", "vulkan", "cuda")
+
+
+def numbers(n, low=0, high=3):
+    return np.random.default_rng(n).integers(low, high, n).astype(np.int32)
+
+
+def warps(n, size, lanes):
+    """The threads of each subgroup."""
+    return [
+        np.arange(first, min(first + lanes, group + size, n))
+        for group in range(0, n, size)
+        for first in range(group, min(group + size, n), lanes)
+    ]
+
+
+@pytest.mark.parametrize("mask", [0x0F, pytest.param(0xA5, marks=pytest.mark.long), 0xFFFFFFF0])
+@pytest.mark.parametrize(("n", "size"), [(64, 64), (77, 40)])
+def test_lanes_that_a_literal_names(n, size, mask):
+    """All lanes get there; those that are not named have no vote."""
+    lanes = subgroup.group_size()
+    x, y, found = sg.field(sg.i32, n), sg.field(sg.i32, (8, n)), sg.field(sg.u32, n)
+    a = numbers(n)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            m = sg.u32(mask)
+            y[0, i] = warp.all_nonzero(m, x[i])
+            y[1, i] = warp.any_nonzero(m, x[i] > 1)
+            y[2, i] = warp.unique(m, x[i])
+            y[3, i] = warp.match_all(m, x[i] // 2)
+            y[4, i] = warp.shfl_sync_i32(m, x[i] + 10, 5)
+            y[5, i] = warp.shfl_up_i32(m, x[i] + 10, 1)
+            y[6, i] = warp.shfl_down_i32(m, x[i] + 10, 2)
+            y[7, i] = warp.shfl_xor_i32(m, x[i] + 10, 3)
+            found[i] = warp.match_any(m, x[i])
+
+    work()
+    got = y.to_numpy()
+    for threads in warps(n, size, lanes):
+        named = [k for k in range(len(threads)) if mask >> k & 1]
+        v = a[threads]
+        votes = [all(v[named]), any(v[named] > 1), len(set(v[named] != 0)) < 2, len(set(v[named] // 2)) < 2]
+        assert (votes == got[:4, threads].T).all()
+        for k, t in enumerate(threads):
+            for row, source in ((4, 5), (5, k - 1), (6, k + 2), (7, k ^ 3)):
+                assert got[row, t] == v[source if source in named else k] + 10, (row, k)
+            assert found.to_numpy()[t] == sum(1 << j for j in named if v[j] == v[k])
+
+
+@pytest.mark.archs(*BRANCHES)
+@pytest.mark.parametrize(("n", "size"), [(64, 64), (45, 64)])
+def test_lanes_that_take_a_branch(n, size):
+    """Only they get there; what they say of themselves is the mask."""
+    lanes = subgroup.group_size()
+    x, y = sg.field(sg.i32, n), sg.field(sg.i32, (4, n))
+    a = numbers(n)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            lane = block.thread_idx() % lanes
+            if lane < 5:
+                m = warp.active_mask()
+                y[0, i] = sg.cast(m, sg.i32)
+                y[1, i] = warp.all_nonzero(m, x[i])
+                y[2, i] = warp.shfl_down_i32(sg.u32(0x1F), x[i], 1)
+            elif x[i] > 0:
+                y[0, i] = sg.cast(warp.active_mask(), sg.i32)
+                y[3, i] = warp.any_nonzero(warp.active_mask(), x[i] > 1)
+
+    work()
+    got = y.to_numpy()
+    for threads in warps(n, size, lanes):
+        v = a[threads]
+        first, others = [k for k in range(len(v)) if k < 5], [k for k in range(len(v)) if k >= 5 and v[k] > 0]
+        for k in first:
+            wanted = [sum(1 << j for j in first), all(v[first]), v[k + 1 if k + 1 in first else k], 0]
+            assert (got[:, threads[k]] == wanted).all()
+        for k in others:
+            word = sum(1 << j for j in others)
+            wanted = [word - (1 << 32) if word >> 31 else word, 0, 0, any(v[others] > 1)]
+            assert (got[:, threads[k]] == wanted).all()
+
+
+@pytest.mark.parametrize("mask", [0xFFFFFFFF, 0xFFFF])
+def test_barriers_of_subgroups(mask):
+    """What lanes write to shared memory the others read after it, without a barrier of the group."""
+    n, size, lanes = 77, 64, subgroup.group_size()
+    x, y = sg.field(sg.i32, n), sg.field(sg.i32, (2, n))
+    a = numbers(n, -50, 50)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            shared = block.SharedArray((size,), sg.i32)
+            t = block.thread_idx()
+            first = t // lanes * lanes
+            shared[t] = x[i]
+            warp.sync(mask)
+            live = sg.min(lanes, n - (i - t) - first)
+            y[0, i] = shared[first + (t - first + 1) % live]
+            subgroup.sync()
+            if t == first:
+                shared[t] = 7
+            subgroup.barrier()
+            y[1, i] = shared[first]
+
+    work()
+    got = y.to_numpy()
+    for threads in warps(n, size, lanes):
+        assert (got[0, threads] == np.roll(a[threads], -1)).all() and (got[1, threads] == 7).all()
+
+
+@pytest.mark.archs("interpreter")
+@pytest.mark.parametrize("distance", [1, 32])
+def test_races_beyond_a_barrier_of_subgroups(distance):
+    """It orders the accesses of a subgroup, and of no other."""
+    sg.init(arch=sg.interpreter, detect_races=True)
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(64, sg.i32)
+            shared[i] = i
+            subgroup.sync()
+            y[i] = shared[i ^ distance]
+
+    if distance < 32:
+        work()
+        sg.sync()
+        assert (y.to_numpy() == np.arange(64) ^ 1).all()
+    else:
+        with pytest.raises(sg.SpirogradRuntimeError, match="race: thread 0 of a group reads element 32"):
+            work()
+            sg.sync()
