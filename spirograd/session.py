@@ -29,7 +29,7 @@ from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
-from spirograd.lang.context import LanguageOptions
+from spirograd.lang.context import LanguageOptions, options_of_device
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
@@ -82,13 +82,7 @@ class Session:
             config.short_circuit_operators,
             config.unrolling_limit,
             group_size=config.default_gpu_block_dim,
-            max_group_size=self.device.caps.group_limit,
-            subgroup_size=self.device.caps.group_lanes,
-            reads_subgroups=self.device.caps.subgroup_read,
-            has_ballots=self.device.caps.subgroup_ballot,
-            subgroup_reductions=self.device.caps.subgroup_reductions,
-            subgroup_scans=self.device.caps.subgroup_scans,
-            matrix_shapes=self.device.caps.matrix_shapes,
+            **options_of_device(self.device.caps),
             detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(
@@ -353,15 +347,20 @@ class Transfers:
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
         binding, write_back = self._bind(value, element_shape, label)
+        target = value
         if getattr(value, "requires_grad", False):
             gradient = self._gradient(value, label)
             if self.gradients:
+                target = gradient
                 bound, write_back = self._bind(gradient, element_shape, label)
                 binding.grad_address, binding.grad_allocation = bound.address, bound.allocation
         elif self.gradients:
             return binding
         if write_back is not None:
             self.pending.append((index, write_back))
+        if is_torch(target) and not target.is_inference():
+            # So torch sees that a tensor which it saved has changed: its gradients would be wrong, with no error.
+            self.pending.append((index, functools.partial(sys.modules["torch"].autograd.graph.increment_version, target)))
         return binding
 
     def _gradient(self, tensor: Any, label: str) -> Any:
@@ -470,6 +469,9 @@ class Transfers:
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"
                 raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy: `np.array(...)`"))
+            if any(stride == 0 and extent > 1 for stride, extent in zip(array.strides, array.shape)):
+                problem = f"{label}: the kernel writes to this array, several elements of which are one place in memory"
+                raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy: `t.clone()`"))
             array[...] = result
             if write_back is not None:
                 write_back()

@@ -15,7 +15,7 @@ from spirograd.base.records import replace
 from spirograd.runtime.devices.vulkan import allocator, device
 from spirograd.runtime.devices.vulkan.features import Features
 
-# For all tests of a run, "fenced" for arrays that are apart, too: see ci/fenced.
+# For all tests of a run. "fenced": arrays lie apart; "busy": work runs later than it is submitted; "fenced,busy": as ci/fenced.
 CARD = os.environ.get("SG_TEST_CARD", "")
 
 
@@ -52,8 +52,12 @@ def apart(patch: Callable[[Any, str, Any], None]) -> None:
 
 if CARD:
     like_a_card(setattr)
-if CARD == "fenced":
+if "fenced" in CARD:
     apart(setattr)
+if "busy" in CARD:
+    import busy_queue
+
+    busy_queue.delay(setattr)
 
 
 def _leave_an_array() -> None:

@@ -32,7 +32,10 @@ _FOUND = [name for name in RARE if loader.available(name) is None or name in os.
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
 _PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb", "mpirun")
-_PACKAGES = ("tinygrad", "torch", "jax", "cupy", "dask", "matplotlib", "rich", "pyright", "PIL.Image", "imageio_ffmpeg", "scipy", "mpi4py")
+_PACKAGES = (
+    "tinygrad", "torch", "jax", "cupy", "dask", "ray", "matplotlib", "rich",
+    "pyright", "PIL.Image", "imageio_ffmpeg", "scipy", "mpi4py",
+)
 
 
 def _validation_layer() -> str | None:

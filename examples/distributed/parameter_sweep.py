@@ -1,19 +1,24 @@
-"""Which angle and speed throw a ball into a distant basket: a sweep over a Dask cluster, in which every run also follows its gradient.
+"""Which angle and speed throw a ball into a distant basket: a sweep over a cluster of Dask or Ray, in which every run also follows its
+gradient.
 
-    python examples/distributed/parameter_sweep.py                              # a cluster of two processes of this machine
+    python examples/distributed/parameter_sweep.py                              # a cluster of two processes of this machine, by Dask
     python examples/distributed/parameter_sweep.py --scheduler tcp://host:8786  # one that is there: `dask scheduler`, `dask worker`
+    python examples/distributed/parameter_sweep.py --engine ray                 # the same by Ray; `--scheduler auto` for one that is there
 
 The runs know nothing of each other, so nothing of `sg.distributed` is needed: each process of the cluster starts one session, at its first
-task, and keeps it. Each task is a batch of runs, which are the iterations of one parallel loop. Dask sends this file to the processes, so
-that they import it: kernels are compiled from their source.
+task, and keeps it. Each task is a batch of runs, which are the iterations of one parallel loop. Dask and Ray send this file to the
+processes, so that they import it: kernels are compiled from their source.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,40 +83,60 @@ def session(arch: str, runs: int) -> Throws:
 
 
 def work(arch: str, angles: np.ndarray, speeds: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
-    """A task: what Dask sends to a process, which sends the arrays back. One at a time runs in each (``threads_per_worker=1``)."""
+    """A task: what goes to a process of the cluster, which sends the arrays back. One at a time runs in each."""
     return session(arch, len(angles)).descend(angles, speeds, iterations)
 
 
-def sweep(client, arch: str, angles: np.ndarray, speeds: np.ndarray, batch: int, iterations: int) -> dict[str, np.ndarray]:
-    """All pairs of ``angles`` and ``speeds``, ``batch`` of them in each task: what `descend` gives, in the order of the pairs."""
+def sweep(run: Callable[..., Any], arch: str, angles: np.ndarray, speeds: np.ndarray, batch: int, iterations: int) -> dict[str, np.ndarray]:
+    """All pairs of ``angles`` and ``speeds``, ``batch`` of them in each task: what `descend` gives, in the order of the pairs. ``run``:
+    calls `work` on the cluster for each of a list of arguments."""
     pairs = [pair.ravel() for pair in np.meshgrid(angles, speeds, indexing="ij")]
     if pairs[0].size % batch:
         raise ValueError(f"{pairs[0].size} runs are no multiple of a batch of {batch}")
-    tasks = [
-        client.submit(work, arch, *(pair[first : first + batch] for pair in pairs), iterations, pure=False)
-        for first in range(0, pairs[0].size, batch)
-    ]
-    results = client.gather(tasks)
+    starts = range(0, pairs[0].size, batch)
+    results = run([(arch, *(pair[first : first + batch] for pair in pairs), iterations) for first in starts])
     return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
 
-def main() -> None:
+@contextlib.contextmanager
+def dask_cluster(scheduler: str | None) -> Iterator[Callable[..., Any]]:
+    """`sweep`'s ``run`` by Dask: ``threads_per_worker=1`` has one task at a time run in a process."""
     from dask.distributed import Client, LocalCluster
 
+    with Client(scheduler or LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)) as client:
+        client.upload_file(__file__)
+        task = importlib.import_module(Path(__file__).stem).work  # as the processes know it: this module is `__main__` here
+        yield lambda arguments: client.gather([client.submit(task, *one, pure=False) for one in arguments])
+
+
+@contextlib.contextmanager
+def ray_cluster(address: str | None) -> Iterator[Callable[..., Any]]:
+    """`sweep`'s ``run`` by Ray, whose processes run one task at a time, and are kept for the next ones."""
+    import ray
+
+    here = Path(__file__).resolve()
+    resources: dict[str, Any] = {} if address else {"num_cpus": 2, "include_dashboard": False}
+    with ray.init(address, runtime_env={"working_dir": str(here.parent)}, **resources):
+        task = ray.remote(importlib.import_module(here.stem).work)
+        yield lambda arguments: ray.get([task.remote(*one) for one in arguments])
+
+
+CLUSTERS = {"dask": dask_cluster, "ray": ray_cluster}
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="cpu")
+    parser.add_argument("--engine", choices=CLUSTERS, default="dask")
     parser.add_argument("--scheduler", help="the address of a cluster; by default one of two processes is started")
     parser.add_argument("--runs", type=int, default=16, help="angles, and as many speeds")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--iterations", type=int, default=40)
     parser.add_argument("--save", metavar="FILE.npz", help="write what was found")
     options = parser.parse_args()
-    made = options.scheduler or LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
-    with Client(made) as client:
-        client.upload_file(__file__)
-        module = importlib.import_module(Path(__file__).stem)  # as the processes know it: this one is `__main__` here
-        angles, speeds = np.linspace(0.3, 1.3, options.runs), np.linspace(7.0, 12.0, options.runs)
-        found = module.sweep(client, options.arch, angles, speeds, options.batch, options.iterations)
+    angles, speeds = np.linspace(0.3, 1.3, options.runs), np.linspace(7.0, 12.0, options.runs)
+    with CLUSTERS[options.engine](options.scheduler) as run:
+        found = sweep(run, options.arch, angles, speeds, options.batch, options.iterations)
     if options.save:
         np.savez(options.save, **found)
     best = int(np.argmin(found["last"]))

@@ -85,9 +85,13 @@ class TorchFunction:
         """Raise if a number requires a gradient: numbers are copied into the launch, and gradients do not flow back to them."""
         for name in self.kernel.copied():
             if getattr(values.get(name), "requires_grad", False):
-                label = f"kernel `{self.kernel.function.__name__}`: `{name}` is a tensor that requires a gradient, but not an array there"
-                hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
-                raise SpirogradRuntimeError(render(label, None, hint))
+                self.refuse_number(name, "requires a gradient")
+
+    def refuse_number(self, name: str, what: str) -> Any:
+        """Raise for a tensor in place of a number, to which derivatives would be zero with no error."""
+        label = f"kernel `{self.kernel.function.__name__}`: `{name}` is a tensor that {what}, but not an array there"
+        hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
+        raise SpirogradRuntimeError(render(label, None, hint))
 
     def run(self, values: dict[str, Any], kept: dict[str, Any] | None) -> tuple[Any, Any, list[Saved]]:
         """Launch the kernel on detached tensors: its result, its plan's number of the launch, and copies of the fields and ndarrays that

@@ -100,6 +100,7 @@ class _Operator:
 
         def eager(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(self.inputs, args)), **kwargs}
+            self._refuse_active_numbers(given)
             if given.keys() != self.inputs.keys() or not self._is_transformed(given.values()):
                 return forward(*args, **kwargs)
             return functions.launch(*(given[name] for name in self.inputs))
@@ -146,6 +147,16 @@ class _Operator:
             return True
         unpack = self.torch.autograd.forward_ad.unpack_dual
         return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
+
+    def _refuse_active_numbers(self, given: Mapping[str, Any]) -> None:
+        """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
+        for name in given.keys() & self.inputs.keys() - self.tensors:
+            value = given[name]
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(one, self.torch.Tensor) and one.requires_grad and self.torch.is_grad_enabled():
+                    self.function.refuse_number(name, "requires a gradient")
+                if isinstance(one, self.torch.Tensor) and self.torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
+                    self.function.refuse_number(name, "has a tangent")
 
     def _refuse_tangents(self, args: Sequence[Any]) -> None:
         """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""

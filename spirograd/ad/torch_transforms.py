@@ -83,7 +83,11 @@ class _Rules:
         return [next(left) if one is None else one[0] for one in ctx.kept]
 
     def _active(self, args: Sequence[Any], flags: Iterable[Any]) -> tuple[bool, ...]:
-        """The arguments of the kernel that have gradients, among those that ``flags`` chooses."""
+        """The arguments of the kernel that have gradients, among those that ``flags`` chooses. Raises for numbers among those."""
+        flags = list(flags)
+        for flag, n, v in zip(flags, self.names, args):
+            if flag and n not in self.op.tensors and isinstance(v, self.torch.Tensor):
+                self.op.function.refuse_number(n, "has a derivative")
         return tuple(bool(flag and n in self.op.tensors and v.is_floating_point()) for flag, n, v in zip(flags, self.names, args))
 
     def _filled(self, given: Sequence[Any], like: Sequence[Any]) -> list[Any]:

@@ -36,6 +36,50 @@ def test_names(arch, shape):
         assert not hasattr(memory, "__array_namespace__")
 
 
+class Capsule:
+    """What `from_dlpack` takes, with options of the protocol that it does not know itself in NumPy 1."""
+
+    def __init__(self, memory, **options):
+        self.memory, self.options = memory, options
+
+    def __dlpack__(self, **_):
+        return self.memory.__dlpack__(**self.options)
+
+    def __dlpack_device__(self):
+        return self.memory.__dlpack_device__()
+
+
+@pytest.mark.archs("cpu", "vulkan", "wgpu", "interpreter")
+def test_exports_to_the_host_are_copies_where_they_say_so(arch):
+    sparse = sg.field(sg.f32)
+    sg.root.pointer(sg.i, 4).dense(sg.i, 2).place(sparse)
+    sparse.from_numpy(np.ones(8, np.float32))  # activates all cells
+    array = sg.ndarray(sg.f32, (3, 4))
+    regular = [array, sg.field(sg.f32, (3, 4), order="ji"), sg.field(sg.f32, ()), sg.Vector.field(2, sg.f32, shape=3), array[1:, ::2]]
+    for memory in (*regular, sparse, array[::-1], array[:, ::-1]):
+        shares = memory in regular and arch != "wgpu"
+
+        def seen(memory=memory, **options):
+            """Whether the export has what is written to the memory later."""
+            whole = array if isinstance(memory, type(array[1:])) else memory
+            whole.fill(1)
+            out = np.from_dlpack(Capsule(memory, **options))
+            assert out.shape == memory.to_numpy().shape and all(stride > 0 for stride in out.strides) and (out == 1).all()
+            whole.fill(2)
+            sg.sync()
+            return bool((out == 2).all())
+
+        assert seen() == shares and not seen(copy=True)
+        if shares:
+            assert seen(copy=False)
+        else:
+            with pytest.raises(BufferError, match="as a copy: the host cannot address"):
+                memory.__dlpack__(copy=False)
+        with pytest.raises(BufferError, match=r"DLPack device \(1, 0\), and not on \(2, 0\)"):
+            memory.__dlpack__(dl_device=(2, 0))
+    assert np.from_dlpack(Capsule(sg.ndarray(sg.f32, (0, 4)), copy=False)).shape == (0, 4)
+
+
 def test_sparse_fields():
     x = sg.field(sg.f32)
     sg.root.pointer(sg.i, 4).dense(sg.i, 2).place(x)

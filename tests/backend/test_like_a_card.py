@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import busy_queue
 import numpy as np
 import pytest
 from card import like_a_card
@@ -188,3 +189,30 @@ def test_graphs_and_streams() -> None:
     y.fill(10)
     step()
     assert (x.to_numpy() == 15).all()
+
+
+def test_a_busy_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads, writes and freed memory while work is late, after any number of commands."""
+    busy_queue.delay(monkeypatch.setattr)
+    sg.init(arch=sg.vulkan)
+    x, y = sg.ndarray(sg.i32, 20_000), sg.ndarray(sg.i32, 20_000)
+    expected = np.arange(20_000, dtype=np.int32)
+
+    @sg.kernel
+    def add(x: sg.types.ndarray(), k: sg.i32):
+        for i in x:
+            x[i] += k
+
+    for before in (1, 62, 63, 64, 65, 127, 128, 129):
+        x.from_numpy(expected)
+        for k in range(before):
+            add(x, k)
+        expected = expected + before * (before - 1) // 2
+        np.testing.assert_array_equal(x.to_numpy(), expected)
+        x[7] = -before
+        expected[7] = -before
+        for k in range(before):
+            sg.ndarray(sg.i32, 100 + k).fill(k)
+        y.copy_from(x)
+        assert y[7] == -before
+        np.testing.assert_array_equal(y.to_numpy(), expected)

@@ -1,4 +1,4 @@
-"""The parameter sweep over a Dask cluster of two processes, compared with NumPy: losses, and gradients by central differences."""
+"""The parameter sweep over a cluster of two processes, by Dask and by Ray, against NumPy: losses, and gradients by central differences."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def slopes(angle, speed, h=1e-6):
     ]
 
 
-@pytest.mark.needs("dask")
-def test_a_sweep_over_two_processes(tmp_path):
+@pytest.mark.parametrize("engine", [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("dask", "ray")])
+def test_a_sweep_over_two_processes(tmp_path, engine):
     out = tmp_path / "found.npz"
     command = [sys.executable, str(ROOT / "examples" / "distributed" / "parameter_sweep.py")]
-    options = ["--arch", "cpu", "--runs", "4", "--batch", "4", "--iterations", "3", "--save", str(out)]
-    done = subprocess.run(command + options, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    options = ["--arch", "cpu", "--engine", engine, "--runs", "4", "--batch", "4", "--iterations", "3", "--save", str(out)]
+    variables = environment(RAY_AUTH_MODE="disabled")
+    done = subprocess.run(command + options, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and re.search(r"^\d+ of 16 runs came nearer", done.stdout, re.MULTILINE), done.stdout + done.stderr
     found = dict(np.load(out))
     angle, speed = (pair.ravel() for pair in np.meshgrid(np.linspace(0.3, 1.3, 4), np.linspace(7.0, 12.0, 4), indexing="ij"))

@@ -43,7 +43,7 @@ class _Memory:
 
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-_TAKES_VERSION = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+TAKES_VERSION = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 def capsule(
@@ -54,7 +54,7 @@ def capsule(
     ``max_version``: of the protocol, that the consumer knows. ``copied``: the memory is the consumer's alone.
     """
     array = np.asarray(_Memory(interface, owner))
-    made = array.__dlpack__(max_version=max_version) if _TAKES_VERSION else array.__dlpack__()
+    made = array.__dlpack__(max_version=max_version) if TAKES_VERSION else array.__dlpack__()
     plain, versioned = _NAMES
     if _is_valid(made, plain):
         tensor = _Placed.from_address(_pointer(made, plain))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.errors import SpirogradValueError, render
 from spirograd.lang.data import dlpack, numpy_transfer
 from spirograd.lang.data.device_arrays import current_torch_stream
@@ -29,13 +31,10 @@ class Exported:
     sparse_path: Any = None
 
     def __dlpack__(self: Any, **options: Any) -> Any:
-        if self.sparse_path is not None:
-            return self.to_numpy().__dlpack__(**options)
+        if self.__dlpack_device__() == _HOST:
+            return _on_host(self, **options)
         allocation, view = self.tree.allocation, self.view
-        device = _device(allocation, view)
-        if device == _HOST:
-            return exported(allocation, view).__dlpack__(**options)
-        return _capsule(allocation, view, device, **options)
+        return _capsule(allocation, view, _device(allocation, view), **options)
 
     def __dlpack_device__(self: Any) -> tuple[int, int]:
         return _HOST if self.sparse_path is not None else _device(self.tree.allocation, self.view)
@@ -87,6 +86,30 @@ def exported(allocation: Any, view: HostView) -> Any:
     """The memory itself where the host can address it, else a copy."""
     out = numpy_transfer.shared(allocation, view)
     return numpy_transfer.read(allocation, view) if out is None else out
+
+
+def _on_host(
+    memory: Any,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """A capsule of memory that the host can address, at strides that are not negative (torch aborts the process for those), or of a copy.
+    Raises BufferError for what cannot be done."""
+    if dl_device is not None and tuple(dl_device) != _HOST:
+        raise BufferError(f"the export lies on the DLPack device {_HOST}, and not on {tuple(dl_device)}")
+    array = None
+    if not copy and memory.sparse_path is None:
+        array = numpy_transfer.shared(memory.tree.allocation, memory.view)
+        if array is not None and any(stride < 0 for stride in array.strides):
+            array = None
+    if array is None:
+        if copy is False and memory.size:
+            raise BufferError(f"DLPack exports {describe(memory)} as a copy: the host cannot address its elements at regular strides")
+        array = np.asarray(memory.to_numpy(), order="C")
+    versioned: dict[str, Any] = {"max_version": max_version} if dlpack.TAKES_VERSION else {}
+    return array.__dlpack__(stream=stream, **versioned)
 
 
 def _device(allocation: Any, view: HostView) -> tuple[int, int]:
