@@ -6,6 +6,7 @@ import cffi
 import pytest
 from cffi import cparser
 
+pytestmark = pytest.mark.needs("wgpu")
 HEADER = """
 typedef unsigned int Flags;
 typedef struct Chain { struct Chain *next; int kind; } Chain;
