@@ -53,6 +53,7 @@ from spirograd.transforms.lowering.widen_integers import widen_integers
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.dce import dce
+from spirograd.transforms.simplification.divide_sums import divide_sums
 from spirograd.transforms.simplification.drop_stop_grad import drop_stop_grad
 from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
@@ -110,6 +111,7 @@ def compile_kernel(
         kernel = run.apply(forward_memory, kernel, "kernel")
         kernel = run.apply(carry_elements, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
+        kernel = run.apply(divide_sums, kernel, "kernel")
         kernel = run.apply(reassociate, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")

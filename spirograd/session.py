@@ -29,7 +29,7 @@ from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
-from spirograd.lang.context import LanguageOptions
+from spirograd.lang.context import LanguageOptions, options_of_device
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
@@ -82,13 +82,7 @@ class Session:
             config.short_circuit_operators,
             config.unrolling_limit,
             group_size=config.default_gpu_block_dim,
-            max_group_size=self.device.caps.group_limit,
-            subgroup_size=self.device.caps.group_lanes,
-            reads_subgroups=self.device.caps.subgroup_read,
-            has_ballots=self.device.caps.subgroup_ballot,
-            subgroup_reductions=self.device.caps.subgroup_reductions,
-            subgroup_scans=self.device.caps.subgroup_scans,
-            matrix_shapes=self.device.caps.matrix_shapes,
+            **options_of_device(self.device.caps),
             detect_races=config.detect_races,
         )
         self.compile_options = CompileOptions(

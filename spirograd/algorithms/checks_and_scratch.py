@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from typing import Any
 
+from spirograd.algorithms.recorded import tape
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
+from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
 from spirograd.lang import arithmetic
 from spirograd.lang.context import session
-from spirograd.lang.data.ndarray import ScalarNdarray, ndarray
+from spirograd.lang.data.ndarray import BufferView, ScalarNdarray, ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
 from spirograd.types import template
 
-Array = Any  # a ScalarField or a ScalarNdarray
+Array = Any  # a ScalarField, a ScalarNdarray, or a view of one
 # Elements that a thread of a CPU takes at least.
 _SHORTEST = 4096
 
 
 def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = None) -> int:
-    """The length of a one-dimensional field or ndarray of scalars. ``length``, ``dtype``: what it must have."""
-    if not isinstance(x, (ScalarField, ScalarNdarray)) or len(x.shape) != 1:
+    """The length of a one-dimensional field, ndarray or view of scalars. ``length``, ``dtype``: what it must have. Raises
+    SpirogradUnsupportedError for views while a tape records."""
+    held = isinstance(x, (ScalarField, ScalarNdarray)) or (isinstance(x, BufferView) and x.element_shape == ())
+    if not held or len(x.shape) != 1:
         hint = "pass a field or an ndarray of one axis; `from_numpy` fills it with the contents of other arrays"
         raise SpirogradTypeError(f"`{name}`: expected a one-dimensional field or ndarray of scalars, got {describe(x)}", None, hint)
+    if isinstance(x, BufferView) and tape() is not None:
+        hint = "pass the whole array, or copy the part to an ndarray of its own by a kernel"
+        raise SpirogradUnsupportedError(f"`{name}` is a view: tapes do not record algorithms on views", None, hint)
     n: int = x.shape[0]
     if length is not None and n < length:
         raise SpirogradValueError(f"`{name}` has {n} elements, and {length} are needed: declare it with a larger shape")
     if dtype is not None and x.dtype is not dtype:
         raise SpirogradTypeError(f"`{name}`: expected elements of {dtype}, got {x.dtype}", None, f"declare it with `sg.{dtype}`")
     return n
+
+
+def check_apart(n: int, in_place: bool = False, **arrays: Any) -> None:
+    """SpirogradValueError if the first ``n`` elements of two arguments, by their names, lie in the same memory. ``in_place``: they may be
+    the same ones."""
+    for (name, a), (other, b) in combinations(arrays.items(), 2):
+        if n and _overlap(a, b, n) and not (in_place and (a is b or _steps(a) == _steps(b))):
+            raise SpirogradValueError(f"`{name}` and `{other}` overlap: pass memory of its own for each")
+
+
+def _overlap(a: Any, b: Any, n: int) -> bool:
+    if isinstance(a, ScalarField) or isinstance(b, ScalarField):
+        return a is b
+    if a.allocation is not b.allocation:
+        return False
+    (first, step), (other, other_step) = _steps(a), _steps(b)
+    ends = (first, first + step * (n - 1)), (other, other + other_step * (n - 1))
+    return max(map(min, ends)) <= min(map(max, ends)) and (first - other) % math.gcd(step, other_step) == 0
+
+
+def _steps(x: Any) -> tuple[int, int]:
+    """The offset in bytes of the first element of an ndarray or view, and how far elements are apart."""
+    places = [int(x.arr._address(x._index(k)) if isinstance(x, BufferView) else x._address(k)) for k in range(min(2, x.shape[0]))]
+    return places[0], places[-1] - places[0] or x.dtype.size
 
 
 class _Scratch(threading.local):

@@ -3,6 +3,8 @@
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
+import math
+
 from spirograd.base.dtypes import DType, i32, u32, u64
 from spirograd.lang import arithmetic, forms
 from spirograd.lang.frontend.func import func
@@ -16,16 +18,18 @@ def word_of(dtype: DType) -> DType:
 
 @func
 def digit_of(key, shift: int, digits: template()):
-    """The digit of a key at the bit ``shift``, below its width: bits in an order that sorts as the key does."""
+    """The digit of a key at the bit ``shift``, below its width: bits in an order that sorts as the key does. NaN, of whatever bits, comes
+    behind all other keys; zeros of both signs are equal."""
     word = forms.static(word_of(key.dtype))
     code = arithmetic.cast(0, word)
     if forms.static(key.dtype.is_float):
         code = arithmetic.bit_cast(key, word)
         top = arithmetic.cast(1, word) << (key.dtype.bits - 1)
-        if (code & top) != 0:
-            code = ~code
-        else:
-            code = code | top
+        size = code & ~top
+        ordered = arithmetic.select(code >= top, ~code, code | top)
+        code = arithmetic.select(size == 0, top, ordered)
+        nan = size > arithmetic.bit_cast(arithmetic.cast(math.inf, key.dtype), word)
+        code = arithmetic.select(nan, ~arithmetic.cast(0, word), code)
     else:
         code = arithmetic.cast(key, word)
         if forms.static(key.dtype.is_signed):

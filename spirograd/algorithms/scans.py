@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.checks_and_scratch import Array, checked
+from spirograd.algorithms.checks_and_scratch import Array, check_apart, checked
 from spirograd.algorithms.recorded import need_gradient, refuse, tape
 from spirograd.algorithms.scan_gradients import REDUCTIONS, SCANS, clear
 from spirograd.algorithms.scan_passes import NAMED, reduced, scan
@@ -59,14 +59,15 @@ def _operation(op: Any) -> Any:
 def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
-    One-dimensional fields or ndarrays of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is None. Tapes
-    differentiate operations with names; of "min" and "max" the first of equal elements gets the gradient, and products may have zeros. For
-    functions of memory with gradients they raise SpirogradUnsupportedError. Raises SpirogradTypeError and SpirogradValueError for arrays
-    that do not fit, and for other names of operations.
+    One-dimensional fields, ndarrays or views of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is
+    None. Tapes differentiate operations with names; of "min" and "max" the first of equal elements gets the gradient, and products may have
+    zeros. For functions of memory with gradients they raise SpirogradUnsupportedError. Raises SpirogradTypeError and SpirogradValueError
+    for arrays that do not fit or overlap, and for other names of operations.
     """
     n = checked(x, "x")
     target = x if out is None else out
     checked(target, "out", n, x.dtype)
+    check_apart(n, in_place=True, x=x, out=target)
     _scan_of_user(x, target, n, op, None, "inclusive_scan")
 
 
@@ -79,6 +80,7 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
     n = checked(x, "x")
     target = x if out is None else out
     checked(target, "out", n, x.dtype)
+    check_apart(n, in_place=True, x=x, out=target)
     if start is None:
         if not isinstance(op, str):
             raise SpirogradValueError("an exclusive scan by a function needs the identity of that function: pass it as `start`")
@@ -88,8 +90,8 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
 
 
 def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
-    """All elements of ``x``, a one-dimensional field or ndarray, combined by ``op``, as for `inclusive_scan`: a number, for which Python
-    waits, or None if ``out`` takes it, a field or ndarray of one element.
+    """All elements of ``x``, a one-dimensional field, ndarray or view, combined by ``op``, as for `inclusive_scan`: a number, for which
+    Python waits, or None if ``out`` takes it, a field or ndarray of one element.
 
     Tapes differentiate operations with names, as of `inclusive_scan`, with ``out``; a number that Python has gets no gradient. Of no
     elements it is the identity. Raises SpirogradValueError for no elements and a function, whose identity is not known, and

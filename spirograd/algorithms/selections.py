@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.algorithms.checks_and_scratch import Array, checked, scratch
+from spirograd.algorithms.checks_and_scratch import Array, check_apart, checked, scratch
 from spirograd.algorithms.recorded import nothing, tape
 from spirograd.algorithms.scan_passes import add, scan
 from spirograd.base.dtypes import i32
@@ -95,12 +95,14 @@ def select(arr: Array, flags: Array, out: Array) -> int:
     """Put the elements of ``arr`` whose entry of ``flags`` is nonzero into ``out``, in their order; returns how many there are.
     Waits for the device.
 
-    One-dimensional fields or ndarrays; ``out`` must have room for all elements. Raises SpirogradTypeError and SpirogradValueError for
-    arrays that do not fit.
+    One-dimensional fields, ndarrays or views; ``out`` must have room for all elements, in memory of its own. Raises SpirogradTypeError and
+    SpirogradValueError for arrays that do not fit.
     """
     n = checked(arr, "arr")
     checked(flags, "flags", n)
     checked(out, "out", n, arr.dtype)
+    check_apart(n, arr=arr, out=out)
+    check_apart(n, flags=flags, out=out)
     return _compact(arr, out, n, lambda places: _as_counts(flags, places, n))
 
 
@@ -109,6 +111,7 @@ def unique(x: Array, out: Array) -> int:
     each number once. Arrays, and what is raised, as of `select`."""
     n = checked(x, "x")
     checked(out, "out", n, x.dtype)
+    check_apart(n, x=x, out=out)
     return _compact(x, out, n, lambda places: _starts_of_runs(x, places, n))
 
 
@@ -116,6 +119,7 @@ def run_length_encode(x: Array, out: Array, counts: Array) -> int:
     """As `unique`; sets ``counts`` (of i32, as long as ``x``) to the lengths of the runs."""
     n = checked(x, "x")
     checked(counts, "counts", n, i32)
+    check_apart(n, x=x, out=out, counts=counts)
     runs = unique(x, out)
     if runs:
         starts = scratch("starts", i32, runs)

@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from spirograd.algorithms.checks_and_scratch import Array, checked, chunks_of, copy, has_groups, runs_side_by_side, scratch, shared_memory
+from spirograd.algorithms.checks_and_scratch import (
+    Array,
+    check_apart,
+    checked,
+    chunks_of,
+    copy,
+    has_groups,
+    runs_side_by_side,
+    scratch,
+    shared_memory,
+)
 from spirograd.algorithms.group_scans import padded, padded_length, scan_of_block
 from spirograd.algorithms.one_sweep import MOST_KEYS, places_in_one_sweep, sort_in_one_sweep
 from spirograd.algorithms.radix_digits import digit_of
@@ -185,14 +195,16 @@ def _from_counts(counts: Array, n: int) -> None:
 
 
 def parallel_sort(keys: Array, values: Array | None = None) -> None:
-    """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order.
+    """Sort ``keys`` in place, ascending, and ``values`` in the same order; equal keys keep their order. NaN comes last, zeros of both signs
+    are equal.
 
-    One-dimensional fields or ndarrays; keys are integers or floats. Tapes differentiate it. Raises SpirogradTypeError and
+    One-dimensional fields, ndarrays or views; keys are integers or floats. Tapes differentiate it. Raises SpirogradTypeError and
     SpirogradValueError for others.
     """
     n = checked(keys, "keys")
     if values is not None:
         checked(values, "values", n)
+        check_apart(n, keys=keys, values=values)
     if n < 2:
         return
     recording = tape()
@@ -249,6 +261,7 @@ def argsort(keys: Array, out: Array) -> None:
     `parallel_sort`."""
     n = checked(keys, "keys")
     checked(out, "out", n, i32)
+    check_apart(n, keys=keys, out=out)
     if n:
         recording = tape()
         if recording is None:

@@ -45,7 +45,7 @@ class _Relocation(Rewriter):
         self._place = place
         self._locate = locate
 
-    def kernel(self, kernel: Kernel) -> Kernel:
+    def _rewritten(self, kernel: Kernel) -> Kernel:  # what has no handler changes, too
         functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
         return replace(kernel, body=self.region(kernel.body), functions=functions, loc=self._locate(kernel.loc))
 

@@ -10,6 +10,7 @@ from typing import Any
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError
 from spirograd.base.records import fields, replace
+from spirograd.lang.context import options_of_device
 from spirograd.llvmgen import ptx
 from spirograd.llvmgen.toolchain import host_caps
 
@@ -31,16 +32,7 @@ class Target:
         self.arch = arch
         self.device = SimpleNamespace(caps=caps)
         self.native = None
-        self.language = replace(
-            session.language,
-            max_group_size=caps.group_limit,
-            subgroup_size=caps.group_lanes,
-            reads_subgroups=caps.subgroup_read,
-            has_ballots=caps.subgroup_ballot,
-            subgroup_reductions=caps.subgroup_reductions,
-            subgroup_scans=caps.subgroup_scans,
-            matrix_shapes=caps.matrix_shapes,
-        )
+        self.language = replace(session.language, **options_of_device(caps))
         self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)
         self._session = session
 

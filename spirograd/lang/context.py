@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, f32, i32
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
@@ -50,6 +51,19 @@ class GroupScope:
 
 class _Scope(threading.local):
     trace: Trace | None = None
+
+
+def options_of_device(caps: Capabilities) -> dict[str, Any]:
+    """The members of `LanguageOptions` that a device decides."""
+    return {
+        "max_group_size": caps.group_limit,
+        "subgroup_size": caps.group_lanes,
+        "reads_subgroups": caps.subgroup_read,
+        "has_ballots": caps.subgroup_ballot,
+        "subgroup_reductions": caps.subgroup_reductions,
+        "subgroup_scans": caps.subgroup_scans,
+        "matrix_shapes": caps.matrix_shapes,
+    }
 
 
 class Trace:

@@ -25,7 +25,7 @@ from spirograd.llvmgen.lanes import LaneEmitter, has_masks, lane_count
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, literal, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
-from spirograd.llvmgen.rows import Rows, find_rows, row_loop
+from spirograd.llvmgen.rows import Rows, find_rows, index_ranges, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
 from spirograd.llvmgen.strides import prefers_scalar_iterations
@@ -219,6 +219,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
         edges = find_edges(body, None, bounds.results[1]) if rows is None else find_edges(body, rows.first, rows.extent)
     emitter = _emitter(module, memory_suffix, name, op, body, found, loop)
     emitter.at(op.loc)
+    emitter.ranges.update(index_ranges(bounds, body, rows))
     for region in (body, finish, *([] if edges is None else [edges.inside])):
         emitter.last_uses.scan(region)
     index = body.params[0].type

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.base.dtypes import DType, Type
+from spirograd.ir.integer_ranges import range_of, type_range
 from spirograd.ir.nodes import Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
@@ -87,6 +88,9 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     assert isinstance(op.type, tuple)
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
+    index = op.regions[0].params[0]
+    assert isinstance(index.type, DType)
+    e.ranges[index] = type_range(index.type)._replace(low=range_of(op.args[0], e.ranges).low)
     e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
 
 

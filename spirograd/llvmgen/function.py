@@ -12,6 +12,7 @@ from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
+from spirograd.ir.integer_ranges import Range
 from spirograd.ir.last_uses import LastUses
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
@@ -68,6 +69,7 @@ class FunctionEmitter:
         self.label = "entry.end"  # the block being appended to
         self.env: dict[Op, Any] = {}  # operation -> operand text (control operations: a list of them)
         self.last_uses = LastUses(is_array)
+        self.ranges: dict[Op, Range] = {}  # what is known of integers, see `range_of`
         self.loc: Loc | None = None
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)

@@ -9,7 +9,7 @@ from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import emit_control, emit_memory, emit_scalar, emit_vector
 from spirograd.llvmgen.function import Handler
-from spirograd.llvmgen.instructions import Compare, Instr, Intrinsic, Math, Unsupported
+from spirograd.llvmgen.instructions import Compare, Division, Instr, Intrinsic, Math, Unsupported
 
 _GPU = Unsupported("the CPU has threads and lanes, no workgroups")
 _KERNEL_LEVEL = Unsupported("kernel IR only: lowered before device IR")
@@ -28,8 +28,8 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.sub: Instr("sub", "sub", "fsub"),
     ops.mul: Instr("mul", "mul", "fmul"),
     ops.div: Instr("", "", "fdiv"),
-    ops.idiv: Instr("sdiv", "udiv", ""),
-    ops.irem: Instr("srem", "urem", ""),
+    ops.idiv: Division("sdiv", "udiv", ""),
+    ops.irem: Division("srem", "urem", ""),
     ops.floordiv: _KERNEL_LEVEL,
     ops.floormod: _KERNEL_LEVEL,
     ops.neg: emit_scalar.emit_neg,

@@ -15,6 +15,7 @@ from typing import Any
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
+from spirograd.ir.integer_ranges import Range, type_range
 from spirograd.ir.nodes import BufferRef, Op, Region, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.llvmgen.edges import Edges, split_loop
@@ -119,6 +120,21 @@ class _ByRow(Rewriter):
 
     def _irem(self, op: Op) -> Op:
         return self.b.emit(ops.sub, self.index, self.first, attr="nsw") if self._is_split(op) else self.copy(op)
+
+
+def index_ranges(bounds: Region, body: Region, rows: Rows | None) -> dict[Op, Range]:
+    """What is known of the index of a loop over ``body``, and of its ``rows``, if it begins at a constant from 0 on."""
+    begin, index = bounds.results[0], body.params[0]
+    if begin.code is not ops.const or begin.attr < 0:
+        return {}
+    assert isinstance(index.type, DType)
+    natural = type_range(index.type)._replace(low=0)
+    known = {index: natural}
+    if rows is not None and rows.extent.code is ops.const and rows.extent.attr > 0:
+        known.update({rows.row: natural, rows.first: natural})
+        columns = (op for op in body.walk() if op.code is ops.sub and op.args == (index, rows.first))
+        known.update(dict.fromkeys(columns, Range(0, rows.extent.attr - 1)))
+    return known
 
 
 def _begin_guarded(emitter: TaskEmitter, rows: Rows) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 import spirograd as sg
@@ -43,6 +44,40 @@ def test_long_loops_are_right_or_refused(kernel: Any, session: Any) -> None:
     else:
         assert kernel(100_000) == sum(k % 3 for k in range(100_000))
     assert kernel(7) == 6
+
+
+@pytest.mark.archs("vulkan")
+def test_few_thread_slots_make_long_loops(arch: str) -> None:
+    """With little memory for tapes an invocation does the work of many. Where the driver ends its loops, the error says what helps."""
+    found = {}
+    for memory in (80_000, 8_000_000):
+        sg.init(arch=arch, fast_math=False, ad_memory_GB=memory / 2**30)
+        limited = context.session().device.caps.loop_limit
+        x, y = (sg.field(sg.f32, shape=8192, needs_grad=True) for _ in range(2))
+
+        @sg.kernel
+        def run(n: sg.i32):
+            for i in x:
+                s = x[i]
+                for t in range(n):
+                    s += 0.002 * sg.sin(s + t)
+                y[i] = s
+
+        x.fill(0.3)
+        y.grad.fill(1)
+        if limited and memory == 80_000:
+            with pytest.raises(sg.SpirogradRuntimeError, match=r"loop was not done; with more memory for tapes[^$]*for t in range\(n\)"):
+                run.grad(300)
+                sg.sync()
+            continue
+        run.grad(300)
+        found[memory] = x.grad.to_numpy()
+    slope, value = 1.0, 0.3
+    for t in range(300):
+        slope, value = slope * (1 + 0.002 * np.cos(value + t)), value + 0.002 * np.sin(value + t)
+    for gradient in found.values():
+        np.testing.assert_allclose(gradient, slope, rtol=1e-4)
+    assert 8_000_000 in found
 
 
 @pytest.mark.archs("vulkan", "wgpu")

@@ -25,7 +25,19 @@ os.environ.setdefault("GALLIVM_PERF", "nopt")  # as tests/conftest.py says
 
 from spirograd.runtime import loader
 
-from . import gradient_programs, gradients, run, sparse, sparse_gradients, sparse_programs, tape_programs, tapes
+from . import (
+    algorithm_programs,
+    gradient_programs,
+    gradients,
+    group_programs,
+    matrix_programs,
+    run,
+    sparse,
+    sparse_gradients,
+    sparse_programs,
+    tape_programs,
+    tapes,
+)
 from .evaluate import TooLong
 from .expressions import Choices
 from .programs import Program, write
@@ -75,6 +87,11 @@ def shortened(program: Program, archs: Sequence[str]) -> Program:
     return shrunk(program, lambda p: kind(failure(p, archs), archs) == wanted)
 
 
+def as_it_is(program: Any, _: Sequence[str]) -> Any:
+    """Of programs that are not shortened."""
+    return program
+
+
 FUZZERS = {
     "programs": Fuzzer(program_of, check, failure, shortened, ("interpreter", "cpu", "vulkan")),
     "gradients": Fuzzer(gradient_programs.write, gradients.check, gradients.failure, gradients.shortened, ("interpreter", "cpu", "vulkan")),
@@ -83,6 +100,13 @@ FUZZERS = {
     "sparse_gradients": Fuzzer(
         sparse_gradients.write, sparse_gradients.check, sparse_gradients.failure, sparse_gradients.shortened, ("cpu", "vulkan", "wgpu")
     ),
+    "algorithms": Fuzzer(
+        algorithm_programs.write, algorithm_programs.check, algorithm_programs.failure, algorithm_programs.shortened,
+        ("interpreter", "cpu", "vulkan", "wgpu"),
+    ),
+    "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan")),
+    "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
+    "tiles": Fuzzer(matrix_programs.tiles, matrix_programs.check_tiles, matrix_programs.failure_of_tiles, as_it_is, ("interpreter", "cpu")),
 }
 
 

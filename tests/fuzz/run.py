@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -49,19 +49,30 @@ def session(arch: str, fast_math: bool) -> Iterator[Session]:
         root.reset()
 
 
+def first_line_of(check: Callable[[Any, Sequence[str]], object], program: Any, archs: Sequence[str]) -> str:
+    """What ``check`` finds, in one line; "" for nothing."""
+    try:
+        check(program, archs)
+    except Difference as error:
+        return str(error).splitlines()[0]
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return ""
+
+
 def close() -> None:
     for opened in _sessions.values():
         opened.close()
     _sessions.clear()
 
 
-def load(source: str, names: dict[str, Any]) -> Any:
-    """The kernel of ``source``, with a file name under which `inspect` finds it."""
+def load(source: str, names: dict[str, Any], kernel: str = "k") -> Any:
+    """The kernel of that name in ``source``, with a file name under which `inspect` finds it."""
     file = f"<fuzz {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     names |= {"sg": sg, "__name__": "fuzz_program"}
     exec(compile(source, file, "exec"), names)
-    return names["k"]
+    return names[kernel]
 
 
 def reference(program: Program) -> tuple[dict[str, Any], Any]:

@@ -64,7 +64,7 @@ class DeviceBuffer:
         self.requires_grad = False
         self.grad: DeviceBuffer | None = None
         self.nbytes = math.prod(shape) * dtype.itemsize
-        self.__cuda_array_interface__ = {
+        self.__cuda_array_interface__: dict[str, Any] = {
             "version": 3, "data": (address, False), "typestr": dtype.str, "shape": shape, "strides": None, "stream": stream or 1,
         }  # fmt: skip
 

@@ -74,6 +74,7 @@ class SNode(Inspected):
 
     kind = "dense"
     dtype: DType | None = None
+    _shape: tuple[int, ...] | None = None  # once it was computed
 
     def __init__(self, tree: Tree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
         self.id = next(_node_ids)
@@ -234,8 +235,11 @@ class SNode(Inspected):
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents down to here, one per axis in the order of axis numbers."""
-        path = self.path
-        return tuple(math.prod(e for node in path for a, e in zip(node.axes, node.extents) if a == axis) for axis in self.axis_numbers)
+        if self._shape is None:  # a tape asks at each launch; of a node, what is above it stays the same
+            path = self.path
+            extents = ([e for node in path for a, e in zip(node.axes, node.extents) if a == axis] for axis in self.axis_numbers)
+            self._shape = tuple(math.prod(found) for found in extents)
+        return self._shape
 
     @property
     def places(self) -> Iterator[Place]:

@@ -8,10 +8,16 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.nodes import Kernel, Op, Region, TapeRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.native_atomics import ways
 from spirograd.transforms.pass_context import PassContext
+
+# Where there is memory for few thread slots, an invocation does the work of many.
+_REMEDY = (
+    "; with more memory for tapes, `init(ad_memory_GB=)`, more invocations share the iterations, and with fewer iterations in one launch "
+    "each has less to do"
+)
 
 
 def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -20,12 +26,18 @@ def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
     Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations in total (seen with 22.3), and says nothing.
     """
     limit = ctx.caps.loop_limit
-    return _CheckLoops(ctx.caps).kernel(kernel) if limit else kernel
+    if not limit:
+        return kernel
+    message = f"this driver ends loops after {limit:,} iterations in one invocation, and this loop was not done"
+    if any(isinstance(op.attr, TapeRef) for op in kernel.walk()):
+        message += _REMEDY
+    return _CheckLoops(ctx.caps, message).kernel(kernel)
 
 
 class _CheckLoops(Rewriter):
-    def __init__(self, caps: Capabilities) -> None:
+    def __init__(self, caps: Capabilities, message: str) -> None:
         super().__init__()
+        self.message = message
         self.caps = caps
         self.limit = caps.loop_limit
         self.handlers = {ops.task: self._task, ops.for_: self._for, ops.while_: self._while}
@@ -77,8 +89,7 @@ class _CheckLoops(Rewriter):
         return new
 
     def _check(self, done: Op, loop: Op) -> None:
-        message = f"this driver ends loops after {self.limit:,} iterations in one invocation, and this loop was not done"
-        self.b.emit(ops.check, done, attr=FaultSite("loop", message, (), loop.loc), type=VOID)
+        self.b.emit(ops.check, done, attr=FaultSite("loop", self.message, (), loop.loc), type=VOID)
 
 
 def _scalar(op: Op) -> DType:

@@ -117,25 +117,15 @@ def query(physical: Any) -> Features:
         extensions.append(_PORTABILITY_SUBSET)
     limits = properties.limits
     allocation = min(v11.maxMemoryAllocationSize, v13.maxBufferSize if v13 is not None else v11.maxMemoryAllocationSize)
-    has_subgroups = bool(v11.subgroupSupportedStages & _COMPUTE_STAGE)
-    has_arithmetic = has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_ARITHMETIC)
-    reads = has_subgroups and (_V12, _EXTENDED_TYPES) in enabled
     flags = {field: True for group, feature, field in _FEATURES if field and (group, feature) in enabled}
     # Where the behaviours of the widths depend on each other (independence "none"), all of them must offer it.
     subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
     together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
     kind = _KIND_NAMES.get(properties.deviceType, "other")
-    # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
-    combinations = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
     caps = Capabilities(
         target_name="vulkan",
         **flags,  # type: ignore[arg-type]
-        subgroup_size=v11.subgroupSize if has_subgroups else 0,
-        subgroup_arithmetic=has_arithmetic,
-        subgroup_reductions=combinations,
-        subgroup_scans=combinations,
-        subgroup_read=reads and bool(v11.subgroupSupportedOperations & _SUBGROUP_SHUFFLE),
-        subgroup_ballot=has_subgroups and bool(v11.subgroupSupportedOperations & _SUBGROUP_BALLOT) and v11.subgroupSize <= _WORD,
+        **_subgroups(v11, (_V12, _EXTENDED_TYPES) in enabled, kind),
         shared_memory=limits.maxComputeSharedMemorySize,
         max_group_size=min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]),
         max_groups=limits.maxComputeWorkGroupCount[0],
@@ -162,6 +152,24 @@ def query(physical: Any) -> Features:
         allocation,
         identity + properties.driverVersion.to_bytes(4, "little"),
     )
+
+
+def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
+    """What subgroups can do, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
+    if not v11.subgroupSupportedStages & _COMPUTE_STAGE:
+        return {}
+    operations = v11.subgroupSupportedOperations
+    has_arithmetic = bool(operations & _SUBGROUP_ARITHMETIC)
+    # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
+    combinations = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
+    return {
+        "subgroup_size": v11.subgroupSize,
+        "subgroup_arithmetic": has_arithmetic,
+        "subgroup_reductions": combinations,
+        "subgroup_scans": combinations,
+        "subgroup_read": all_types and bool(operations & _SUBGROUP_SHUFFLE),
+        "subgroup_ballot": bool(operations & _SUBGROUP_BALLOT) and v11.subgroupSize <= _WORD,
+    }
 
 
 def create_device(features: Features) -> tuple[Any, int, int]:
