@@ -2,8 +2,8 @@
 
 Memory is not mapped, so all that host and device exchange is staged; loops have no limit, so nothing counts their iterations; tapes have as
 many thread slots, tasks as many workgroups, histograms such copies as on a card; subgroups reduce and scan
-by one instruction. What stays is how lavapipe runs code: its loops end after 65,535 iterations, subgroups have 8 invocations, and it knows no
-memory barriers (`Capabilities.memory_barriers`).
+by one instruction. What stays is how lavapipe runs code: its loops end after 65,535 iterations, subgroups have 8 invocations, and it knows
+no memory barriers (`Capabilities.memory_barriers`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def like_a_card(patch: Callable[[Any, str, Any], None]) -> None:
         if found.kind != "cpu":
             return found
         # NVIDIA's cards have no minima and maxima of floats.
-        caps = replace(found.caps, cpu_driver=False, loop_limit=0, atomic_f32_minmax=False, **combinations("discrete", found.caps.subgroup_arithmetic))
+        by_instruction = combinations("discrete", found.caps.subgroup_arithmetic)
+        caps = replace(found.caps, cpu_driver=False, loop_limit=0, atomic_f32_minmax=False, **by_instruction)
         detail = tuple([(key, "discrete" if key == "kind" else value) for key, value in found.info.detail])
         return replace(found, kind="discrete", caps=caps, info=replace(found.info, detail=detail))
 
