@@ -1,8 +1,8 @@
 """CUDA's names for what `subgroup` does.
 
 Each ``mask`` has a bit for each lane that takes part: `sg.u32(0xFFFFFFFF)`, another literal, or a number that is the same in these lanes,
-such as `active_mask()`. All lanes that it names have to get to the operation together. Lanes that it does not name have no vote, and reading
-one of them gives the value of the reading lane itself.
+such as `active_mask()`. All lanes that it names have to get to the operation together. Lanes that it does not name have no vote, and a
+lane that reads one of them gets its own value.
 """
 
 from __future__ import annotations
