@@ -44,7 +44,7 @@ def test_lanes_that_a_literal_names(n, size, mask):
             y[2, i] = warp.unique(m, x[i])
             y[3, i] = warp.match_all(m, x[i] // 2)
             y[4, i] = warp.shfl_sync_i32(m, x[i] + 10, 5)
-            y[5, i] = warp.shfl_up_i32(m, x[i] + 10, 1)
+            y[5, i] = warp.shfl_up_i32(mask, x[i] + 10, 1)  # a plain number, also one that no i32 holds
             y[6, i] = warp.shfl_down_i32(m, x[i] + 10, 2)
             y[7, i] = warp.shfl_xor_i32(m, x[i] + 10, 3)
             found[i] = warp.match_any(m, x[i])

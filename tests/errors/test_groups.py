@@ -1,6 +1,7 @@
 """What goes wrong with groups of threads, and how it is reported."""
 
 import pytest
+from needs import need
 
 import spirograd as sg
 from spirograd.simt import block
@@ -101,6 +102,29 @@ def test_gradients_are_refused():
     work()
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"groups of threads \(`sg.simt`\) has no derivative"):
         work.grad()
+
+
+@pytest.mark.parametrize("dtype", [sg.i16, sg.u8])
+@pytest.mark.parametrize("back_end", ["vulkan", "wgpu"])
+def test_atomics_of_narrow_shared_arrays(back_end, dtype):
+    need(back_end)
+    sg.init(arch=back_end)
+    y = sg.field(dtype, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(4, dtype)
+            shared[i % 4] = sg.cast(0, dtype)
+            block.sync()
+            sg.atomic_add(shared[i % 4], sg.cast(1, dtype))
+            block.sync()
+            y[i] = shared[i % 4]
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match=f"atomic operations on {dtype}") as info:
+        work()
+    assert "sg.atomic_add(shared[i % 4]" in str(info.value)
 
 
 def test_groups_too_large():
