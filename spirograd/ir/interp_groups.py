@@ -30,13 +30,11 @@ Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
-_OF_SUBGROUPS = frozenset((ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma)) | _COMBINING
-WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
 def waits(op: Op) -> bool:
     """Whether an invocation may wait in ``op``."""
-    return op.code in WAITING or any(not WAITING.isdisjoint(region.codes) for region in op.regions)
+    return op.code in ops.MEETING or any(not ops.MEETING.isdisjoint(region.codes) for region in op.regions)
 
 
 def grouped_loop(c: Compiler, op: Op) -> Step:
@@ -231,7 +229,7 @@ class _Group:
     def _exchange(self, lanes: range) -> None:
         """Let a subgroup read and vote, until none of it waits for that."""
         while True:
-            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code in _OF_SUBGROUPS]
+            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code in ops.MEETING_IN_SUBGROUPS]
             if not reads:
                 return
             op = reads[0][1][0]

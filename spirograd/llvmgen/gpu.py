@@ -411,7 +411,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
     ops.subgroup_reduce: _reduce,
-    ops.subgroup_scan: Unsupported("no GPU has an instruction for it: capabilities name none"),
+    ops.subgroup_scan: Unsupported("neither PTX nor AMDGPU has an instruction for it"),
 }
 HANDLERS: dict[OpCode, Handler] = {
     **{code: _EXPANDED if isinstance(handler, Math) else handler for code, handler in OP_MAP.items()},
