@@ -21,7 +21,7 @@ from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar, emit_
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
-from spirograd.llvmgen.members import Votes, vote
+from spirograd.llvmgen.members import Votes, votes_of
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
@@ -280,7 +280,7 @@ def _while(e: GpuEmitter, op: Op) -> None:
 
 def _vote(e: GpuEmitter, op: Op) -> None:
     if e.dialect.has_members:
-        vote(e, op)
+        e.votes.update(votes_of(e, op, lambda holds: e.dialect.ballot(e, holds), e.members))
 
 
 def _unroll_count(loop: Op) -> int:

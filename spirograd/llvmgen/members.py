@@ -8,15 +8,13 @@ invocations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
+from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import type_name
-
-if TYPE_CHECKING:
-    from spirograd.llvmgen.gpu import GpuEmitter
 
 _MEETING = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_reduce, ops.subgroup_barrier))
 
@@ -33,23 +31,23 @@ def _meets(region: Region) -> bool:
     return not _MEETING.isdisjoint(region.codes)
 
 
-def vote(e: GpuEmitter, op: Op) -> None:
-    """Emit what the control operation ``op`` begins with, if lanes meet in it, and enter the votes of its regions in ``e.votes``."""
+def votes_of(e: FunctionEmitter, op: Op, ballot: Callable[[str], str], members: str) -> dict[Region, Votes]:
+    """Emit what the control operation ``op`` begins with, if lanes meet in it; returns the votes of its regions. ``ballot`` emits a vote on
+    an i1 by the lanes of the current region, ``members``: "" for all."""
     if not any(map(_meets, op.regions)) or any(ops.workgroup_barrier in region.codes for region in op.regions):
-        return
+        return {}
     if op.code is ops.if_:
         takes = e.env[op.args[0]]
-        for region, holds in zip(op.regions, (takes, e.value(f"xor i1 {takes}, true"))):
-            if _meets(region):
-                taking = e.dialect.ballot(e, holds)
-                e.votes[region] = Votes(lambda taking=taking: taking)  # type: ignore[misc]
-    elif op.code is ops.for_:
-        _vote_for(e, op)
-    else:
-        _vote_while(e, op)
+        conditions = zip(op.regions, (takes, e.value(f"xor i1 {takes}, true")))
+        return {region: Votes(_constant(ballot(holds))) for region, holds in conditions if _meets(region)}
+    return _of_for(e, op, ballot) if op.code is ops.for_ else _of_while(e, op, ballot, members)
 
 
-def _kept(e: GpuEmitter, mask: str) -> tuple[Callable[[], str], Callable[[str], None]]:
+def _constant(mask: str) -> Callable[[], str]:
+    return lambda: mask
+
+
+def _kept(e: FunctionEmitter, mask: str) -> tuple[Callable[[], str], Callable[[str], None]]:
     """How to read and to set a variable that is ``mask`` at first."""
     place = e.name()
     e.entry.append(e.module.stack(place, "i32", 4))
@@ -61,26 +59,25 @@ def _kept(e: GpuEmitter, mask: str) -> tuple[Callable[[], str], Callable[[str], 
     return lambda: e.value(f"load i32, ptr {place}"), keep
 
 
-def _vote_for(e: GpuEmitter, op: Op) -> None:
+def _of_for(e: FunctionEmitter, op: Op, ballot: Callable[[str], str]) -> dict[Region, Votes]:
     """Loops between constants are run by all."""
     begin, end = op.args[:2]
     if begin.code is ops.const and end.code is ops.const:
-        return
+        return {}
     (body,), t = op.regions, begin.type
     assert isinstance(t, DType)
     less, kind = "slt" if t.is_signed else "ult", type_name(t)
     last = e.env[end]
-    members, keep = _kept(e, e.dialect.ballot(e, e.value(f"icmp {less} {kind} {e.env[begin]}, {last}")))
+    members, keep = _kept(e, ballot(e.value(f"icmp {less} {kind} {e.env[begin]}, {last}")))
 
     def go_on(_: Sequence[str]) -> None:
         following = e.value(f"add {kind} {e.env[body.params[0]]}, 1")
-        keep(e.dialect.ballot(e, e.value(f"icmp {less} {kind} {following}, {last}")))
+        keep(ballot(e.value(f"icmp {less} {kind} {following}, {last}")))
 
-    e.votes[body] = Votes(members, go_on)
+    return {body: Votes(members, go_on)}
 
 
-def _vote_while(e: GpuEmitter, op: Op) -> None:
+def _of_while(e: FunctionEmitter, op: Op, ballot: Callable[[str], str], outer: str) -> dict[Region, Votes]:
     condition, body = op.regions
-    members, keep = _kept(e, e.members or e.dialect.ballot(e, "true"))
-    e.votes[condition] = Votes(members, lambda values: keep(e.dialect.ballot(e, values[0])))
-    e.votes[body] = Votes(members)
+    members, keep = _kept(e, outer or ballot("true"))
+    return {condition: Votes(members, lambda values: keep(ballot(values[0]))), body: Votes(members)}
