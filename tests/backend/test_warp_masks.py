@@ -132,6 +132,76 @@ def test_barriers_of_subgroups(mask):
         assert (got[0, threads] == np.roll(a[threads], -1)).all() and (got[1, threads] == 7).all()
 
 
+@pytest.mark.archs(*BRANCHES)
+@pytest.mark.parametrize("lower", [1, 16, 31])
+def test_lanes_meet_again_after_a_branch_of_the_upper_ones(lower):
+    lanes = subgroup.group_size()
+    below, n = min(lower, lanes - 1), 96
+    x, y, votes = sg.field(sg.i32, n), sg.field(sg.i32, (5, n)), sg.field(sg.u32, n)
+    a = numbers(n, -9, 10)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            lane = i % lanes
+            y[0, i] = -1
+            if lane >= below:
+                y[0, i] = subgroup.shuffle(x[i], lanes - 1)
+                subgroup.sync()
+            y[1, i] = subgroup.reduce_add(x[i])
+            y[2, i] = subgroup.shuffle(x[i], (lane + 1) % lanes)
+            votes[i] = warp.ballot(x[i] > 0)
+            y[3, i] = subgroup.inclusive_max(x[i])
+            y[4, i] = subgroup.all_true(x[i] < 9)
+
+    work()
+    parts, got = a.reshape(-1, lanes), y.to_numpy().reshape(5, -1, lanes)
+    assert (got[0] == np.where(np.arange(lanes) < below, -1, parts[:, -1:])).all()
+    assert (got[1] == parts.sum(1, keepdims=True)).all()
+    assert (got[2] == np.roll(parts, -1, 1)).all()
+    assert (votes.to_numpy().reshape(parts.shape) == ((parts > 0) << np.arange(lanes)).sum(1, keepdims=True)).all()
+    assert (got[3] == np.maximum.accumulate(parts, 1)).all()
+    assert (got[4] == (parts < 9).all(1, keepdims=True)).all()
+
+
+@pytest.mark.archs("interpreter")  # elsewhere devices decide it, or such loops are refused
+def test_lanes_meet_again_in_loops_and_after_them():
+    """Lanes of one iteration of all loops around are together: those that are behind catch up."""
+    n = 64
+    y = sg.field(sg.i32, (3, n))
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            lane = i % 32
+            some, inner, outer = 0, 0, 0
+            k = 0
+            while k < lane % 4:
+                if k != lane % 3:
+                    some += (k + 1) * subgroup.reduce_add(1)
+                k += 1
+            for j in range(2):
+                for _ in range((lane + j) % 5):
+                    inner += subgroup.reduce_add(lane)
+                outer += (j + 1) * subgroup.reduce_add(1)
+            y[0, i], y[1, i], y[2, i] = some, inner, outer
+
+    work()
+    lane = np.arange(32)
+    some, inner = np.zeros(32, np.int64), np.zeros(32, np.int64)
+    for k in range(3):
+        here = (k < lane % 4) & (k != lane % 3)
+        some += here * (k + 1) * here.sum()
+    for j in range(2):
+        for k in range(4):
+            here = (lane + j) % 5 > k
+            inner += here * lane[here].sum()
+    assert (y.to_numpy().reshape(3, 2, 32) == np.stack([some, inner, np.full(32, 96)])[:, None]).all()
+
+
 @pytest.mark.parametrize("n", [128, 77])
 def test_the_first_subgroup_ends_a_reduction(n):
     """A branch whose condition differs in the group may have barriers of subgroups, nested ones and loops, too."""
