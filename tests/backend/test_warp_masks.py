@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.records import replace
+from spirograd.lang import context
 from spirograd.simt import block, subgroup, warp
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -198,6 +200,100 @@ def test_lanes_meet_again_in_loops_and_after_them():
             here = (lane + j) % 5 > k
             inner += here * lane[here].sum()
     assert (y.to_numpy().reshape(3, 2, 32) == np.stack([some, inner, np.full(32, 96)])[:, None]).all()
+
+
+@pytest.mark.parametrize("n", [128, 77])
+def test_the_first_subgroup_ends_a_reduction(n):
+    """A branch whose condition differs in the group may have barriers of subgroups, nested ones and loops, too."""
+    size, lanes = 64, subgroup.group_size()
+    x, y, z = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.f32, n)
+    a = numbers(n, -50, 50)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            shared = block.SharedArray((size,), sg.i32)
+            t = block.thread_idx()
+            live = sg.min(n - (i - t), lanes)
+            shared[t] = x[i]
+            last = sg.Vector([7.0, 1.0])
+            block.sync()
+            if t < lanes:
+                for k in range(1, subgroup.log2_group_size() + 1):
+                    d = lanes >> k
+                    if t < d and t + d < live:
+                        shared[t] += shared[t + d]
+                    subgroup.sync()
+                if live > 3:
+                    last = sg.Vector([sg.cast(shared[0], sg.f32), 2.0])
+                    subgroup.sync()
+            elif t >= size - 5:
+                subgroup.sync()
+                last[0] += t
+            block.sync()
+            y[i] = shared[0]
+            z[i] = last[0] * last[1]
+
+    work()
+    for first in range(0, n, size):
+        t = np.arange(min(size, n - first))
+        total = a[first : min(first + lanes, n)].sum()
+        assert (y.to_numpy()[first : first + size] == total).all()
+        wanted = np.where(t < lanes, 2.0 * total, np.where(t >= size - 5, 7.0 + t, 7.0))
+        assert (z.to_numpy()[first : first + size] == wanted).all()
+
+
+@pytest.fixture
+def wgpu_of_a_card(session, arch):
+    """A session of wgpu that reads subgroups by an instruction."""
+    opened = context.session()
+    opened.device.caps = replace(opened.device.caps, memory_barriers=True, subgroup_read=True, subgroup_size=8)
+    opened.language = replace(opened.language, **context.options_of_device(opened.device.caps))
+
+
+@pytest.mark.archs("wgpu")
+def test_wgpu_has_no_barriers_of_subgroups(wgpu_of_a_card):
+    """naga would drop them. Threads wait for the whole group, or the branch is refused."""
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work(branch: sg.template()):
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(64, sg.i32)
+            shared[i] = i
+            if sg.static(branch):
+                if i < 8:
+                    subgroup.sync()
+            else:
+                subgroup.sync()
+            y[i] = shared[i ^ 1]
+
+    work(False)
+    assert (y.to_numpy() == np.arange(64) ^ 1).all()
+    text = work.ir("device")
+    assert text.count("workgroup_barrier") == 2 and "subgroup_barrier" not in text
+    with pytest.raises(sg.SpirogradUnsupportedError, match="no barriers of subgroups in branches") as info:
+        work(True)
+    assert "subgroup.sync()" in str(info.value)
+
+
+@pytest.mark.archs("cpu", "wgpu")
+def test_loops_that_threads_leave_one_by_one_are_refused():
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            for _ in range(i // 32):
+                subgroup.sync()
+            y[i] = 1
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match="in a loop whose condition differs"):
+        work()
 
 
 @pytest.mark.archs("interpreter")
