@@ -1,5 +1,5 @@
 /* Loaded before all else (LD_PRELOAD) by ci/fenced: device memory of lavapipe, which is what it asks of posix_memalign at whole pages, lies
- * between pages that nobody can access, and ends where the second of them begins, but for less than 256 bytes. Other memory is the C
+ * between pages that cannot be accessed, and ends where the second of them begins, but for less than 256 bytes. Other memory is the C
  * library's. Fresh memory is full of numbers that are no zeros. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

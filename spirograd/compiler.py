@@ -293,7 +293,8 @@ def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions, sou
         most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
         loops = any(inner.code in (ops.for_, ops.while_) for inner in body.walk())
-        infos.append(TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops, work=work, source=place))
+        info = TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops, work=work, source=place)
+        infos.append(replace(info, grouped=op.attr.grouped))
     return tuple(infos)
 
 

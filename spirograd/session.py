@@ -31,6 +31,7 @@ from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions, options_of_device
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.lang.data.overlapping import overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
@@ -420,7 +421,7 @@ class Transfers:
                 reason = f"does not begin at a multiple of {_FOREIGN_ALIGNMENT} bytes" if found.contiguous else "is not contiguous"
                 raise SpirogradRuntimeTypeError(render(f"{label}: the array {reason}", None, "pass a contiguous copy"))
             whole = value.detach().clone(memory_format=sys.modules["torch"].contiguous_format)
-            write_back = functools.partial(value.detach().copy_, whole)
+            write_back = functools.partial(_copy_into, value.detach(), whole, label)
             found = device_array(whole) or found
         buffer = sharing.adopt(found.address, found.nbytes)
         if buffer is None:
@@ -469,9 +470,8 @@ class Transfers:
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"
                 raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy: `np.array(...)`"))
-            if any(stride == 0 and extent > 1 for stride, extent in zip(array.strides, array.shape)):
-                problem = f"{label}: the kernel writes to this array, several elements of which are one place in memory"
-                raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy: `t.clone()`"))
+            if not array.flags.c_contiguous:
+                _refuse_overlap(array.shape, array.strides, array.itemsize, label)
             array[...] = result
             if write_back is not None:
                 write_back()
@@ -486,6 +486,19 @@ class Transfers:
         for index, run in self.pending:
             if index in written:
                 run()
+
+
+def _copy_into(tensor: Any, source: Any, label: str) -> None:
+    """Copy to a torch tensor, which finds only some of those that overlap themselves."""
+    _refuse_overlap(tuple(tensor.shape), tuple(tensor.stride()), 1, label)
+    tensor.copy_(source)
+
+
+def _refuse_overlap(shape: tuple[int, ...], strides: tuple[int, ...], size: int, label: str) -> None:
+    """Raise if elements of an array to which a kernel writes have memory in common."""
+    if overlaps_itself(shape, strides, size):
+        problem = f"{label}: the kernel writes to this array, several elements of which are one place in memory"
+        raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy: `a.copy()` of NumPy, `t.clone()` of torch"))
 
 
 def _refuse_write(label: str) -> None:

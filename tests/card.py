@@ -1,8 +1,9 @@
 """Has lavapipe take the ways of a graphics card: what Vulkan decides by the device is decided as for a card.
 
 Memory is not mapped, so all that host and device exchange is staged; loops have no limit, so nothing counts their iterations; tapes have as
-many thread slots, tasks as many workgroups, histograms such copies as on a card. What stays is how lavapipe runs code: its loops end after
-65,535 iterations, subgroups have 8 invocations, and it knows no memory barriers (`Capabilities.memory_barriers`).
+many thread slots, tasks as many workgroups, histograms such copies as on a card; subgroups reduce and scan
+by one instruction. What stays is how lavapipe runs code: its loops end after 65,535 iterations, subgroups have 8 invocations, and it knows
+no memory barriers (`Capabilities.memory_barriers`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from spirograd.base.records import replace
 from spirograd.runtime.devices.vulkan import allocator, device
-from spirograd.runtime.devices.vulkan.features import Features
+from spirograd.runtime.devices.vulkan.features import Features, combinations
 
 # For all tests of a run. "fenced": arrays lie apart; "busy": work runs later than it is submitted; "fenced,busy": as ci/fenced.
 CARD = os.environ.get("SG_TEST_CARD", "")
@@ -28,7 +29,8 @@ def like_a_card(patch: Callable[[Any, str, Any], None]) -> None:
         if found.kind != "cpu":
             return found
         # NVIDIA's cards have no minima and maxima of floats.
-        caps = replace(found.caps, cpu_driver=False, loop_limit=0, atomic_f32_minmax=False)
+        by_instruction = combinations("discrete", found.caps.subgroup_arithmetic)
+        caps = replace(found.caps, cpu_driver=False, loop_limit=0, atomic_f32_minmax=False, **by_instruction)
         detail = tuple([(key, "discrete" if key == "kind" else value) for key, value in found.info.detail])
         return replace(found, kind="discrete", caps=caps, info=replace(found.info, detail=detail))
 

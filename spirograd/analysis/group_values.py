@@ -12,12 +12,6 @@ from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
 
-_MEETING = frozenset(
-    (
-        *(ops.workgroup_barrier, ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot),
-        *(ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_matrix_fma),
-    )
-)
 _OF_AN_INVOCATION = frozenset((ops.builtin, ops.thread_slot))
 _HARMLESS = frozenset(("pure", "read", "control", "structure"))
 # Operands of loops before the loop-carried values.
@@ -26,7 +20,7 @@ _FIXED = {ops.for_: 2, ops.while_: 0}
 
 def meets(op: Op) -> bool:
     """Whether threads meet at ``op``, or inside of it."""
-    return op.code in _MEETING or any(not _MEETING.isdisjoint(region.codes) for region in op.regions)
+    return op.code in ops.MEETING or any(not ops.MEETING.isdisjoint(region.codes) for region in op.regions)
 
 
 def _has_barrier(op: Op) -> bool:
@@ -34,9 +28,9 @@ def _has_barrier(op: Op) -> bool:
 
 
 class GroupValues:
-    """``shared``: the values that are computed once for the group. ``divergent``: the control operations at group level that hold reads of
-    subgroups, but no barrier, and whose condition may differ from thread to thread. ``users``: of each value, the operations at group
-    level that use it, themselves or inside.
+    """``shared``: the values that are computed once for the group. ``divergent``: the control operations at group level that hold
+    operations of subgroups, but no barrier of the group, and whose condition may differ from thread to thread. ``users``: of each value,
+    the operations at group level that use it, themselves or inside.
 
     ``native``: code for a divergent operation is as for any other: it does not stand at group level. ``from_zero``: whether the first
     iteration has index 0.
@@ -77,7 +71,7 @@ class GroupValues:
                 self.uniform.add(op)
 
     def _is_uniform(self, op: Op) -> bool:
-        if op.code in _OF_AN_INVOCATION or op.code in _MEETING:
+        if op.code in _OF_AN_INVOCATION or op.code in ops.MEETING:
             return False
         if op.code is ops.result and op.args[0].regions and meets(op.args[0]):
             return op in self.uniform or self._result_is_uniform(op.args[0], op.attr)

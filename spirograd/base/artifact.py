@@ -80,7 +80,7 @@ class TaskInfo:
     addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
     start, and the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
     ``work``: of an iteration. ``source``: which operation of the kernel's IR, counted as `Region.walk` gives them, stands where the task
-    does in the source; -1: none.
+    does in the source; -1: none. ``grouped``: whether it comes from a grouped loop, of which an iteration of native code is a group.
     """
 
     name: str
@@ -99,6 +99,7 @@ class TaskInfo:
     bindings: tuple[tuple[int, ...], ...] = ()
     work: Work = field(default_factory=Work)
     source: int = -1
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

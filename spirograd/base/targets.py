@@ -44,7 +44,8 @@ class Target:
     checks_overlap: bool = False
     # Unless devices promise more, drivers simplify arithmetic of floats as if it were exact: (a + b) - a is b.
     simplifies_floats: bool = False
-    # Modules pass through naga, which takes part of SPIR-V only: without NoContraction and OpSourceContinued (`spirvgen.naga_check`).
+    # Modules pass through naga, which takes part of SPIR-V only: without NoContraction and OpSourceContinued (`spirvgen.naga_check`), and
+    # without barriers of subgroups, which it drops.
     naga: bool = False
 
 

@@ -1,13 +1,14 @@
 """Grouped loops in the interpreter: the invocations of a workgroup in lockstep.
 
-Each invocation is a generator with values of its own. It runs until it waits at a barrier, or at a read of another invocation of its
-subgroup. When all of a subgroup wait or have ended, those that wait at the same read exchange their values; when all of the workgroup
-wait, they have to do so at the same barrier, and go on together.
+Each invocation is a generator with values of its own. It runs until it waits: at a barrier of the workgroup, or at an operation of its
+subgroup (a read, a vote, a reduction, a scan, a product of matrices, a barrier). When all of a subgroup wait or have ended, those that are
+at the earliest point of the program run its operation together, so that invocations that took a branch, or are an iteration behind, catch
+up with the others. When all of the workgroup wait, they have to do so at the same barrier, and go on together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Union
 
@@ -18,30 +19,29 @@ from spirograd.base.dtypes import DType, i32
 from spirograd.base.matrix_shapes import SHAPES
 from spirograd.ir import ops
 from spirograd.ir.interp_loops import LOOPS
-from spirograd.ir.interp_races import Iteration
+from spirograd.ir.interp_races import Iteration, wait_together
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, Compiler, Env, Step
+from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, LOOPS_ENTERED, Compiler, Env, Step
 from spirograd.ir.nodes import Op, Region
 
 # What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of a product
-# of matrices, its entries and 0; of a reduction or a scan, the value and 0.
+# of matrices, its entries and 0; of a reduction or a scan, the value and 0; of a barrier of a subgroup, None and the mask of its lanes.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
-_OF_SUBGROUPS = frozenset((ops.subgroup_barrier, ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_matrix_fma)) | _COMBINING
-WAITING = _OF_SUBGROUPS | {ops.workgroup_barrier}
 
 
 def waits(op: Op) -> bool:
     """Whether an invocation may wait in ``op``."""
-    return op.code in WAITING or any(not WAITING.isdisjoint(region.codes) for region in op.regions)
+    return op.code in ops.MEETING or any(not ops.MEETING.isdisjoint(region.codes) for region in op.regions)
 
 
 def grouped_loop(c: Compiler, op: Op) -> Step:
     """The step of a grouped loop."""
     begin, end = c.args(op)
+    order = c.order = {inner: number for number, inner in enumerate(op.regions[0].walk())}
     (index,), body, _ = _region(c, op.regions[0])
     t = op.args[0].type
     assert isinstance(t, DType)
@@ -54,11 +54,12 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
         if c.races is not None:
             c.races.elements.clear()
         for first in range(low, high, size):
-            group = _Group(sites, c.lanes)
+            group = _Group(sites, order, c.lanes)
             for number, i in enumerate(range(first, min(first + size, high))):
                 own = list(env)
                 own[index] = convert(i)
-                own[ITERATION] = Iteration(first, (i,), number, number // c.lanes)
+                own[ITERATION] = Iteration(first, (i,), number, *divmod(number, c.lanes))
+                own[LOOPS_ENTERED] = []
                 group.add(own, _run(body, own))
             group.run(env)
 
@@ -110,16 +111,24 @@ def _if(c: Compiler, op: Op) -> Callable[[Env], Run]:
 def _loop(c: Compiler, op: Op) -> Callable[[Env], Run]:
     loop = LOOPS[op.code](c, op, lambda region: _region(c, region))
 
+    number = c.order[op]
+
     def run(env: Env) -> Run:
+        entered = env[LOOPS_ENTERED]
+        entered += (number, 0)
         for steps in loop(env):
             yield from _run(steps, env)
+            entered[-1] += 1
+        del entered[-2:]
 
     return run
 
 
 def _barrier(c: Compiler, op: Op) -> Callable[[Env], Run]:
+    masks = c.args(op)
+
     def run(env: Env) -> Run:
-        yield (op, None, 0)
+        yield (op, None, int(env[masks[0]]) if masks else 0)
 
     return run
 
@@ -177,21 +186,15 @@ _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
 }
 
 
-def _combined(op: Op, values: Sequence[Any]) -> list[Any]:
-    """The results of a reduction or a scan, in the order of the lanes."""
-    code, t = ops.COMBINE[op.attr], op.type
-    found = list(accumulate(values, lambda a, b: ops.evaluate(code, t, (a, b))))
-    return found if op.code is ops.subgroup_scan else [found[-1]] * len(found)
-
-
 # --- lockstep ----------------------------------------------------------------------------------------------------------------
 
 
 class _Group:
-    """The invocations of one workgroup."""
+    """The invocations of one workgroup. ``order``: the numbers of operations in the order of the program."""
 
-    def __init__(self, sites: dict[Op, int], lanes: int) -> None:
+    def __init__(self, sites: dict[Op, int], order: dict[Op, int], lanes: int) -> None:
         self.sites = sites
+        self.order = order
         self.lanes = lanes
         self.runs: list[Any] = []
         self.envs: list[Env] = []
@@ -229,33 +232,61 @@ class _Group:
             self.waiting[k] = None
 
     def _exchange(self, lanes: range) -> None:
-        """Let a subgroup read and vote, until none of it waits for that."""
+        """Have a subgroup run the operations at which it waits, until none of it waits for that."""
         while True:
-            reads = [(k, wait) for k in lanes if (wait := self.waiting[k]) is not None and wait[0].code in _OF_SUBGROUPS]
-            if not reads:
+            points = {
+                k - lanes.start: (*self.envs[k][LOOPS_ENTERED], self.order[wait[0]])
+                for k in lanes
+                if (wait := self.waiting[k]) is not None and wait[0].code in ops.MEETING_IN_SUBGROUPS
+            }
+            if not points:
                 return
-            op = reads[0][1][0]
-            together = {k - lanes.start: wait for k, wait in reads if wait[0] is op}
+            earliest = min(points.values())
+            together = [lane for lane, point in points.items() if point == earliest]
+            waits = {lane: wait for lane in together if (wait := self.waiting[lanes.start + lane]) is not None}
+            op = waits[together[0]][0]
             if op.code is ops.subgroup_barrier:
-                here = [self.envs[lane + lanes.start][ITERATION] for lane in together]
-                passed = 1 + max(iteration.own_barriers for iteration in here)
-                for lane, iteration in zip(together, here):
-                    iteration.own_barriers = passed
-                    self._resume(lane + lanes.start, None)
-                continue
-            if op.code is ops.subgroup_ballot:
-                votes = sum(1 << lane for lane, wait in together.items() if wait[1])
-                for lane in together:
-                    self._resume(lane + lanes.start, votes)
-                continue
-            if op.code is ops.subgroup_matrix_fma:
-                for lane, entries in zip(together, SHAPES[op.attr].evaluate([wait[1] for wait in together.values()])):
-                    self._resume(lane + lanes.start, entries)
-                continue
-            if op.code in _COMBINING:
-                for lane, value in zip(together, _combined(op, [wait[1] for wait in together.values()])):
-                    self._resume(lane + lanes.start, value)
-                continue
-            for lane, wait in together.items():
-                source = together.get(wait[2], wait)
-                self._resume(lane + lanes.start, source[1])
+                self._order(lanes.start, waits)
+            for lane, result in zip(together, _RESULTS[op.code](op, waits)):
+                self._resume(lanes.start + lane, result)
+
+    def _order(self, first: int, waits: Mapping[int, Wait]) -> None:
+        """A barrier of a subgroup orders the accesses of the threads that one mask names."""
+        for mask in {wait[2] for wait in waits.values()}:
+            named = [lane for lane, wait in waits.items() if wait[2] == mask and (mask == 0 or mask >> lane & 1)]
+            wait_together([self.envs[first + lane][ITERATION] for lane in named], self.lanes)
+
+
+# --- results, in the order of the lanes --------------------------------------------------------------------------------------
+
+
+def _nothing(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    return [None] * len(waits)
+
+
+def _lanes_read(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    """A lane that is not there leaves the reader its own value."""
+    return [waits.get(wait[2], wait)[1] for wait in waits.values()]
+
+
+def _votes(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    return [sum(1 << lane for lane, wait in waits.items() if wait[1])] * len(waits)
+
+
+def _product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    return list(SHAPES[op.attr].evaluate([wait[1] for wait in waits.values()]))
+
+
+def _combined(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    code, t = ops.COMBINE[op.attr], op.type
+    found = list(accumulate([wait[1] for wait in waits.values()], lambda a, b: ops.evaluate(code, t, (a, b))))
+    return found if op.code is ops.subgroup_scan else [found[-1]] * len(found)
+
+
+_RESULTS: dict[ops.OpCode, Callable[[Op, Mapping[int, Wait]], list[Any]]] = {
+    ops.subgroup_barrier: _nothing,
+    ops.subgroup_read: _lanes_read,
+    ops.subgroup_ballot: _votes,
+    ops.subgroup_matrix_fma: _product,
+    **dict.fromkeys(_COMBINING, _combined),
+}

@@ -2,8 +2,11 @@
 atomic, and no barrier stands in between. In shared memory a load beside an atomic update is a race, too; in outer memory it is none,
 since loops around ``cas`` begin with such a load.
 
-The iterations of a loop are in no order, except that in a group of threads all accesses before a barrier come before all accesses after it.
-Of each element only as many accesses are kept as a later one has to be compared with.
+The iterations of a loop are in no order, except that in a group of threads all accesses before a barrier come before all accesses after it,
+and that a barrier of a subgroup orders the accesses of those threads that wait at it together: what each thread knows of the others is a
+vector clock (Mattern, "Virtual time and global states of distributed systems", 1989). Of each element the last access of each thread since
+the last barrier of the group is kept: earlier ones come before all later accesses of the group. Groups run one after the other, so of the
+groups that have ended one access is enough.
 
 Accesses to outer memory are compared where a ``label`` says which element they are to: the front end labels those of the program, and none
 of its own, such as those to the tables of sparse fields.
@@ -28,41 +31,78 @@ Locate = Callable[[Env], int]
 _RIVALS = {"read": ("write",), "write": ("write", "read", "atomic"), "atomic": ("write",)}
 _RIVALS_SHARED = _RIVALS | {"read": ("write", "atomic"), "atomic": ("write", "read")}
 _VERBS = {"read": "reads", "write": "writes", "atomic": "updates"}
-# So many groups, and so many iterations of a group, have their accesses kept: any later one is by another than one of them.
-_ENOUGH = 2
 
 
 @dataclass(slots=True, eq=False)
 class Iteration:
     """An iteration of a parallel loop. ``group``: of threads; without groups each iteration is one. ``thread``: its number there.
-    ``barriers``: that it has passed. ``index``: as the program has it. ``subgroup``: its number; ``own_barriers``: those of the subgroup
-    that it has passed."""
+    ``barriers``: that it has passed. ``index``: as the program has it. ``subgroup``: its number; ``lane``: that of the thread there.
+    ``clock``: for each lane, the number of barriers of subgroups before which all its accesses come before those of this thread; its own
+    entry counts those that it has passed. Empty: all are 0."""
 
     group: int
     index: tuple[int, ...]
     thread: int = 0
     subgroup: int = 0
+    lane: int = 0
     barriers: int = 0
-    own_barriers: int = 0
+    clock: tuple[int, ...] = ()
+
+
+def wait_together(iterations: Sequence[Iteration], lanes: int) -> None:
+    """These threads of a subgroup of ``lanes`` pass a barrier: all that each of them knew or did before, all of them know after it."""
+    clocks = [iteration.clock for iteration in iterations if iteration.clock]
+    merged = [max(counts) for counts in zip(*clocks)] if clocks else [0] * lanes
+    for iteration in iterations:
+        merged[iteration.lane] += 1
+    clock = tuple(merged)
+    for iteration in iterations:
+        iteration.clock = clock
 
 
 class _Access(NamedTuple):
     iteration: Iteration
     barriers: int  # that the iteration had passed
+    clock: tuple[int, ...]  # of the iteration
     op: Op
     effect: str
-    own_barriers: int = 0  # those of the subgroup
 
     def before(self, later: _Access) -> bool:
         """Whether a barrier says that ``later``, which is no earlier, comes after it."""
         mine, other = self.iteration, later.iteration
         if mine.group != other.group:
             return False
-        return self.barriers < later.barriers or (mine.subgroup == other.subgroup and self.own_barriers < later.own_barriers)
+        if self.barriers < later.barriers:
+            return True
+        passed = self.clock[mine.lane] if self.clock else 0
+        return mine.subgroup == other.subgroup and bool(later.clock) and passed < later.clock[mine.lane]
 
     def races(self, later: _Access) -> bool:
         """Whether nothing says that ``later``, which is by another iteration, comes after it."""
         return self.iteration is not later.iteration and not self.before(later)
+
+
+class _Kept:
+    """The accesses of one kind to one element with which a later one may race. ``earlier``: one by a group that has ended. ``latest``: by
+    thread, those of ``group`` since its last barrier, before which it had passed ``barriers``."""
+
+    __slots__ = ("barriers", "earlier", "group", "latest")
+
+    def __init__(self) -> None:
+        self.earlier: _Access | None = None
+        self.group = self.barriers = -1
+        self.latest: dict[int, _Access] = {}
+
+    def rival(self, access: _Access) -> _Access | None:
+        return self.earlier or next((old for old in self.latest.values() if old.races(access)), None)
+
+    def add(self, access: _Access) -> None:
+        here = access.iteration
+        if here.group != self.group or access.barriers != self.barriers:
+            if here.group != self.group and self.earlier is None:
+                self.earlier = next(iter(self.latest.values()), None)
+            self.group, self.barriers, self.latest = here.group, access.barriers, {}
+        self.latest[here.thread] = access
 
 
 class Races:
@@ -72,23 +112,19 @@ class Races:
     def __init__(self) -> None:
         self.label: tuple[Label, list[int]] = Label(), []
         self.labelled = 0
-        self.elements: dict[Any, dict[str, list[_Access]]] = {}
+        self.elements: dict[Any, dict[str, _Kept]] = {}
 
     def rival(self, key: Any, access: _Access, rivals: Mapping[str, Sequence[str]]) -> _Access | None:
         """An earlier access to the element ``key`` with which this one races; else it is kept for later ones. ``rivals``: with what each
         kind of access races."""
         held = self.elements.setdefault(key, {})
         for effect in rivals[access.effect]:
-            for other in held.get(effect, ()):
-                if other.races(access):
-                    return other
-        here = access.iteration
-        kept = [old for old in held.get(access.effect, ()) if not old.before(access)]
-        in_group = [old.iteration for old in kept if old.iteration.group == here.group]
-        groups = len({old.iteration.group for old in kept})
-        if here not in in_group and len(in_group) < _ENOUGH and (in_group or groups < _ENOUGH):
-            kept.append(access)
-        held[access.effect] = kept
+            other = held[effect].rival(access) if effect in held else None
+            if other is not None:
+                return other
+        if access.effect not in held:
+            held[access.effect] = _Kept()
+        held[access.effect].add(access)
         return None
 
 
@@ -140,7 +176,7 @@ def _watched_shared(c: Compiler, op: Op, ref: Ref, found: Locate) -> Locate:
     def watched(env: Env) -> int:
         n, here = found(env), env[ITERATION]
         if n >= 0:
-            access = _Access(here, here.barriers, op, op.code.effect, here.own_barriers)
+            access = _Access(here, here.barriers, here.clock, op, op.code.effect)
             rival = c.races.rival((view, here.group, n), access, _RIVALS_SHARED)
             if rival is not None:
                 threads = f"thread {here.thread} of a group", f"thread {rival.iteration.thread}"
@@ -160,7 +196,7 @@ def _watched(c: Compiler, op: Op, ref: Any, indices: Sequence[int], found: Locat
         if n < 0 or here is None:
             return n
         memory = env[view]
-        access = _Access(here, here.barriers, op, effect, here.own_barriers)
+        access = _Access(here, here.barriers, here.clock, op, effect)
         rival = races.rival(memory.__array_interface__["data"][0] + n * memory.itemsize, access, _RIVALS)
         if rival is not None:
             iterations = f"iteration {_index(here.index)}", f"iteration {_index(rival.iteration.index)}"

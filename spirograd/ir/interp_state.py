@@ -39,8 +39,9 @@ class Values(Mapping[Op, Any]):
 OnOp = Callable[[Op, Values], None]
 
 # The first entries of env; a null view stands for a buffer that the block lacks. The iteration of a parallel loop is there where races are
-# looked for.
-FAULT, PRINT, LAUNCH, VALUES, ITERATION, FIRST = 0, 1, 2, 3, 4, 5
+# looked for, and in grouped loops. There ``LOOPS_ENTERED`` has the inner loops in which the invocation is: of each the number, and how many
+# of its regions have run.
+FAULT, PRINT, LAUNCH, VALUES, ITERATION, LOOPS_ENTERED, FIRST = 0, 1, 2, 3, 4, 5, 6
 
 
 class Compiler:
@@ -64,6 +65,7 @@ class Compiler:
         self.prints: dict[PrintSite, int] = {}
         self.on_op: OnOp | None = None
         self.lanes = 1  # of a subgroup
+        self.order: dict[Op, int] = {}  # numbers of the operations of a grouped loop, as they stand in the program
         self.races: Any = None  # `interp_races.Races`, if they are looked for
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}
         self.recursive = kernel.recursive()

@@ -445,22 +445,22 @@ subgroup_barrier = _op(
     "subgroup_barrier",
     None,
     "barrier",
-    "Waits for the invocations of the subgroup; what they have written to memory is seen by them afterwards. Its argument, if any, is the "
-    "last one of `subgroup_read`.",
+    "Waits for the invocations of the subgroup; what they have written to memory is seen by them afterwards. An optional u32 operand: "
+    "the mask of the invocations that execute the operation; 0 means those that are active.",
 )
 subgroup_read = _op(
     "subgroup_read",
     None,
     "barrier",
-    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified. A third one, "
-    "a u32, has a bit for each invocation that gets here, or is 0: those that do.",
+    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified. An "
+    "optional u32 operand: the mask of the invocations that execute the operation; 0 means those that are active.",
 )
 subgroup_ballot = _op(
     "subgroup_ballot",
     None,
     "barrier",
-    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true. A second one is the last "
-    "one of `subgroup_read`.",
+    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true. An optional u32 "
+    "operand: the mask of the invocations that execute the operation; 0 means those that are active.",
 )
 subgroup_matrix_fma = _op(
     "subgroup_matrix_fma",
@@ -468,6 +468,12 @@ subgroup_matrix_fma = _op(
     "barrier",
     "attr a name of `matrix_shapes.SHAPES`; args the entries of a, b and c that this invocation of 32 holds: a vector of those of a @ b + c.",
 )
+
+# Where threads of a group meet: those of a subgroup, or all.
+MEETING_IN_SUBGROUPS = frozenset(
+    (subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan, subgroup_matrix_fma),
+)
+MEETING = MEETING_IN_SUBGROUPS | {workgroup_barrier}
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 

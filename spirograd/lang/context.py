@@ -55,13 +55,15 @@ class _Scope(threading.local):
 
 def options_of_device(caps: Capabilities) -> dict[str, Any]:
     """The members of `LanguageOptions` that a device decides."""
+    # Where the compiler forms subgroups for invocations of a device, the device's instructions are about other ones, of its own size.
+    own = caps.subgroup_read or not caps.target.invocations
     return {
         "max_group_size": caps.group_limit,
         "subgroup_size": caps.group_lanes,
         "reads_subgroups": caps.subgroup_read,
-        "has_ballots": caps.subgroup_ballot,
-        "subgroup_reductions": caps.subgroup_reductions,
-        "subgroup_scans": caps.subgroup_scans,
+        "has_ballots": own and caps.subgroup_ballot,
+        "subgroup_reductions": caps.subgroup_reductions if own else (),
+        "subgroup_scans": caps.subgroup_scans if own else (),
         "matrix_shapes": caps.matrix_shapes,
     }
 

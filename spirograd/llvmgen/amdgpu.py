@@ -89,7 +89,7 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
-def _read(e: GpuEmitter, value: str, lane: str, named: str) -> str:
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
     return _call(e, "ds.bpermute", f"i32 {e.value(f'shl i32 {lane}, 2')}, i32 {value}")
 
 
@@ -99,7 +99,7 @@ def _barrier(e: GpuEmitter) -> None:
     e.line('fence syncscope("workgroup") acquire')
 
 
-def _subgroup_barrier(e: GpuEmitter, named: str) -> None:
+def _subgroup_barrier(e: GpuEmitter) -> None:
     """Lanes run in step; nothing moves across it."""
     e.line('fence syncscope("wavefront") acq_rel')
     e.line(f"call void {e.module.declare('llvm.amdgcn.wave.barrier', 'void', '')}()")
@@ -143,7 +143,7 @@ AMDGPU = Dialect(
     from_first=lambda e, value, active: _call(e, "readfirstlane.i32", f"i32 {value}"),
     shuffle=_shuffle,
     read=_read,
-    ballot=lambda e, value, named: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
+    ballot=lambda e, value: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
     reduce=_no_reductions,
     barrier=_barrier,
     subgroup_barrier=_subgroup_barrier,

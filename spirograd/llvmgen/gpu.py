@@ -21,6 +21,7 @@ from spirograd.llvmgen import abi, emit_control, emit_memory, emit_scalar, emit_
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.instructions import Math, Unsupported
+from spirograd.llvmgen.members import Votes, votes_of
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.ranges import SMALLEST_NORMAL_F32, is_at_least
@@ -77,9 +78,9 @@ class Dialect:
     in the dispatch. ``active``: the mask of the active lanes, an integer with a bit for each lane. ``rank``: how many lanes of a mask lie
     below the invocation's. ``from_first``: a 32-bit integer of the first active lane, given with the mask of the active ones. ``shuffle``:
     a 32-bit integer of the lane whose number differs in the bits of a mask; ``read``: of a lane given by its number. ``ballot``: an integer
-    with a bit for each lane, set where an i1 is. These two, and ``subgroup_barrier``, are given the mask of the lanes that get there at
-    last: "" for all, "0" for those that are active. ``barrier``, which has no result: waits for the workgroup. ``clock``: an i64 counter.
-    ``reduce``: a 32-bit integer, of all lanes combined by a kind of `COMBINE`, told whether it is signed.
+    with a bit for each lane, set where an i1 is. ``reduce``: a 32-bit integer, of all lanes combined by a kind of `COMBINE`, told whether
+    it is signed. ``barrier``, which has no result: waits for the workgroup. ``subgroup_barrier``: for the subgroup. ``has_members``:
+    whether what subgroups do together names the lanes that do, see `GpuEmitter.members`. ``clock``: an i64 counter.
     ``matrix_fma``: the entries of `ops.subgroup_matrix_fma`, typed.
     ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
@@ -97,21 +98,26 @@ class Dialect:
     rank: Callable[[GpuEmitter, str], str]
     from_first: Callable[[GpuEmitter, str, str], str]
     shuffle: Callable[[GpuEmitter, str, int], str]
-    read: Callable[[GpuEmitter, str, str, str], str]
-    ballot: Callable[[GpuEmitter, str, str], str]
+    read: Callable[[GpuEmitter, str, str], str]
+    ballot: Callable[[GpuEmitter, str], str]
     reduce: Callable[[GpuEmitter, str, bool, str], str]
     barrier: Callable[[GpuEmitter], None]
-    subgroup_barrier: Callable[[GpuEmitter, str], None]
+    subgroup_barrier: Callable[[GpuEmitter], None]
     clock: Callable[[GpuEmitter], str]
     matrix_fma: Callable[[GpuEmitter, Op], list[str]]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
     stack_space: int = 0
     atomic_metadata: str = ""
+    has_members: bool = False
     module_flags: tuple[str, ...] = ()
 
 
 class GpuEmitter(FunctionEmitter):
-    """Emits the kernel function of a task. ``constant``: the entries of the argument block whose buffers nothing writes meanwhile."""
+    """Emits the kernel function of a task. ``constant``: the entries of the argument block whose buffers nothing writes meanwhile.
+
+    ``members``: an i32 with a bit for each lane of the subgroup that runs the region being emitted; "" where all do. ``votes``: what
+    regions begin and end with, see `members`.
+    """
 
     buffer_pointer = _GLOBAL
 
@@ -124,6 +130,8 @@ class GpuEmitter(FunctionEmitter):
         self.atomic_scope = dialect.scope
         self.atomic_metadata = dialect.atomic_metadata
         self.pointer_metadata = f", !align {module.alignment(BUFFER_ALIGNMENT)}"
+        self.members = ""
+        self.votes: dict[Region, Votes] = {}
         self.claims: dict[BufferRef, str] = {}  # counter -> where the invocation keeps what it has claimed
 
     def stack_limit(self, name: str) -> list[str]:
@@ -134,6 +142,17 @@ class GpuEmitter(FunctionEmitter):
             f"  {name}.address = ptrtoint ptr {name}.begin to i64",
             f"  {name} = sub i64 {name}.address, {GPU_STACK - abi.GPU_STACK_RESERVE}",
         ]
+
+    def region(self, region: Region) -> list[str]:
+        votes = self.votes.pop(region, None)
+        if votes is None:
+            return super().region(region)
+        outer, self.members = self.members, votes.members()
+        values = super().region(region)
+        if votes.vote is not None:
+            votes.vote(values)
+        self.members = outer
+        return values
 
     def address(self, ref: Any, index: Op) -> str:
         if not isinstance(ref, SharedRef):
@@ -243,9 +262,25 @@ def _atomic(e: GpuEmitter, op: Op) -> None:
 
 def _for(e: GpuEmitter, op: Op) -> None:
     """Short loops are unrolled: an invocation has nothing else to do while it waits for memory or for the result before."""
+    _vote(e, op)
     count = _unroll_count(op)
     about = e.module.node(f'!{{!"llvm.loop.unroll.count", i32 {count}}}') if count else ""
     emit_control.emit_for(e, op, f", !llvm.loop {e.module.node(f'distinct !{{{{self}}, {about}}}')}" if count else "")
+
+
+def _if(e: GpuEmitter, op: Op) -> None:
+    _vote(e, op)
+    emit_control.emit_if(e, op)
+
+
+def _while(e: GpuEmitter, op: Op) -> None:
+    _vote(e, op)
+    emit_control.emit_while(e, op)
+
+
+def _vote(e: GpuEmitter, op: Op) -> None:
+    if e.dialect.has_members:
+        e.votes.update(votes_of(e, op, lambda holds: e.dialect.ballot(e, holds), e.members))
 
 
 def _unroll_count(loop: Op) -> int:
@@ -301,17 +336,11 @@ def _shuffle(e: GpuEmitter, op: Op) -> None:
 
 def _read(e: GpuEmitter, op: Op) -> None:
     lane: str = e.env[op.args[1]]
-    mask = _named(e, op, 2)
-    _by_words(e, op, lambda word: e.dialect.read(e, word, lane, mask))
-
-
-def _named(e: GpuEmitter, op: Op, fixed: int) -> str:
-    """The operand behind the ``fixed`` ones, or ""."""
-    return e.env[op.args[fixed]] if len(op.args) > fixed else ""
+    _by_words(e, op, lambda word: e.dialect.read(e, word, lane))
 
 
 def _ballot(e: GpuEmitter, op: Op) -> None:
-    e.env[op] = e.dialect.ballot(e, e.env[op.args[0]], _named(e, op, 1))
+    e.env[op] = e.dialect.ballot(e, e.env[op.args[0]])
 
 
 def _reduce(e: GpuEmitter, op: Op) -> None:
@@ -356,7 +385,7 @@ def _barrier(e: GpuEmitter, op: Op) -> None:
 
 
 def _subgroup_barrier(e: GpuEmitter, op: Op) -> None:
-    e.dialect.subgroup_barrier(e, _named(e, op, 0))
+    e.dialect.subgroup_barrier(e)
 
 
 def _clock(e: GpuEmitter, op: Op) -> None:
@@ -369,7 +398,9 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.load: _load,
     ops.store: _store,
     ops.atomic: _atomic,
+    ops.if_: _if,
     ops.for_: _for,
+    ops.while_: _while,
     ops.claim: _claim,
     ops.rsqrt: _rsqrt,
     ops.workgroup_barrier: _barrier,
@@ -380,7 +411,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.subgroup_ballot: _ballot,
     ops.subgroup_matrix_fma: _matrix_fma,
     ops.subgroup_reduce: _reduce,
-    ops.subgroup_scan: Unsupported("no GPU has an instruction for it: capabilities name none"),
+    ops.subgroup_scan: Unsupported("neither PTX nor AMDGPU has an instruction for it"),
 }
 HANDLERS: dict[OpCode, Handler] = {
     **{code: _EXPANDED if isinstance(handler, Math) else handler for code, handler in OP_MAP.items()},

@@ -40,26 +40,33 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     return e.value(f"call i32 {target}(i32 -1, i32 {value}, i32 {mask}, i32 {_WARP - 1})")
 
 
-def _taking_part(e: GpuEmitter, named: str = "") -> str:
-    """The mask of all lanes, but for those that workgroups of other sizes than multiples of a warp lack; ``named``: see `Dialect`."""
-    if named:
-        return _active(e) if named == "0" else named
-    return "-1" if e.group_size % _WARP == 0 else _active(e)
+def _members(e: GpuEmitter) -> str:
+    """The mask of the lanes that run the current region: outside of branches all of the warp; the last one may have less."""
+    if e.members:
+        return e.members
+    missing = -e.group_size % _WARP
+    if not missing:
+        return "-1"
+    last = str((1 << (_WARP - missing)) - 1)
+    if e.group_size < _WARP:
+        return last
+    whole = e.value(f"icmp ult i32 {_register('tid.x', e)}, {e.group_size + missing - _WARP}")
+    return e.value(f"select i1 {whole}, i32 -1, i32 {last}")
 
 
-def _ballot(e: GpuEmitter, value: str, named: str) -> str:
+def _ballot(e: GpuEmitter, value: str) -> str:
     target = e.module.declare("llvm.nvvm.vote.ballot.sync", "i32", "i32, i1")
-    return e.value(f"call i32 {target}(i32 {_taking_part(e, named)}, i1 {value})")
+    return e.value(f"call i32 {target}(i32 {_members(e)}, i1 {value})")
 
 
 def _reduce(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
     name = f"u{kind}" if kind in ("min", "max") and not signed else kind
     target = e.module.declare(f"llvm.nvvm.redux.sync.{name}", "i32", "i32, i32")
-    return e.value(f"call i32 {target}(i32 {value}, i32 {_taking_part(e)})")
+    return e.value(f"call i32 {target}(i32 {value}, i32 {_members(e)})")
 
 
-def _read(e: GpuEmitter, value: str, lane: str, named: str) -> str:
-    mask = _taking_part(e, named)
+def _read(e: GpuEmitter, value: str, lane: str) -> str:
+    mask = _members(e)
     target = e.module.declare("llvm.nvvm.shfl.sync.idx.i32", "i32", "i32, i32, i32, i32")
     return e.value(f"call i32 {target}(i32 {mask}, i32 {value}, i32 {lane}, i32 {_WARP - 1})")
 
@@ -68,8 +75,8 @@ def _barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.barrier.cta.sync.aligned.all', 'void', 'i32')}(i32 0)")
 
 
-def _subgroup_barrier(e: GpuEmitter, named: str) -> None:
-    e.line(f"call void {e.module.declare('llvm.nvvm.bar.warp.sync', 'void', 'i32')}(i32 {_taking_part(e, named)})")
+def _subgroup_barrier(e: GpuEmitter) -> None:
+    e.line(f"call void {e.module.declare('llvm.nvvm.bar.warp.sync', 'void', 'i32')}(i32 {_members(e)})")
 
 
 def _matrix_fma(e: GpuEmitter, op: Op) -> list[str]:
@@ -141,6 +148,7 @@ NVPTX = Dialect(
     matrix_fma=_matrix_fma,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
+    has_members=True,
 )
 
 

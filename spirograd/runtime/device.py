@@ -297,7 +297,7 @@ class CallsNatively(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChunkTime:
     """When a thread of this process (``thread``: as `threading.get_ident` numbers it) ran the iterations from ``low`` to ``high`` of a
-    task."""
+    task; of a grouped task the groups, counted from 0."""
 
     thread: int
     low: int

@@ -18,7 +18,7 @@ from typing import Any
 from spirograd.base import spans, validity
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.runtime.device import ChunkTime, TaskTime, TimesTasks
 from spirograd.runtime.launcher import Launcher, LaunchPlan
 
@@ -79,6 +79,12 @@ class HostRecord:
     thread: int
     nbytes: int = 0
     launch: int = -1
+
+
+def _of_iterations(chunk: ChunkTime, size: int, count: int | None) -> ChunkTime:
+    """A chunk of groups of ``size`` iterations as one of iterations, counted from the first of the loop, of which there are ``count``."""
+    end = chunk.high * size
+    return replace(chunk, low=chunk.low * size, high=end if count is None else min(end, count))
 
 
 @dataclass(slots=True, eq=False)
@@ -227,7 +233,7 @@ class Profile:
             work.nbytes * count if known and count is not None else None,
             work.operations * count if known and count is not None else None,
             work.exact,
-            time.chunks,
+            tuple([_of_iterations(chunk, task.group_size, count) for chunk in time.chunks]) if task.grouped else time.chunks,
         )
 
     def _keys_of(self, plan: LaunchPlan) -> list[TaskKey]:

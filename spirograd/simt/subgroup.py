@@ -54,10 +54,10 @@ def sync() -> None:
     wait(None)
 
 
-def wait(named: Value | None) -> None:
-    """`sync` of the threads that the bits of ``named`` name; None: of all."""
+def wait(mask: Value | None) -> None:
+    """`sync` of the threads that the bits of ``mask`` name; None: of all."""
     groups.current("subgroup.sync")
-    scalar.builder().emit(ir.subgroup_barrier, *_operands(named), type=VOID)
+    scalar.builder().emit(ir.subgroup_barrier, *_operands(mask), type=VOID)
 
 
 def mem_fence() -> None:
@@ -72,8 +72,8 @@ memory_barrier = mem_fence
 # --- values of other lanes ---------------------------------------------------------------------------------------------------
 
 
-def _operands(named: Value | None) -> tuple[Any, ...]:
-    return () if named is None else (named.op,)
+def _operands(mask: Value | None) -> tuple[Any, ...]:
+    return () if mask is None else (mask.op,)
 
 
 def shuffle(value: Any, index: Any) -> Value:
@@ -81,13 +81,13 @@ def shuffle(value: Any, index: Any) -> Value:
     return read(value, index, None)
 
 
-def read(value: Any, index: Any, named: Value | None) -> Value:
-    """`shuffle` in the threads that the bits of ``named`` name; None: in all."""
+def read(value: Any, index: Any, mask: Value | None) -> Value:
+    """`shuffle` in the threads that the bits of ``mask`` name; None: in all."""
     groups.current("subgroup.shuffle")
     operand, lane = as_value(value), scalar.cast(index, i32)
     if operand.dtype is u1:
-        return scalar.cast(read(scalar.cast(operand, i32), lane, named), u1)
-    return Value(scalar.builder().emit(ir.subgroup_read, operand.op, lane.op, *_operands(named), type=operand.dtype))
+        return scalar.cast(read(scalar.cast(operand, i32), lane, mask), u1)
+    return Value(scalar.builder().emit(ir.subgroup_read, operand.op, lane.op, *_operands(mask), type=operand.dtype))
 
 
 def broadcast(value: Any, index: Any) -> Value:
@@ -100,37 +100,37 @@ def broadcast_first(value: Any) -> Value:
     return shuffle(value, 0)
 
 
-def names(named: Value, lane: Value) -> Value:
-    """Whether the bits of ``named`` name a thread."""
+def names(mask: Value, lane: Value) -> Value:
+    """Whether the bits of ``mask`` name a thread."""
     place = scalar.cast(scalar.emit(ir.and_, lane, scalar.constant(31, i32)), u32)
-    bit = scalar.emit(ir.and_, scalar.emit(ir.shr, named, place), scalar.constant(1, u32))
+    bit = scalar.emit(ir.and_, scalar.emit(ir.shr, mask, place), scalar.constant(1, u32))
     return as_value(arithmetic.logical_and(lane < 32, bit != 0))
 
 
-def read_within(value: Any, lane: Value, inside: Value, named: Value | None) -> Value:
-    """The value of ``lane`` where that is ``inside``, and one of those that the bits of ``named`` name; else the thread's own."""
+def read_within(value: Any, lane: Value, inside: Value, mask: Value | None) -> Value:
+    """The value of ``lane`` where that is ``inside``, and one of those that the bits of ``mask`` name; else the thread's own."""
     own = as_value(value)
-    if named is not None:
-        inside = as_value(arithmetic.logical_and(inside, names(named, lane)))
-    return as_value(arithmetic.select(inside, read(own, arithmetic.select(inside, lane, invocation_id()), named), own))
+    if mask is not None:
+        inside = as_value(arithmetic.logical_and(inside, names(mask, lane)))
+    return as_value(arithmetic.select(inside, read(own, arithmetic.select(inside, lane, invocation_id()), mask), own))
 
 
-def read_up(value: Any, offset: Any, named: Value | None) -> Value:
-    """`shuffle_up` in the threads that the bits of ``named`` name; None: in all."""
+def read_up(value: Any, offset: Any, mask: Value | None) -> Value:
+    """`shuffle_up` in the threads that the bits of ``mask`` name; None: in all."""
     lane = invocation_id() - scalar.cast(offset, i32)
-    return read_within(value, lane, lane >= 0, named)
+    return read_within(value, lane, lane >= 0, mask)
 
 
-def read_down(value: Any, offset: Any, named: Value | None) -> Value:
-    """`shuffle_down` in the threads that the bits of ``named`` name; None: in all."""
+def read_down(value: Any, offset: Any, mask: Value | None) -> Value:
+    """`shuffle_down` in the threads that the bits of ``mask`` name; None: in all."""
     lane = invocation_id() + scalar.cast(offset, i32)
-    return read_within(value, lane, lane < _live(), named)
+    return read_within(value, lane, lane < _live(), mask)
 
 
-def read_xor(value: Any, mask: Any, named: Value | None) -> Value:
-    """`shuffle_xor` in the threads that the bits of ``named`` name; None: in all."""
-    lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(mask, i32))
-    return read_within(value, lane, lane < _live(), named)
+def read_xor(value: Any, bits: Any, mask: Value | None) -> Value:
+    """`shuffle_xor` in the threads that the bits of ``mask`` name; None: in all."""
+    lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(bits, i32))
+    return read_within(value, lane, lane < _live(), mask)
 
 
 def shuffle_up(value: Any, offset: Any) -> Value:
@@ -241,28 +241,28 @@ def existing() -> Value:
     return scalar.emit(ir.shr, scalar.constant((1 << lanes) - 1, u32), scalar.cast(missing, u32))
 
 
-def _votes(holds: Value, named: Value | None = None, of_branch: bool = False) -> Value:
+def _votes(holds: Value, mask: Value | None = None, of_branch: bool = False) -> Value:
     """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, or are not
-    ``named``. ``of_branch``: only those that take the branch get here."""
+    in ``mask``. ``of_branch``: only those that take the branch get here."""
     live = _live()
     if live.op.code is not ir.const:
         holds = as_value(arithmetic.logical_and(holds, invocation_id() < live))
     t = u32 if group_size() <= 32 else u64
-    here = scalar.constant(0, u32) if of_branch else named
+    here = scalar.constant(0, u32) if of_branch else mask
     votes = Value(scalar.builder().emit(ir.subgroup_ballot, holds.op, *_operands(here), type=t))
-    return votes if named is None else scalar.emit(ir.and_, votes, named)
+    return votes if mask is None else scalar.emit(ir.and_, votes, mask)
 
 
-def _vote(kind: str, predicate: Any, steps: int, named: Value | None = None) -> Value:
+def _vote(kind: str, predicate: Any, steps: int, mask: Value | None = None) -> Value:
     holds = as_value(as_value(predicate) != 0)
     if not language_options().has_ballots:
-        if named is not None:
-            mine = names(named, invocation_id())
+        if mask is not None:
+            mine = names(mask, invocation_id())
             holds = as_value(
                 arithmetic.logical_or(holds, arithmetic.logical_not(mine)) if kind == "and" else arithmetic.logical_and(holds, mine)
             )
         return _total(kind, scalar.cast(holds, i32), steps)
-    votes = _votes(as_value(arithmetic.logical_not(holds)) if kind == "and" else holds, named)
+    votes = _votes(as_value(arithmetic.logical_not(holds)) if kind == "and" else holds, mask)
     if steps < log2_group_size():
         lane, size = invocation_id(), 1 << steps
         first = scalar.cast(scalar.emit(ir.and_, lane, scalar.constant(-size, i32)), votes.dtype)
@@ -270,9 +270,9 @@ def _vote(kind: str, predicate: Any, steps: int, named: Value | None = None) -> 
     return scalar.cast(votes == 0 if kind == "and" else votes != 0, i32)
 
 
-def vote_of(kind: str, predicate: Any, named: Value | None) -> Value:
-    """Whether ``predicate`` is nonzero in all ("and") or any ("or") of the threads that the bits of ``named`` name; None: of all."""
-    return _vote(kind, predicate, log2_group_size(), named)
+def vote_of(kind: str, predicate: Any, mask: Value | None) -> Value:
+    """Whether ``predicate`` is nonzero in all ("and") or any ("or") of the threads that the bits of ``mask`` name; None: of all."""
+    return _vote(kind, predicate, log2_group_size(), mask)
 
 
 def all_true(predicate: Any) -> Value:
@@ -300,20 +300,20 @@ def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
     return _vote("or", predicate, _steps(log2_size))
 
 
-def first_ballots(predicate: Any, named: Value | None, of_branch: bool = False) -> Value:
-    """`ballot_first_n` of 32 threads, of those that the bits of ``named`` name; None: of all. ``of_branch``: see `_votes`."""
-    return _ballot(predicate, u32, min(32, group_size()), named, of_branch)
+def first_ballots(predicate: Any, mask: Value | None, of_branch: bool = False) -> Value:
+    """`ballot_first_n` of 32 threads, of those that the bits of ``mask`` name; None: of all. ``of_branch``: see `_votes`."""
+    return _ballot(predicate, u32, min(32, group_size()), mask, of_branch)
 
 
-def _ballot(predicate: Any, dtype: DType, count: int, named: Value | None = None, of_branch: bool = False) -> Value:
+def _ballot(predicate: Any, dtype: DType, count: int, mask: Value | None = None, of_branch: bool = False) -> Value:
     lane = invocation_id()
     if language_options().has_ballots:
-        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0), named, of_branch), dtype)
+        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0), mask, of_branch), dtype)
         known = (1 << count) - 1
         return votes if count == dtype.bits else scalar.emit(ir.and_, votes, scalar.constant(known, dtype))
     holds = as_value(arithmetic.logical_and(as_value(predicate) != 0, lane < count))
-    if named is not None:
-        holds = as_value(arithmetic.logical_and(holds, names(named, lane)))
+    if mask is not None:
+        holds = as_value(arithmetic.logical_and(holds, names(mask, lane)))
     bit = scalar.emit(ir.shl, scalar.constant(1, dtype), scalar.cast(lane, dtype))
     return _total("or", arithmetic.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())
 

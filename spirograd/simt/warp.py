@@ -1,8 +1,8 @@
 """CUDA's names for what `subgroup` does.
 
 Each ``mask`` has a bit for each lane that takes part: `sg.u32(0xFFFFFFFF)`, another literal, or a number that is the same in these lanes,
-such as `active_mask()`. All lanes that it names have to get to the operation together. Lanes that it does not name have no vote; who reads
-one of them gets the own value.
+such as `active_mask()`. All lanes that it names have to get to the operation together. Lanes that it does not name have no vote, and a
+lane that reads one of them gets its own value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _named(mask: Any) -> Value | None:
     known = scalar.known(mask)
     if isinstance(known, int) and known & _ALL == _ALL:
         return None
-    value = as_value(mask)
+    value = scalar.constant(known & _ALL, u32) if isinstance(known, int) else as_value(mask)
     if not isinstance(value.dtype, DType) or not value.dtype.is_int:
         raise type_error(f"the mask of a warp operation is an integer, got {describe(mask)}", "pass `sg.u32(0xFFFFFFFF)` for all lanes")
     if isinstance(known, int) and known == 0:
@@ -48,11 +48,11 @@ def _masked(function: Callable[[Any, Any, Value | None], Value], name: str, whos
     return shuffle
 
 
-def _of_lane(value: Any, lane: Any, named: Value | None) -> Value:
-    if named is None:
+def _of_lane(value: Any, lane: Any, mask: Value | None) -> Value:
+    if mask is None:
         return subgroup.shuffle(value, lane)
     number = scalar.cast(lane, i32)
-    return subgroup.read_within(value, number, as_value(arithmetic.logical_and(number >= 0, number < subgroup.group_size())), named)
+    return subgroup.read_within(value, number, as_value(arithmetic.logical_and(number >= 0, number < subgroup.group_size())), mask)
 
 
 shfl_sync_i32 = shfl_sync_f32 = _masked(_of_lane, "shfl_sync", "with number ``offset``")

@@ -25,7 +25,7 @@ _FREE = _names(
     "ExtInstImport MemoryModel EntryPoint ExecutionMode String Source Line NoLine Name MemberName Decorate MemberDecorate "
     "TypeVoid TypeBool TypeVector TypeArray TypeRuntimeArray TypeStruct TypeFunction ConstantTrue ConstantFalse ConstantNull "
     "Function FunctionParameter FunctionCall FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return ReturnValue "
-    "Variable AccessChain "
+    "Variable AccessChain GroupNonUniformShuffle "
     "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic ControlBarrier MemoryBarrier "
     "AtomicIAdd AtomicAnd AtomicOr AtomicXor AtomicExchange "
     "GroupNonUniformFAdd GroupNonUniformFMul GroupNonUniformIAdd GroupNonUniformIMul "
@@ -56,7 +56,8 @@ _GLSL_SIGNED, _GLSL_UNSIGNED = ("SAbs", "SMin", "SMax"), ("UMin", "UMax", "FindU
 _POINTERS = ("Variable", "AccessChain")
 _TAKE_VALUES = frozenset((*_ARITHMETIC, *_SIGNED, *_UNSIGNED, *_SIGNED_RESULT, *_UNSIGNED_RESULT, "ExtInst", "Select"))
 _CAPABILITIES = _names(
-    "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic"
+    "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic "
+    "GroupNonUniformShuffle"
 )
 _STORAGE = _names("Input StorageBuffer PushConstant Workgroup Function")
 _WIDTHS = {"TypeInt": (32, 64), "TypeFloat": (16, 32, 64)}

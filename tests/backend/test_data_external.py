@@ -83,6 +83,32 @@ def test_read_only_arrays(arch: str) -> None:
     np.testing.assert_array_equal(x, np.arange(5))
 
 
+def test_arrays_that_overlap_themselves_are_only_read(arch: str) -> None:
+    """Of elements that are one place in memory, all updates but one would be lost."""
+
+    @sg.kernel
+    def work(x: sg.types.ndarray(sg.f32, 2), out: sg.types.ndarray(sg.f32, 2), n: sg.f32):
+        for i, j in x:
+            out[i, j] = x[i, j] + n
+
+    strided = np.lib.stride_tricks.as_strided
+    memory, out = np.arange(4, dtype=np.float32), np.zeros((3, 2), np.float32)
+    for strides in ((4, 4), (0, 4), (4, 0), (8, 4)):
+        overlapping = strided(memory, (3, 2) if strides != (8, 4) else (2, 2), strides)
+        result = out[: len(overlapping)]
+        work(overlapping, result, 1.0)
+        np.testing.assert_array_equal(result, overlapping + 1)
+        if strides == (8, 4):  # this one has all its elements at places of their own
+            continue
+        for _ in range(3):
+            with pytest.raises(sg.SpirogradRuntimeTypeError, match=r"argument `out`: .* several elements of which are one place in memory"):
+                work(result, overlapping, 1.0)
+        np.testing.assert_array_equal(memory, np.arange(4))
+    turned = np.zeros((2, 3), np.float32).T
+    work(np.ones((3, 2), np.float32), turned[::-1], 1.0)
+    assert (turned == 2).all()
+
+
 def test_elements_are_trailing_axes(arch: str) -> None:
     points = np.arange(12, dtype=np.float32).reshape(4, 3)
     matrices = np.arange(8, dtype=np.float64).reshape(2, 2, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -172,3 +173,67 @@ def test_graphs_and_the_host_take_turns():
     for n in range(3, 7):
         graph.launch()
         assert (view == 2 * n - 1).all()
+
+
+@pytest.mark.archs("vulkan")
+def test_lending_takes_a_turn(session):
+    """Else a launch that has just found that no memory is lent would say so after another thread has lent some."""
+    device, held = session.device, []
+
+    class Watched(weakref.WeakKeyDictionary):
+        def watch(self):
+            """Whether another thread has to wait for the device."""
+
+            def attempt():
+                held.append(not device._turn.lock.acquire(blocking=False))
+                if not held[-1]:
+                    device._turn.lock.release()
+
+            thread = threading.Thread(target=attempt)
+            thread.start()
+            thread.join()
+
+        def __setitem__(self, borrower, memory):
+            self.watch()
+            super().__setitem__(borrower, memory)
+
+        def __len__(self):
+            self.watch()
+            return super().__len__()
+
+    x, y = sg.ndarray(sg.f32, 8), sg.ndarray(sg.f32, 8)
+    device._lent = Watched()
+    view = lent(x)
+    assert held and all(held)
+    x.fill(3.0)
+    y.fill(1.0)
+    assert len(held) == 3 and all(held) and device._lends and (view == 3).all()
+    del view
+    gc.collect()
+    y.fill(2.0)
+    assert len(held) == 4 and all(held) and not device._lends
+
+
+@pytest.mark.archs("vulkan")
+@pytest.mark.parametrize("failed", [False, True])
+def test_finalizers_create_no_instance(session, monkeypatch, failed):
+    """The instance of a device is used again when its last array has gone; after a failure it is destroyed, and another one is idle."""
+    from spirograd.runtime.devices.vulkan import instance
+
+    monkeypatch.setattr(instance, "_idle", {})
+    destroyed = []
+    destroy = instance.Instance.destroy
+    monkeypatch.setattr(instance.Instance, "destroy", lambda self: (destroyed.append(self), destroy(self)))
+    view, own = lent(sg.ndarray(sg.f32, 8)), session.device._instance
+    if failed:
+        session.device._trouble = "the device failed"
+    del session
+    sg.reset()
+    assert len(instance._idle) == failed
+    with monkeypatch.context() as patched:
+        patched.setattr(instance.Instance, "_create", lambda self: pytest.fail("an instance was created"))
+        del view
+        gc.collect()
+    assert len(instance._idle) == 1 and (own in destroyed) == failed == (own not in instance._idle.values())
+    for idle in instance._idle.values():
+        destroy(idle)

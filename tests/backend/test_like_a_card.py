@@ -20,6 +20,7 @@ def device(arch: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     like_a_card(monkeypatch.setattr)
     sg.init(arch=arch)
     device = sg.lang.context.session().device
+    assert device.caps.subgroup_reductions and device.caps.subgroup_scans
     assert not device.caps.cpu_driver and not device.caps.loop_limit and ("kind", "cpu") not in device.info.detail
     return device
 

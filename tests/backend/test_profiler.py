@@ -12,6 +12,7 @@ from backend.trace_reading import Trace
 
 import spirograd as sg
 from spirograd.lang import context
+from spirograd.simt import block
 
 N = 40
 
@@ -196,6 +197,30 @@ def test_what_each_thread_ran(arch, tmp_path):
         assert [first for first, _ in ranges] == [0, *np.cumsum([count for _, count in ranges])[:-1]]
         assert sum(count for _, count in ranges) == n and 1 <= len({e["tid"] for e in mine}) <= 2
     assert hits.to_numpy().sum() == 2 * n
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("n", [64 * 30, 64 * 30 - 5])
+def test_chunks_of_groups_count_iterations(arch, tmp_path, n):
+    sg.init(arch=arch, cpu_max_num_threads=2)
+    y = sg.ndarray(sg.i32, n)
+
+    @sg.kernel
+    def work(y: sg.types.NDArray[sg.i32, 1]):
+        sg.loop_config(block_dim=64)
+        for i in range(n):
+            shared = block.SharedArray(64, sg.i32)
+            shared[i % 64] = i
+            block.sync()
+            y[i] = shared[i % 64 // 2]
+
+    with sg.profiler.trace(tmp_path / "trace.json"):
+        work(y)
+    found = Trace(tmp_path / "trace.json").slices
+    (task,) = [e["args"] for e in found if e["cat"] == "task"]
+    ranges = sorted((e["args"]["first"], e["args"]["iterations"]) for e in found if e["cat"] == "chunk")
+    assert task["iterations"] == n == sum(count for _, count in ranges)
+    assert [first for first, _ in ranges] == [0, *np.cumsum([count for _, count in ranges])[:-1]]
 
 
 def test_a_program_that_fails_has_a_trace(arch, tmp_path):

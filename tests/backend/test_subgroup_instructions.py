@@ -2,23 +2,32 @@
 
 import numpy as np
 import pytest
+from card import like_a_card
 
 import spirograd as sg
-from spirograd.base.caps import COMBINATIONS
+from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.records import replace
 from spirograd.lang import context
-from spirograd.simt import subgroup
+from spirograd.runtime.devices.vulkan import features
+from spirograd.simt import subgroup, warp
 
 COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 COMBINE |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+LAVAPIPE = {"subgroup_read": True, "subgroup_size": 8, "subgroup_arithmetic": True}  # which wgpu cannot be sure of
+SCANS = {"vulkan": COMBINATIONS, "wgpu": ("add", "mul")}
 
 
 @pytest.fixture
 def by_instruction(session, arch):
     """The session, with all instructions that the code generator of the back end has."""
     opened = context.session()
-    if arch == "vulkan":
-        opened.language = replace(opened.language, subgroup_reductions=COMBINATIONS, subgroup_scans=COMBINATIONS)
+    device = opened.device
+    if arch in SCANS and device.caps.cpu_driver:
+        known = LAVAPIPE if arch == "wgpu" else {}
+        device.caps = replace(device.caps, **known, subgroup_reductions=COMBINATIONS, subgroup_scans=SCANS[arch])
+        opened.language = replace(opened.language, **context.options_of_device(device.caps))
     return opened
 
 
@@ -100,3 +109,66 @@ def test_floats_tiles_and_narrow_integers_exchange_values(by_instruction):
         sums = sums[:, ::2] + sums[:, 1::2]  # neighbours first, as a butterfly does
     tiled = 4 * (k // 4 * 4) + 6 + k // lanes * lanes + lanes - 1
     assert (y.to_numpy() == np.repeat(sums[:, 0], lanes) + tiled.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", [sg.i8, sg.u16, sg.i64, sg.f16, sg.f64])
+def test_values_of_all_types_are_read(by_instruction, dtype):
+    """Also of types that the device does not compute with."""
+    n, lanes = 64, subgroup.group_size()
+    y = sg.field(sg.i32, n)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            y[i] = sg.cast(subgroup.shuffle(sg.cast(2 * i - 5, dtype), (i + 3) % lanes), sg.i32)
+
+    work()
+    k = np.arange(n)
+    expected = 2 * (k // lanes * lanes + (k + 3) % lanes) - 5
+    assert (y.to_numpy() == expected.astype(dtype.np).astype(np.int32)).all()
+
+
+@pytest.mark.archs("vulkan")
+@pytest.mark.parametrize("card", [False, True])
+def test_no_instruction_where_the_compiler_forms_subgroups(arch, card, monkeypatch):
+    """Where subgroups cannot exchange values of all types, those of the program are not those of the device."""
+    monkeypatch.setattr(features, "_FEATURES", [row for row in features._FEATURES if row[1] != "shaderSubgroupExtendedTypes"])
+    if card:
+        like_a_card(monkeypatch.setattr)
+    sg.init(arch=arch)
+    assert not context.session().device.caps.subgroup_read
+    n, lanes = 96, subgroup.group_size()
+    y, votes = sg.field(sg.i32, (4, n)), sg.field(sg.u32, n)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            y[0, i] = subgroup.reduce_add(i)
+            y[1, i] = subgroup.inclusive_max(i % 7)
+            y[2, i] = subgroup.any_true(i % lanes == 20 and i > 40)
+            y[3, i] = warp.all_nonzero(sg.u32(0x00F00000), i % lanes < 22)
+            votes[i] = warp.ballot(i % 3 == 0)
+
+    work()
+    k = np.arange(n).reshape(-1, lanes)
+    got = y.to_numpy().reshape(4, *k.shape)
+    assert lanes == 32
+    assert (got[0] == k.sum(1, keepdims=True)).all()
+    assert (got[1] == np.maximum.accumulate(k % 7, 1)).all()
+    assert (got[2] == (k > 40).any(1, keepdims=True)).all()
+    assert (got[3] == 0).all()
+    wanted = ((k % 3 == 0) << np.arange(lanes, dtype=np.uint64)).sum(1, keepdims=True)
+    assert (votes.to_numpy().reshape(k.shape) == wanted).all()
+
+
+def test_programs_have_no_instruction_of_other_subgroups():
+    """On devices of all kinds, and for modules that are compiled for them."""
+    able = {"subgroup_size": 8, "subgroup_ballot": True, "subgroup_reductions": COMBINATIONS, "subgroup_scans": ("add",)}
+    for target in ("vulkan", "wgpu", "cuda", "amdgpu"):
+        for read in (False, True):
+            options = context.options_of_device(Capabilities(target, subgroup_read=read, **able))
+            assert options["subgroup_size"] == (8 if read else 32)
+            assert options["has_ballots"] is read
+            assert (bool(options["subgroup_reductions"]), bool(options["subgroup_scans"])) == (read, read)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.records import replace
+from spirograd.lang import context
 from spirograd.simt import block, subgroup, warp
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -44,7 +46,7 @@ def test_lanes_that_a_literal_names(n, size, mask):
             y[2, i] = warp.unique(m, x[i])
             y[3, i] = warp.match_all(m, x[i] // 2)
             y[4, i] = warp.shfl_sync_i32(m, x[i] + 10, 5)
-            y[5, i] = warp.shfl_up_i32(m, x[i] + 10, 1)
+            y[5, i] = warp.shfl_up_i32(mask, x[i] + 10, 1)  # a plain number, also one that no i32 holds
             y[6, i] = warp.shfl_down_i32(m, x[i] + 10, 2)
             y[7, i] = warp.shfl_xor_i32(m, x[i] + 10, 3)
             found[i] = warp.match_any(m, x[i])
@@ -128,6 +130,170 @@ def test_barriers_of_subgroups(mask):
     got = y.to_numpy()
     for threads in warps(n, size, lanes):
         assert (got[0, threads] == np.roll(a[threads], -1)).all() and (got[1, threads] == 7).all()
+
+
+@pytest.mark.archs(*BRANCHES)
+@pytest.mark.parametrize("lower", [1, 16, 31])
+def test_lanes_meet_again_after_a_branch_of_the_upper_ones(lower):
+    lanes = subgroup.group_size()
+    below, n = min(lower, lanes - 1), 96
+    x, y, votes = sg.field(sg.i32, n), sg.field(sg.i32, (5, n)), sg.field(sg.u32, n)
+    a = numbers(n, -9, 10)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            lane = i % lanes
+            y[0, i] = -1
+            if lane >= below:
+                y[0, i] = subgroup.shuffle(x[i], lanes - 1)
+                subgroup.sync()
+            y[1, i] = subgroup.reduce_add(x[i])
+            y[2, i] = subgroup.shuffle(x[i], (lane + 1) % lanes)
+            votes[i] = warp.ballot(x[i] > 0)
+            y[3, i] = subgroup.inclusive_max(x[i])
+            y[4, i] = subgroup.all_true(x[i] < 9)
+
+    work()
+    parts, got = a.reshape(-1, lanes), y.to_numpy().reshape(5, -1, lanes)
+    assert (got[0] == np.where(np.arange(lanes) < below, -1, parts[:, -1:])).all()
+    assert (got[1] == parts.sum(1, keepdims=True)).all()
+    assert (got[2] == np.roll(parts, -1, 1)).all()
+    assert (votes.to_numpy().reshape(parts.shape) == ((parts > 0) << np.arange(lanes)).sum(1, keepdims=True)).all()
+    assert (got[3] == np.maximum.accumulate(parts, 1)).all()
+    assert (got[4] == (parts < 9).all(1, keepdims=True)).all()
+
+
+@pytest.mark.archs("interpreter")  # elsewhere devices decide it, or such loops are refused
+def test_lanes_meet_again_in_loops_and_after_them():
+    """Lanes of one iteration of all loops around are together: those that are behind catch up."""
+    n = 64
+    y = sg.field(sg.i32, (3, n))
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=n)
+        for i in range(n):
+            lane = i % 32
+            some, inner, outer = 0, 0, 0
+            k = 0
+            while k < lane % 4:
+                if k != lane % 3:
+                    some += (k + 1) * subgroup.reduce_add(1)
+                k += 1
+            for j in range(2):
+                for _ in range((lane + j) % 5):
+                    inner += subgroup.reduce_add(lane)
+                outer += (j + 1) * subgroup.reduce_add(1)
+            y[0, i], y[1, i], y[2, i] = some, inner, outer
+
+    work()
+    lane = np.arange(32)
+    some, inner = np.zeros(32, np.int64), np.zeros(32, np.int64)
+    for k in range(3):
+        here = (k < lane % 4) & (k != lane % 3)
+        some += here * (k + 1) * here.sum()
+    for j in range(2):
+        for k in range(4):
+            here = (lane + j) % 5 > k
+            inner += here * lane[here].sum()
+    assert (y.to_numpy().reshape(3, 2, 32) == np.stack([some, inner, np.full(32, 96)])[:, None]).all()
+
+
+@pytest.mark.parametrize("n", [128, 77])
+def test_the_first_subgroup_ends_a_reduction(n):
+    """A branch whose condition differs in the group may have barriers of subgroups, nested ones and loops, too."""
+    size, lanes = 64, subgroup.group_size()
+    x, y, z = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.f32, n)
+    a = numbers(n, -50, 50)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            shared = block.SharedArray((size,), sg.i32)
+            t = block.thread_idx()
+            live = sg.min(n - (i - t), lanes)
+            shared[t] = x[i]
+            last = sg.Vector([7.0, 1.0])
+            block.sync()
+            if t < lanes:
+                for k in range(1, subgroup.log2_group_size() + 1):
+                    d = lanes >> k
+                    if t < d and t + d < live:
+                        shared[t] += shared[t + d]
+                    subgroup.sync()
+                if live > 3:
+                    last = sg.Vector([sg.cast(shared[0], sg.f32), 2.0])
+                    subgroup.sync()
+            elif t >= size - 5:
+                subgroup.sync()
+                last[0] += t
+            block.sync()
+            y[i] = shared[0]
+            z[i] = last[0] * last[1]
+
+    work()
+    for first in range(0, n, size):
+        t = np.arange(min(size, n - first))
+        total = a[first : min(first + lanes, n)].sum()
+        assert (y.to_numpy()[first : first + size] == total).all()
+        wanted = np.where(t < lanes, 2.0 * total, np.where(t >= size - 5, 7.0 + t, 7.0))
+        assert (z.to_numpy()[first : first + size] == wanted).all()
+
+
+@pytest.fixture
+def wgpu_of_a_card(session, arch):
+    """A session of wgpu that reads subgroups by an instruction."""
+    opened = context.session()
+    opened.device.caps = replace(opened.device.caps, memory_barriers=True, subgroup_read=True, subgroup_size=8)
+    opened.language = replace(opened.language, **context.options_of_device(opened.device.caps))
+
+
+@pytest.mark.archs("wgpu")
+def test_wgpu_has_no_barriers_of_subgroups(wgpu_of_a_card):
+    """naga would drop them. Threads wait for the whole group, or the branch is refused."""
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work(branch: sg.template()):
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(64, sg.i32)
+            shared[i] = i
+            if sg.static(branch):
+                if i < 8:
+                    subgroup.sync()
+            else:
+                subgroup.sync()
+            y[i] = shared[i ^ 1]
+
+    work(False)
+    assert (y.to_numpy() == np.arange(64) ^ 1).all()
+    text = work.ir("device")
+    assert text.count("workgroup_barrier") == 2 and "subgroup_barrier" not in text
+    with pytest.raises(sg.SpirogradUnsupportedError, match="no barriers of subgroups in branches") as info:
+        work(True)
+    assert "subgroup.sync()" in str(info.value)
+
+
+@pytest.mark.archs("cpu", "wgpu")
+def test_loops_that_threads_leave_one_by_one_are_refused():
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            for _ in range(i // 32):
+                subgroup.sync()
+            y[i] = 1
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match="in a loop whose condition differs"):
+        work()
 
 
 @pytest.mark.archs("interpreter")

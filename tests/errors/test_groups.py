@@ -1,9 +1,11 @@
 """What goes wrong with groups of threads, and how it is reported."""
 
+import numpy as np
 import pytest
+from needs import need
 
 import spirograd as sg
-from spirograd.simt import block
+from spirograd.simt import block, subgroup, warp
 
 
 def test_outside_of_parallel_loops():
@@ -41,6 +43,126 @@ def test_races():
         sg.sync()
     assert "without a barrier in between" in str(info.value)
     assert "test_groups.py" in str(info.value)
+
+
+def work_of_lanes(body):
+    """A kernel of two subgroups, and its results: ``body`` gets the thread, its lane, a shared array and a field."""
+    x, y = sg.field(sg.i32, 64), sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(64, sg.i32)
+            y[i] = body(i, i % 32, shared, x)
+
+    return work, y
+
+
+@sg.func
+def a_barrier_of_the_subgroup_in_place_of_the_block(i, lane, shared, x):
+    value = x[0]
+    subgroup.sync()
+    if i == 5:
+        x[0] = 7
+    return value
+
+
+@sg.func
+def the_same_in_shared_memory(i, lane, shared, x):
+    shared[i] = i
+    block.sync()
+    value = shared[0]
+    subgroup.sync()
+    if i == 0:
+        shared[0] = 7
+    return value
+
+
+@sg.func
+def updates_of_another_subgroup(i, lane, shared, x):
+    sg.atomic_add(shared[0], 1)
+    subgroup.sync()
+    return shared[0] if i == 0 else 0
+
+
+@sg.func
+def a_lane_that_is_not_there(i, lane, shared, x):
+    value = 0
+    if lane == 20:
+        shared[i - lane] = i
+    if lane < 16:
+        warp.sync(sg.u32(0xFFFF))
+        value = shared[i - lane]
+    return value
+
+
+@sg.func
+def lanes_that_the_mask_does_not_name(i, lane, shared, x):
+    value = shared[i - lane]
+    warp.sync(sg.u32(0xFFFF))
+    if lane == 5:
+        shared[i - lane] = 7
+    return value
+
+
+RACES = {
+    a_barrier_of_the_subgroup_in_place_of_the_block: r"iteration 5 writes `\w+\[0\]`, which iteration 32 reads",
+    the_same_in_shared_memory: "thread 0 of a group writes element 0 .* which thread 32 reads",
+    updates_of_another_subgroup: "thread 0 of a group reads element 0 .* which thread 32 updates",
+    a_lane_that_is_not_there: "thread 0 of a group reads element 0 .* which thread 20 writes",
+    lanes_that_the_mask_does_not_name: "thread 5 of a group writes element 0 .* which thread 16 reads",
+}
+
+
+@pytest.mark.parametrize("body", RACES, ids=lambda body: body.__name__)
+def test_races_that_a_barrier_of_a_subgroup_leaves(body):
+    sg.init(arch=sg.interpreter, detect_races=True)
+    with pytest.raises(sg.SpirogradRuntimeError, match="race: " + RACES[body]):
+        work_of_lanes(body)[0]()
+        sg.sync()
+
+
+@sg.func
+def parts_then_all(i, lane, shared, x):
+    shared[i] = i
+    if lane < 16:
+        warp.sync(sg.u32(0xFFFF))
+        warp.sync(sg.u32(0xFFFF))
+    else:
+        warp.sync(sg.u32(0xFFFF0000))
+    subgroup.sync()
+    value = shared[i ^ 16]
+    subgroup.sync()
+    shared[i ^ 16] = 1
+    block.sync()
+    return value + shared[i ^ 32]
+
+
+@sg.func
+def by_way_of_another_lane(i, lane, shared, x):
+    """Lane 0 writes, lane 1 waits with lane 0, then lane 2 with lane 1."""
+    if lane == 0:
+        shared[i] = 7
+    if lane < 2:
+        warp.sync(sg.u32(3))
+    value = i
+    if lane == 1 or lane == 2:
+        warp.sync(sg.u32(6))
+        if lane == 2:
+            value = shared[i - 2]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [(parts_then_all, (np.arange(64) ^ 16) + 1), (by_way_of_another_lane, np.where(np.arange(64) % 32 == 2, 7, np.arange(64)))],
+)
+def test_barriers_of_parts_of_a_subgroup_order_accesses(body, expected):
+    sg.init(arch=sg.interpreter, detect_races=True)
+    work, y = work_of_lanes(body)
+    work()
+    assert (y.to_numpy() == expected).all()
 
 
 @pytest.mark.parametrize(
@@ -101,6 +223,29 @@ def test_gradients_are_refused():
     work()
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"groups of threads \(`sg.simt`\) has no derivative"):
         work.grad()
+
+
+@pytest.mark.parametrize("dtype", [sg.i16, sg.u8])
+@pytest.mark.parametrize("back_end", ["vulkan", "wgpu"])
+def test_atomics_of_narrow_shared_arrays(back_end, dtype):
+    need(back_end)
+    sg.init(arch=back_end)
+    y = sg.field(dtype, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(4, dtype)
+            shared[i % 4] = sg.cast(0, dtype)
+            block.sync()
+            sg.atomic_add(shared[i % 4], sg.cast(1, dtype))
+            block.sync()
+            y[i] = shared[i % 4]
+
+    with pytest.raises(sg.SpirogradUnsupportedError, match=f"atomic operations on {dtype}") as info:
+        work()
+    assert "sg.atomic_add(shared[i % 4]" in str(info.value)
 
 
 def test_groups_too_large():

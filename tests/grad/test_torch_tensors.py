@@ -10,6 +10,7 @@ import pytest
 
 import spirograd as sg
 import spirograd.compat.quadrants as qd
+from spirograd.session import _copy_into
 
 torch = needs.package("torch")
 
@@ -103,6 +104,26 @@ def test_a_strided_tensor(session: Any) -> None:
         square(x, y)
         weigh(y, torch.ones(N), loss)
     close(x.grad, 2 * x.detach())
+
+
+def test_a_tensor_that_overlaps_itself(session: Any) -> None:
+    for tensor in (torch.ones(4).as_strided((3,), (0,)), torch.ones(4).as_strided((3, 2), (1, 1))):
+        x = torch.full(tensor.shape, 3.0)
+
+        @sg.kernel
+        def copy(x: sg.types.ndarray(), y: sg.types.ndarray()) -> None:
+            for I in sg.grouped(x):
+                y[I] = x[I]
+
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match=r"argument `y`: .* several elements of which are one place in memory"):
+            copy(x, tensor)
+        copy(tensor, x)
+        assert (tensor == 1).all() and (x == 1).all()
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match="one place in memory"):
+            _copy_into(tensor, x, "argument `y`")  # as a GPU's strided tensor is written back
+    turned = torch.zeros(3, 2)
+    _copy_into(turned.T, torch.ones(2, 3), "argument `y`")
+    assert (turned == 1).all()
 
 
 def test_a_function_of_torch_around_kernels(session: Any) -> None:

@@ -189,6 +189,7 @@ class StreamedDevice(ABC):
         if len(data):
             with self._turn:
                 self._transfers.upload(buffer.handle, offset, data)
+                self._after_work()
 
     def download(self, buffer: Buffer, offset: int, out: memoryview) -> None:
         with self._turn:
@@ -206,6 +207,7 @@ class StreamedDevice(ABC):
         if nbytes:
             with self._turn:
                 self._transfers.fill(buffer.handle, offset, nbytes, word)
+                self._after_work()
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
         """Raises ValueError if both ranges overlap."""
@@ -214,6 +216,7 @@ class StreamedDevice(ABC):
         if nbytes:
             with self._turn:
                 self._transfers.copy(target.handle, target_offset, source.handle, source_offset, nbytes)
+                self._after_work()
 
     def host_view(self, buffer: Buffer) -> memoryview | None:
         """None, unless the device maps its memory."""
@@ -222,6 +225,10 @@ class StreamedDevice(ABC):
     def wrap(self, address: int, nbytes: int) -> Buffer | None:
         """None, unless the device reads memory of the host in place."""
         return None
+
+    def _after_work(self) -> None:  # noqa: B027
+        """Called after uploads, fills and copies, in the same turn; a subclass whose launches need it, too, calls it there. Here it does
+        nothing."""
 
     # --- waits ---
 

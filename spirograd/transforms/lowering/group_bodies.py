@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.group_values import GroupValues
+from spirograd.analysis.group_values import GroupValues, meets
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -82,6 +82,7 @@ class MaskedBody(GroupBody):
         super().__init__(b, values)
         self.caps, self.size, self.active = caps, size, active
         self.memory: dict[object, SharedRef] = {}
+        self.handlers[ops.subgroup_barrier] = self._barrier_in_branch
 
     def flush(self) -> None:
         done, self.pending = self.pending, []
@@ -105,17 +106,28 @@ class MaskedBody(GroupBody):
         elif op.code is ops.subgroup_ballot:
             self.env[op] = self.b.emit(op.code, self.value(op.args[0]), type=op.type)  # all get here, named or not
         elif op.code is ops.subgroup_barrier:
-            self.b.emit(op.code if self.caps.subgroup_read else ops.workgroup_barrier, type=VOID)
+            native = self.caps.subgroup_read and not self.caps.target.naga
+            self.b.emit(op.code if native else ops.workgroup_barrier, type=VOID)
         elif op.code is ops.subgroup_read:
             self._read(op)
         elif op.code in (ops.subgroup_reduce, ops.subgroup_scan):
             self._combine(op)
         elif op.code is ops.if_:
-            self._if(op)
+            (self._divergent_if if op in self.values.divergent else self._if)(op)
         elif op.code is ops.for_:
             self._for(op)
         else:
             self._while(op)
+
+    def _barrier_in_branch(self, op: Op) -> Op:
+        """Among what each invocation runs on its own."""
+        if self.caps.target.naga:
+            raise SpirogradUnsupportedError(
+                "this target has no barriers of subgroups in branches and loops whose condition differs between the threads of a group",
+                op.loc,
+                "move the barrier out of the branch, or compute the condition from values that are the same in the whole group",
+            )
+        return self.copy(op)
 
     def _stood_for(self, op: Op, values: Sequence[Op]) -> None:
         for result in self.values.results.get(op, ()):
@@ -130,6 +142,18 @@ class MaskedBody(GroupBody):
         condition = self._of_group(op.args[0], op)
         then, orelse = [self._branch(region) for region in op.regions]
         self._stood_for(op, self.b.if_(condition, then, orelse))
+
+    def _divergent_if(self, op: Op) -> None:
+        """Both branches, each by the invocations that take it. The others take part in its barriers, see `check_divergence`."""
+        b, outer, takes = self.b, self.active, self.value(op.args[0])
+        ends = []
+        for region, mine in zip(op.regions, (takes, b.emit(ops.not_, takes))):
+            self.active = mine if outer is None else b.emit(ops.and_, outer, mine)
+            self.statements(region)
+            b.begin()
+            ends.append(b.end([self.value(v) for v in region.results]))
+        self.active = outer
+        self._stood_for(op, b.if_(takes, *ends))
 
     def _entered(self, region: Region) -> None:
         params = self.b.begin(*[p.type for p in region.params], names=[p.attr for p in region.params])
@@ -225,15 +249,25 @@ def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:
 
 def check_divergence(values: GroupValues, branches: bool = True) -> None:
     """SpirogradUnsupportedError for a subgroup operation in a loop that threads may leave one by one, or in a branch that only some take
-    (unless ``branches``): where the compiler forms the subgroups."""
+    (unless ``branches``, or if threads only wait in it): where the compiler forms the subgroups."""
     for op in sorted(values.divergent, key=lambda op: op.loc.line if op.loc else 0):
-        if not (branches and op.code is ops.if_):
+        if not (op.code is ops.if_ and (branches or _only_waits(op, values))):
             what = "a branch" if op.code is ops.if_ else "a loop"
             raise SpirogradUnsupportedError(
                 f"this target has no subgroup operations in {what} whose condition differs between the threads of a group",
                 op.loc,
                 "compute the condition from values that are the same in the whole group, or move the operation out",
             )
+
+
+def _only_waits(branch: Op, values: GroupValues) -> bool:
+    """Whether threads meet in ``branch`` only at barriers of subgroups, and nothing in it that accesses memory is done for the whole group:
+    all threads would do so, those too that do not take it."""
+    inside = [op for region in branch.regions for op in region.walk()]
+    return all(
+        (not meets(op) or bool(op.regions) or op.code is ops.subgroup_barrier) and (op not in values.shared or op.code.effect == "pure")
+        for op in inside
+    )
 
 
 def _zero(b: Builder, t: Type) -> Op:

@@ -225,6 +225,9 @@ class _WithoutCas(_LowerAtomics):
         kind, ref = op.attr
         index, value = self.args(op)
         way = self.ways[op]
+        if way is Way.REFUSE and isinstance(ref, SharedRef):
+            message = f"atomic operations on {ref.dtype} in shared arrays need atomics of {ref.dtype.bits} bits, which this device lacks"
+            raise SpirogradUnsupportedError(message, op.loc, "use a shared array of i32 or u32, or another device")
         if way is Way.LOCK:
             return self._locked(op, ref, index, lambda old: (combine(self.b, kind, old, value), None))
         if way is Way.EXCHANGE:

@@ -27,7 +27,7 @@ class Way(Enum):
     # Under a lock of the lock table: atomics that return a value that is used, compare-and-swap, elements of 8 and 16 bits, memory that
     # several kinds of atomics update, or that is read or written besides.
     LOCK = "lock"
-    REFUSE = "refuse"  # 64-bit elements on a device without 64-bit atomics
+    REFUSE = "refuse"  # 64-bit elements on a device without 64-bit atomics; elements of 8 and 16 bits of shared arrays
 
     @property
     def loops(self) -> bool:
@@ -82,7 +82,8 @@ def ways(task: Op | Region, caps: Capabilities) -> dict[Op, Way]:
     for op in everything:
         for effect, ref in accesses_of(op):
             if isinstance(ref, SharedRef):
-                found[op] = Way.NATIVE  # private copies are of types that shared memory has the atomics for
+                if effect == "atomic":
+                    found[op] = Way.NATIVE if ref.dtype.bits >= 32 else Way.REFUSE  # code generation refuses wider ones that do not exist
             elif effect == "atomic":
                 groups.setdefault(place(ref), []).append(op)
             else:

@@ -27,7 +27,7 @@ _WRAPPING = {
 # What stays in range. Counts of shifts and divisors are those that `legalize` leaves: below the width of the narrow type, and not -1.
 _KEPT = frozenset((
     ops.const, ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.select, ops.vec, ops.extract, ops.insert,
-    ops.call, ops.call_memory,
+    ops.call, ops.call_memory, ops.subgroup_read,
     ops.idiv, ops.irem, ops.min_, ops.max_, ops.and_, ops.or_, ops.xor, ops.shr, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge,
 ))  # fmt: skip
 

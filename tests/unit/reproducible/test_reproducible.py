@@ -26,7 +26,12 @@ def test_order_does_not_depend_on_hashes() -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path})
         for seed in ("1", "2")
     ]
-    first, second = [run.communicate(timeout=240)[0].splitlines() for run in runs]
+    try:
+        first, second = [run.communicate()[0].splitlines() for run in runs]  # pytest has a limit of time
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
     assert [run.returncode for run in runs] == [0, 0]
     assert len(first) > 3 * len(CASES)
     assert first == second

@@ -24,7 +24,7 @@ from spirograd.runtime.devices.vulkan.allocator import Allocator, MemoryTypes, R
 from spirograd.runtime.devices.vulkan.api import NULL, device_functions
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
 from spirograd.runtime.devices.vulkan.features import create_device, query
-from spirograd.runtime.devices.vulkan.instance import Instance, choose, take_instance
+from spirograd.runtime.devices.vulkan.instance import Instance, choose, keep_driver_loaded, take_instance
 from spirograd.runtime.devices.vulkan.pipelines import Pipelines
 from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries, SeriesRecorder
 from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
@@ -99,34 +99,17 @@ class VulkanDevice(StreamedDevice):
 
     def lend(self, buffer: Buffer, borrower: Any) -> None:
         """See `LendsMemory`."""
-        self._lent[borrower] = buffer.handle
-        self._lends = True
-
-    def _settle(self) -> None:
-        """Called after what may read or write memory, where some is lent: wait until it is done. The host reads and writes lent memory by
-        plain instructions, before which nothing can wait."""
         with self._turn:
+            self._lent[borrower] = buffer.handle
+            self._lends = True
+
+    def _after_work(self) -> None:
+        """Wait until the work is done while memory is lent. The host reads and writes lent memory by plain instructions, before which
+        nothing can wait."""
+        if self._lends:
             self._lends = bool(self._lent)
             if self._lends:
                 self._stream.finish()  # on others nothing is left
-
-    def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
-        """See `Device.upload`."""
-        super().upload(buffer, offset, data)
-        if self._lends:
-            self._settle()
-
-    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """See `Device.fill`."""
-        super().fill(buffer, offset, nbytes, word)
-        if self._lends:
-            self._settle()
-
-    def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """See `Device.copy`."""
-        super().copy(target, target_offset, source, source_offset, nbytes)
-        if self._lends:
-            self._settle()
 
     # --- kernels ---
 
@@ -167,8 +150,8 @@ class VulkanDevice(StreamedDevice):
                 if stream.commands is None:
                     stream.open()
                 dispatch(stream, executable, data, counts)
-            if self._lends:
-                self._settle()
+                if self._lends:
+                    self._after_work()
         except DeviceLost as error:
             self._lose(error)
         finally:
@@ -268,8 +251,7 @@ class VulkanDevice(StreamedDevice):
             self._stream.submit(recorded.commands)
             if len(self._deletions.released) > COLLECT_AT:
                 self._collect()
-            if self._lends:
-                self._settle()
+            self._after_work()
 
     # --- waits, failures, the end ---
 
@@ -312,7 +294,9 @@ class VulkanDevice(StreamedDevice):
         borrowers = list(self._lent)
         if borrowers:
             self._close_parts("_pipelines", "_cells", "_sides", "_own")
-            kept = _Kept(self._allocator, self._fn, self._device, self._instance)
+            if self._trouble:
+                keep_driver_loaded()
+            kept = _Kept(self._allocator, self._fn, self._device, self._instance, bool(self._trouble))
             for borrower in borrowers:
                 borrower.kept = kept
             return
@@ -337,13 +321,17 @@ class VulkanDevice(StreamedDevice):
 class _Kept:
     """What stays of a device that was closed, as long as an object that borrowed its memory has this."""
 
-    def __init__(self, allocator: Allocator, functions: Any, device: Any, instance: Instance) -> None:
-        weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance).atexit = False
+    def __init__(self, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
+        weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance, failed).atexit = False
 
 
-def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance) -> None:
+def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
+    """``failed``: the device was closed after a failure. Finalizers call this, which must not create an instance."""
     if process != os.getpid():  # a forked child, where the driver must not be called
         return
     allocator.close()
     functions.DestroyDevice(device, NULL)
-    instance.close(reuse=False)
+    if failed:
+        instance.destroy()
+    else:
+        instance.close()

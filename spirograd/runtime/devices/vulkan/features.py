@@ -160,16 +160,20 @@ def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
         return {}
     operations = v11.subgroupSupportedOperations
     has_arithmetic = bool(operations & _SUBGROUP_ARITHMETIC)
-    # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
-    combinations = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
     return {
         "subgroup_size": v11.subgroupSize,
         "subgroup_arithmetic": has_arithmetic,
-        "subgroup_reductions": combinations,
-        "subgroup_scans": combinations,
+        **combinations(kind, has_arithmetic),
         "subgroup_read": all_types and bool(operations & _SUBGROUP_SHUFFLE),
         "subgroup_ballot": bool(operations & _SUBGROUP_BALLOT) and v11.subgroupSize <= _WORD,
     }
+
+
+def combinations(kind: str, has_arithmetic: bool) -> dict[str, Any]:
+    """The members of `Capabilities` that say what a device of a ``kind``, see `Features`, reduces and scans by one instruction."""
+    # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
+    kinds = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
+    return {"subgroup_reductions": kinds, "subgroup_scans": kinds}
 
 
 def create_device(features: Features) -> tuple[Any, int, int]:

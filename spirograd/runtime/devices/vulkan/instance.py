@@ -61,6 +61,15 @@ def take_instance(validation: bool) -> Instance:
     return instance
 
 
+def keep_driver_loaded() -> None:
+    """Have an idle instance. Not for finalizers, which must not create one."""
+    if not _idle:
+        with contextlib.suppress(SpirogradRuntimeError):
+            made = Instance(False)
+            if _idle.setdefault(False, made) is not made:  # another thread has put one there
+                made.destroy()
+
+
 def _destroy_validating() -> None:
     """Before Python ends, because the messenger of the validation layer calls into Python."""
     instance = _idle.pop(True, None)
@@ -154,9 +163,7 @@ class Instance:
         Another one takes its place first, which keeps the driver loaded: tests, and programs that go on after failures, do this often."""
         if reuse and _idle.setdefault(self.validation, self) is self:
             return
-        if not _idle:
-            with contextlib.suppress(SpirogradRuntimeError):
-                _idle[False] = Instance(False)
+        keep_driver_loaded()
         self.destroy()
 
     def destroy(self) -> None:
