@@ -32,7 +32,7 @@ def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: f
     """
     loops = sorted([n for n in iterations if costs.get(n)], key=lambda n: -iterations[n] * costs[n])
     total = sum(iterations[n] * costs[n] for n in loops)
-    room, level, fits = share * total, 1, False
+    budget, level, fits = share * total, 1, False
     while loops:
         level += 1
         length = _power_of_two(max(iterations[n] for n in loops), level)
@@ -42,22 +42,22 @@ def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: f
         for n in loops:
             more = Nesting((*chosen.levels, (n, level)), length)
             saved = costs[n] * (iterations[n] - more.entries(n, iterations[n]))
-            if nbytes <= room:
+            if nbytes <= budget:
                 break
             if saved <= 0:  # it is shorter than the tapes of a nest would be; later loops may be longer
                 continue
             chosen, nbytes = more, nbytes - saved
-        fits = fits or nbytes <= room
+        fits = fits or nbytes <= budget
         if chosen.levels and (fits or _power_of_two(max(iterations[n] for n in loops), level + 1) < _SHORTEST):
             yield chosen
 
 
 def fitting(given: Sequence[Nesting], iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
     """As `nestings`, of those that are ``given``, each of which takes less memory than the one before it."""
-    room = share * sum([n * costs.get(number, 0) for number, n in iterations.items()])
+    budget = share * sum([n * costs.get(number, 0) for number, n in iterations.items()])
     for nesting in given:
         nbytes = sum([nesting.entries(number, n) * costs.get(number, 0) for number, n in iterations.items()])
-        if nbytes <= room or nesting is given[-1]:
+        if nbytes <= budget or nesting is given[-1]:
             yield nesting
 
 
