@@ -10,9 +10,10 @@ again (`Tape(checkpoints=)`), it writes what had arrived, and nothing is sent a 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,15 +135,11 @@ class Transfer:
                 open_transfers.check()
                 problem = f"{lane.busy.name} of the same memory has not been finished"
                 raise SpirogradRuntimeError(render(problem, lane.busy.loc, "call `finish()` before you start the next one"))
-        try:
-            self._send()
-        except BaseException:  # also Ctrl-C: the others may have begun
-            if not world.transport().failed:
-                open_transfers.lost(self)
-            raise
+        open_transfers.begun(self)  # before there are messages: it keeps the memory that they use
         for _, lane in self.moved:
             lane.busy = self
-        open_transfers.begun(self)
+        with self._lost_by_errors():
+            self._send()
 
     def _send(self) -> None:
         sent: list[Message] = []
@@ -157,17 +154,36 @@ class Transfer:
                 received += [(other, into[a:b]) for other, a, b in coming]
         transport = world.transport()
         transport.exchanges += 1
+        tag = transport.tag([lane.number for _, lane in self.moved])
         with world.waiting(self.name):
-            self._wait = transport.post(sent, received, transport.tag([lane.number for _, lane in self.moved]))
+            try:
+                self._wait = transport.post(sent, received, tag)
+            except BaseException:  # some messages may be under way, and nothing can wait for them
+                transport.failed = True
+                raise
+
+    @contextlib.contextmanager
+    def _lost_by_errors(self) -> Iterator[None]:
+        """An error or Ctrl-C in here is one of which the others do not know. After a failed message they cannot go on either."""
+        try:
+            yield
+        except BaseException:
+            if world.transport().failed:
+                open_transfers.ended(self)
+                self.forget()
+            else:
+                open_transfers.lost(self)
+            raise
 
     def end(self) -> None:
         """Wait for the messages, and put them where they belong. Raises SpirogradRuntimeError if the processes have joined each other anew
         since `begin`, or have left each other."""
-        if not open_transfers.ended(self):
+        if not open_transfers.is_open(self):
             problem = f"{self.name} ended when this process left the others, or joined them again: it cannot be finished"
             raise SpirogradRuntimeError(render(problem, self.loc, "finish it before `sg.distributed.init` and `sg.distributed.end`"))
-        with world.waiting(self.name, begun=True):
+        with self._lost_by_errors(), world.waiting(self.name, begun=True):
             self._wait()
+        open_transfers.ended(self)
         for _, lane in self.moved:
             if self.movement.parts(lane.tables.cells)[1]:
                 lane.into.received()

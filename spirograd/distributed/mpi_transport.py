@@ -16,6 +16,8 @@ from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.distributed.transport import Message, Transport, TransportFailure
 
 _SPINS = 200  # polls before the process yields its processor
+# Requests, and the arrays of their messages, until these have arrived: MPI writes to them also after an error, and after the session.
+_under_way: dict[int, tuple[list[Any], Sequence[Message], Sequence[Message]]] = {}
 
 
 class MpiTransport(Transport):
@@ -34,9 +36,18 @@ class MpiTransport(Transport):
 
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         octet = self._mpi.BYTE
-        requests = [self._world.Irecv([_octets(array), octet], source=peer, tag=tag) for peer, array in received]
-        requests += [self._world.Isend([_octets(array), octet], dest=peer, tag=tag) for peer, array in sent]
-        return lambda: self._wait(requests)
+        requests: list[Any] = []
+        _under_way[id(requests)] = requests, sent, received
+        for peer, array in received:
+            requests.append(self._world.Irecv([_octets(array), octet], source=peer, tag=tag))
+        for peer, array in sent:
+            requests.append(self._world.Isend([_octets(array), octet], dest=peer, tag=tag))
+
+        def wait() -> None:
+            self._wait(requests)
+            _under_way.pop(id(requests), None)
+
+        return wait
 
     def all_reduce(self, array: Any, op: str) -> None:
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]

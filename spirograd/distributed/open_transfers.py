@@ -27,11 +27,17 @@ class Open(Protocol):
 
 _open: dict[int, Open] = {}
 _dropped: list[Open] = []
+_lost: list[Open] = []
 
 
 def begun(transfer: Open) -> None:
     """Keep a transfer whose messages are under way."""
     _open[id(transfer)] = transfer
+
+
+def is_open(transfer: Open) -> bool:
+    """Whether the transfer has begun and not ended."""
+    return id(transfer) in _open
 
 
 def ended(transfer: Open) -> bool:
@@ -45,12 +51,16 @@ def drop(transfers: Iterable[Open]) -> None:
 
 
 def lost(transfer: Open) -> None:
-    """Note that a transfer could not begin here, of which the others do not know."""
-    _dropped.append(transfer)
+    """Note that an error or Ctrl-C ended a transfer here, of which the others do not know."""
+    _lost.append(transfer)
 
 
 def check() -> None:
     """Raise SpirogradRuntimeError if a transfer was lost, or dropped before it ended."""
+    if _lost:
+        first = _lost[0]
+        problem = f"an error or Ctrl-C ended {first.name} before all messages were there, so that its halos are not up to date"
+        raise SpirogradRuntimeError(render(problem, first.loc, "until `sg.distributed.init` this process sends nothing"))
     if _dropped:
         first = _dropped[0]
         problem = f"{first.name} was started and never finished, so that its halos are not up to date"
@@ -68,6 +78,7 @@ def discard_all() -> None:
         except SpirogradRuntimeError as error:
             errors.append(error)
     _dropped.clear()
+    _lost.clear()
     if errors:
         raise errors[0]
 
@@ -78,3 +89,4 @@ def forget_all() -> None:
         transfer.forget()
     _open.clear()
     _dropped.clear()
+    _lost.clear()

@@ -12,7 +12,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.wording import counted
-from spirograd.distributed import halo_cells, open_transfers, world
+from spirograd.distributed import halo_cells, memory_numbers, open_transfers, world
 from spirograd.distributed.halo_cells import HaloCells
 from spirograd.distributed.halo_transfers import COLLECT, SPREAD, Lane, Moved, Movement, Pending, Tables
 from spirograd.distributed.regions import Region, best_grid, bounds_of, too_narrow
@@ -73,6 +73,7 @@ class Partition(NearNames):
         return self._described()
 
     def _described(self) -> dict[str, Any]:
+        """What partitions differ in."""
         names = ("shape", "processes", "halo", "periodic", "corners")
         return {name: getattr(self, name) for name in names}
 
@@ -91,19 +92,26 @@ class Partition(NearNames):
 
     def field(self, dtype: Any, needs_grad: bool = False, name: str = "") -> Any:
         """A field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those of the
-        domain: the block has those in `owned`, and the halo those before and after it, at the ends of the domain, too."""
-        return field(dtype, name=name, shape=self.local_shape, offset=self.origin, needs_grad=needs_grad)
+        domain: the block has those in `owned`, and the halo those before and after it, at the ends of the domain, too. All processes make
+        fields and ndarrays of partitions in the same order, by which their functions know which is which."""
+        made = field(dtype, name=name, shape=self.local_shape, offset=self.origin, needs_grad=needs_grad)
+        memory_numbers.made(made)
+        return made
 
     def ndarray(self, dtype: Any, needs_grad: bool = False) -> Ndarray:
         """An ndarray of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices begin at 0:
-        the cell ``(i, j)`` of the domain is at ``(i - origin[0], j - origin[1])``."""
-        return ndarray(dtype, self.local_shape, needs_grad)
+        the cell ``(i, j)`` of the domain is at ``(i - origin[0], j - origin[1])``. The order is as for `field`."""
+        made = ndarray(dtype, self.local_shape, needs_grad)
+        memory_numbers.made(made)
+        return made
 
     def to_numpy(self, memory: Any) -> Array:
-        """The contents of ``memory``, a field or ndarray, in the whole domain, on every process; without what lies outside of it."""
-        world.together("`Partition.to_numpy`", lambda: self.check(memory))
+        """The contents of ``memory``, a field or ndarray, in the whole domain, on every process; without what lies outside of it.
+        Raises SpirogradValueError on all of them if they pass different memory."""
+        what = "`Partition.to_numpy`"
+        self._compare(what, [memory])
         mine = memory.to_numpy()[self.owned.slices_from(self.origin)]
-        blocks = world.gathered("`Partition.to_numpy`", mine)
+        blocks = world.gathered(what, mine)
         out: Array = np.empty(self.shape + memory.element_shape, memory.dtype.np)
         for rank, block in enumerate(blocks):
             out[self.block_of(rank).slices_from((0,) * len(self.shape))] = block
@@ -168,16 +176,24 @@ class Partition(NearNames):
         key = (movement.name, *map(id, memories))
         known = key in self._agreed
         if not known or context.session().cfg.debug:
-            world.alike(movement.name, lambda: self._kinds(memories), f"the memory of {movement.name}")
+            self._compare(movement.name, memories)
         if not known:
             self._agreed.add(key)
             for memory in memories:  # an `id` may come again
                 weakref.finalize(memory, self._agreed.discard, key)
 
+    def _compare(self, what: str, memories: Sequence[Any]) -> None:
+        """Raise on all processes if one passes other memory to ``what``, or memory that does not fit."""
+        world.alike(what, lambda: self._kinds(memories), f"the memory of {what}")
+        memory_numbers.used(*memories)
+
     def _kinds(self, memories: Sequence[Any]) -> str:
         """What must be the same on all processes, of memory that fits."""
         self.check(*memories)
-        kinds = [f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}" for m in memories]
+        kinds = [
+            f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}, {memory_numbers.described(m)}"
+            for m in memories
+        ]
         return f"{kinds} in {self._described()}"
 
     def check(self, *memories: Any) -> None:

@@ -8,6 +8,7 @@ program that ends at any time, or with its machine, leaves a whole state.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import json
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
-from spirograd.distributed import world
+from spirograd.distributed import memory_numbers, world
 from spirograd.distributed.partition import Partition
 from spirograd.distributed.regions import Region
 from spirograd.lang.data.ndarray import Ndarray
@@ -28,6 +29,8 @@ from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 
 _FORMAT = 1
+# Errors of file systems that cannot flush folders, and of folders that this user may write to and not read.
+_CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES)
 
 
 def save(
@@ -41,10 +44,13 @@ def save(
 
     ``memories``: fields and ndarrays of ``partition``, by name, of which each process writes its block. ``replicated``: fields and ndarrays
     of which all processes have copies; process 0 writes them. ``values``: what JSON can hold, such as the number of the step, the same on
-    all processes. Gradients are not saved. Raises SpirogradRuntimeError on all processes, and leaves the last state, if one cannot write.
+    all processes. Gradients are not saved. Raises SpirogradRuntimeError on all processes, and leaves the last state, if one cannot write;
+    SpirogradValueError, too, if they pass other folders or other memory.
     """
     path = Path(folder)
-    number = max(world.gathered("`save`", world.together("`save`", lambda: _next_number(path, memories, replicated or {}, partition))))
+    mine = world.together("`save`", lambda: _next_number(path, memories, replicated or {}, partition))
+    _compare("`save`", path, partition, memories, replicated or {}, None)
+    number = max(world.gathered("`save`", mine))  # a file system over a network may show some the one before
     target = path / str(number)
     world.together("`save`", lambda: _write_blocks(target, partition, memories))
     manifest = {
@@ -72,16 +78,37 @@ def load(
 
     Halos inside of the domain are those of the owners, halos outside of it as they were saved. Raises SpirogradRuntimeError on all
     processes if there is no state, SpirogradValueError if a name is missing there, or if a domain, a type or a halo at an end of the
-    domain is another one.
+    domain is another one, or if processes pass other folders or other memory.
     """
     path = Path(folder)
     manifest = world.together("`load`", lambda: _read(path, partition, memories, replicated or {}))
+    _compare("`load`", path, partition, memories, replicated or {}, manifest["number"])
     for name, memory in memories.items():
         memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
     for name, memory in (replicated or {}).items():
         memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy")))
     found: dict[str, Any] = manifest["values"]
     return found
+
+
+def _compare(what: str, path: Path, partition: Partition, memories: Any, replicated: Any, number: int | None) -> None:
+    """Raise on all processes if one is in a call for another folder, other memory or another state."""
+    named = [
+        (f"{group}.{name}", memory)
+        for group, found in (("memories", memories), ("replicated", replicated))
+        for name, memory in found.items()
+    ]
+    named.sort(key=lambda one: one[0])
+
+    def described() -> str:
+        kinds = ", ".join(
+            f"{name}: {_kind(memory)['dtype']}{_kind(memory)['element_shape'] or ''}, {memory_numbers.described(memory)}"
+            for name, memory in named
+        )
+        return f"{path}{'' if number is None else f', number {number}'}, with {kinds or 'no memory'}, of {partition._described()}"
+
+    world.alike(what, described, f"the state of {what}")
+    memory_numbers.used(*(memory for _, memory in named))
 
 
 # --- writing -------------------------------------------------------------------------------------------------------------------
@@ -119,17 +146,28 @@ def _stored(partition: Partition, rank: int) -> Region:
 def _write_blocks(target: Path, partition: Partition, memories: Mapping[str, Any]) -> None:
     region = _stored(partition, world.rank())
     with _disk():
+        new = [folder for folder in (target, *target.parents) if not folder.exists()]
         target.mkdir(parents=True, exist_ok=True)
         for name, memory in memories.items():
-            _write(target / f"{name}-{world.rank()}.npy", memory.to_numpy()[region.slices_from(partition.origin)])
-        _flush(target)
+            _write(_block_file(target, name, world.rank()), memory.to_numpy()[region.slices_from(partition.origin)])
+        for folder in (target, *(folder.parent for folder in new)):
+            _flush(folder)
+
+
+def _block_file(target: Path, name: str, rank: int) -> Path:
+    return target / f"{name}-{rank}.npy"
 
 
 def _commit(path: Path, target: Path, manifest: dict[str, Any], replicated: Mapping[str, Any]) -> None:
     with _disk():
         for name, memory in replicated.items():
             _write(target / f"{name}.npy", memory.to_numpy())
-        _flush(target)
+        for name, rank in itertools.product(manifest["memories"], range(world.size())):
+            if not _block_file(target, name, rank).exists():
+                problem = f"process {rank} wrote `{name}` to another place than {target}"
+                raise SpirogradRuntimeError(render(problem, None, "a state is saved to a folder that all processes share"))
+        for folder in (target, path):
+            _flush(folder)
         draft = path / "state.json.new"
         with draft.open("w") as file:
             json.dump(manifest, file, indent=1)
@@ -151,14 +189,18 @@ def _write(path: Path, array: Array) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Have the names in a folder on the disk, where systems can be asked for that."""
+    """Have the names in a folder on the disk, where systems and file systems can be asked for that."""
     if os.name != "posix":
         return
-    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+    except OSError as error:
+        if error.errno not in _CANNOT_FLUSH:
+            raise
 
 
 @contextlib.contextmanager
@@ -222,6 +264,6 @@ def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: 
                 stored = Region((first + s, end + s) for (first, end), s in zip(bounds, shift))
                 common = wanted.intersection(stored)
                 if common.size:
-                    block = np.load(path / str(manifest["number"]) / f"{name}-{number}.npy", mmap_mode="r")
+                    block = np.load(_block_file(path / str(manifest["number"]), name, number), mmap_mode="r")
                     local[common.slices_from(partition.origin)] = block[common.slices_from([first for first, _ in stored])]
     return local  # type: ignore[no-any-return]

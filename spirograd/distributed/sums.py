@@ -15,7 +15,7 @@ import numpy as np
 
 from spirograd.base.dtypes import f32, f64, i32, i64
 from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
-from spirograd.distributed import world
+from spirograd.distributed import memory_numbers, world
 from spirograd.distributed.recorded_calls import recorded, tape_of
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
@@ -67,6 +67,7 @@ def _run(name: str, memory: Any, function: Callable[[], None], reverse: Callable
     what = f"`sg.distributed.{name}`"
     tape = tape_of(what)
     world.alike(what, lambda: _described(memory, what), f"the memory of {what}")
+    memory_numbers.used(memory)
     if tape is None or not memory.has_grad():
         recorded(tape, function, lambda: None, (memory,), what)
     else:
@@ -86,7 +87,8 @@ def _described(memory: Any, what: str) -> str:
         raise SpirogradTypeError(f"{what} takes a dense field of scalars, vectors or matrices, or an ndarray, not {describe(memory)}")
     if memory.dtype not in _TYPES:
         raise SpirogradTypeError(f"{what} takes {', '.join(map(str, _TYPES))}, not {memory.dtype}", None, "convert it to f32 or i32")
-    return f"{memory.dtype} of shape {tuple(memory.view.full_shape)}{' with a gradient' * memory.has_grad()}"
+    kind = f"{memory.dtype} of shape {tuple(memory.view.full_shape)}{' with a gradient' * memory.has_grad()}"
+    return f"{kind}, {memory_numbers.described(memory)}"
 
 
 def _reduce(memory: Any, op: str) -> None:

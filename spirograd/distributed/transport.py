@@ -53,8 +53,10 @@ class Transport(ABC):
 
     def tag(self, lanes: Sequence[int]) -> int:
         """The tag of halo exchange number ``exchanges``, of the memories and directions that have these numbers: an exchange of other
-        memory, which has the same number on a process that has left one out, does not pair with it."""
-        moved = zlib.crc32(repr(tuple(lanes)).encode()) % (self.tags // _NUMBERS)
+        memory, which has the same number on a process that has left one out, does not pair with it. With the fewest tags that MPI allows
+        that holds for the first 32 lanes, and for exchanges of one memory each; what pairs otherwise is found by the count of exchanges."""
+        several = zlib.crc32(repr(tuple(lanes)).encode())
+        moved = (lanes[0] if len(lanes) == 1 else several) % (self.tags // _NUMBERS)
         return moved * _NUMBERS + self.exchanges % _NUMBERS
 
     @abstractmethod

@@ -15,7 +15,7 @@ import numpy as np
 from spirograd import api
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradValueError, render
-from spirograd.distributed import launchers, open_transfers
+from spirograd.distributed import launchers, memory_numbers, open_transfers
 from spirograd.distributed.launchers import Place
 from spirograd.distributed.mpi_transport import MpiTransport
 from spirograd.distributed.torch_transport import TorchTransport
@@ -73,6 +73,7 @@ def init(
 
     def start() -> None:
         open_transfers.discard_all()
+        memory_numbers.forget_all()
         chosen = place.local_rank if device is None and place.size > 1 and _has_several(arch) else device
         api.init(arch, device="" if chosen is None else str(chosen), **options)
 
@@ -137,8 +138,9 @@ def size() -> int:
 
 
 def barrier() -> None:
-    """Wait until all processes are here. Raises SpirogradRuntimeError on all of them if they have called different functions of
-    `sg.distributed` before, or have begun different numbers of halo exchanges: what they computed meanwhile is wrong then."""
+    """Wait until all processes are here. Raises SpirogradRuntimeError on all of them if one is in another function of `sg.distributed`, or
+    if they have begun different numbers of halo exchanges: what they computed meanwhile is wrong then. It does not know whether sums
+    before it were of the same memory."""
     together("a barrier", lambda: None)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import spirograd as sg
 from spirograd import distributed
+from spirograd.distributed import states, world
+from spirograd.distributed.transport import SingleProcess
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +209,123 @@ def test_a_partition_outlives_its_session():
         x[-1] = 0.0
         part.exchange(x)
         assert (x.to_numpy() == value).all()
+
+
+@pytest.mark.archs("cpu")
+def test_new_folders_are_on_the_disk_before_a_state_counts(tmp_path, monkeypatch):
+    done = []
+    flush, replace = states._flush, Path.replace
+    monkeypatch.setattr(states, "_flush", lambda folder: (done.append(folder), flush(folder)))
+    monkeypatch.setattr(Path, "replace", lambda path, target: (done.append("replaced"), replace(path, target))[1])
+    part = distributed.Partition(4)
+    folder = tmp_path / "runs" / "state"
+    distributed.save(folder, part, {"x": part.field(sg.f32)})
+    before = done[: done.index("replaced")]
+    assert {folder / "0", folder, folder.parent, tmp_path} <= {*before} and done[-1] == folder
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.skipif(os.name != "posix", reason="folders are flushed on POSIX only")
+@pytest.mark.parametrize(("code", "works"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
+def test_file_systems_that_cannot_flush_folders(tmp_path, monkeypatch, code, works):
+    fsync = os.fsync
+
+    def failing(opened):
+        if stat.S_ISDIR(os.fstat(opened).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(opened)
+
+    part = distributed.Partition(4)
+    x = part.field(sg.f32)
+    distributed.save(tmp_path, part, {"x": x})
+    x.fill(7)
+    monkeypatch.setattr(os, "fsync", failing)
+    if works:
+        distributed.save(tmp_path, part, {"x": x})
+    else:
+        with pytest.raises(sg.SpirogradRuntimeError, match=r"a state cannot be written or read: .*Input/output error"):
+            distributed.save(tmp_path, part, {"x": x})
+    x.fill(3)
+    distributed.load(tmp_path, part, {"x": x})
+    assert (part.to_numpy(x) == (7 if works else 0)).all()
+
+
+@pytest.mark.archs("cpu")
+def test_a_state_counts_only_with_all_its_files(tmp_path, monkeypatch):
+    part = distributed.Partition(4)
+    x = part.field(sg.f32)
+    distributed.save(tmp_path, part, {"x": x})
+    monkeypatch.setattr(states, "_write_blocks", lambda target, *rest: target.mkdir())
+    with pytest.raises(sg.SpirogradRuntimeError, match="process 0 wrote `x` to another place than"):
+        distributed.save(tmp_path, part, {"x": x})
+    distributed.load(tmp_path, part, {"x": x})
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("tags", [1 << 15, 1 << 31])
+def test_tags_tell_lanes_apart(tags):
+    transport = SingleProcess(1.0)
+    transport.tags = tags
+    count = tags >> 10
+    found = [transport.tag([lane]) for lane in range(min(count, 1000))]
+    assert len({*found}) == len(found) and max(found) < tags
+    transport.exchanges = 1023
+    assert transport.tag([count - 1]) == tags - 1 and transport.tag([0, 1]) < tags
+
+
+class Interrupted(SingleProcess):
+    """Ctrl-C while messages begin (``when`` 0), or while they are waited for."""
+
+    def __init__(self, when):
+        super().__init__(300.0)
+        self.when, self.waited = when, 0
+
+    def post(self, sent, received, tag):
+        if self.when == 0:
+            raise KeyboardInterrupt
+
+        def wait():
+            self.waited += 1
+            if self.waited == 1:
+                raise KeyboardInterrupt
+
+        return wait
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize("when", [0, 1])
+def test_an_interrupted_exchange(monkeypatch, when):
+    """An error at the next one, which does not speak of `finish`; messages that may arrive have their memory until they have."""
+    transport = Interrupted(when)
+    monkeypatch.setattr(world, "_transport", transport)
+    part = distributed.Partition(4, periodic=True)
+    x = part.field(sg.f32)
+    with pytest.raises(KeyboardInterrupt):
+        part.exchange(x)
+    wanted = "an earlier message failed" if when == 0 else "an error or Ctrl-C ended a halo exchange before all messages were there"
+    with pytest.raises(sg.SpirogradRuntimeError, match=wanted) as raised:
+        part.exchange(x)
+    assert "finish" not in str(raised.value)
+    if when == 1:
+        distributed.init(arch=sg.cpu)
+        assert transport.waited == 2
+        part.exchange(part.field(sg.f32))
+
+
+@pytest.mark.archs("cpu")
+def test_an_exchange_that_is_interrupted_before_its_messages(monkeypatch):
+    part = distributed.Partition(4, periodic=True)
+    x = part.field(sg.f32)
+    part.exchange(x)
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("spirograd.distributed.halo_transfers.Transfer._send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            part.exchange(x)
+    with pytest.raises(sg.SpirogradRuntimeError, match="an error or Ctrl-C ended a halo exchange before"):
+        part.exchange(x)
+    distributed.init(arch=sg.cpu)
+    part.exchange(part.field(sg.f32))

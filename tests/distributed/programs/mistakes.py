@@ -45,7 +45,7 @@ def memory():
     raises(lambda: part.exchange(y), sg.SpirogradRuntimeError, text)
     raises(lambda: part.to_numpy(y), sg.SpirogradRuntimeError, text)
     z = [part.field(sg.f32, needs_grad=mine)]
-    raises(lambda: part.add_halos(*z), sg.SpirogradValueError, "'f32 with a gradient'")
+    raises(lambda: part.add_halos(*z), sg.SpirogradValueError, "'f32 with a gradient, number")
     raises(lambda: part.exchange(*z, *(z if mine else [])), sg.SpirogradRuntimeError, "names the same memory twice")
     w = sg.field(sg.f32, 3 + mine)
     raises(lambda: dist.all_reduce(w), sg.SpirogradValueError, "the memory of `sg.distributed.all_reduce` differs")
