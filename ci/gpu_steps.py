@@ -118,9 +118,11 @@ def steps(archs: list[str], out: Path) -> list[Step]:
     python = sys.executable
     cores = os.cpu_count() or 2
     share = max(1, cores * 3 // (4 * len(archs)))  # of the processors, for the tests of one back end
+    # Of the card's memory: beside each other run the tests of each back end, those under the validation layer, and the corpus.
+    fitting = max(1, _fitting() // (len(archs) + ("vulkan" in archs) + 1))
 
     def tests(name: str, arch: str, paths: list[str], workers: int, **environment: str) -> tuple[list[str], dict[str, str]]:
-        processes = ["-n", str(min(workers, max(1, _fitting() // len(archs))))]
+        processes = ["-n", str(min(workers, fitting))]
         told = ["--maxfail", str(_FAILURES), "-rfE", "--tb=short", f"--failures={out / name}.failures", f"--junit-xml={out / name}.xml"]
         command = [python, "-m", "pytest", "-p", "no:cacheprovider", *processes, "--on", arch, *told, *paths]
         return command, {"SG_TEST_REQUIRE": arch, **environment}
@@ -138,7 +140,7 @@ def steps(archs: list[str], out: Path) -> list[Step]:
         environment["SG_TEST_REQUIRE"] += ",validation"
         made.append(Step("validation-layer", command, 200, environment=environment))
     # No profiles: the modules are the same on every machine. What counts here is what this driver makes of them.
-    corpus = [python, "-m", "validation", "--profiles", "--jobs", str(max(2, cores // 4)), "--out", str(out / "validation")]
+    corpus = [python, "-m", "validation", "--profiles", "--jobs", str(min(max(2, cores // 4), fitting)), "--out", str(out / "validation")]
     corpus += ["--arch", *archs]
     made.append(Step("validation", corpus, 900))
     made += [Step(f"demo-{a}", [python, "-m", "spirograd", "demo", "--arch", a, "--out", str(out / f"demo-{a}")], 45, True) for a in archs]

@@ -1,4 +1,4 @@
-"""Has lavapipe take the ways of a graphics card: what Vulkan decides by the device is decided as for a card.
+"""Use of lavapipe as if it were a graphics card: what Vulkan decides by the device is decided as for a card.
 
 Memory is not mapped, so all that host and device exchange is staged; loops have no limit, so nothing counts their iterations; tapes have as
 many thread slots, tasks as many workgroups, histograms such copies as on a card; subgroups reduce and scan
@@ -16,8 +16,12 @@ from spirograd.base.records import replace
 from spirograd.runtime.devices.vulkan import allocator, device
 from spirograd.runtime.devices.vulkan.features import Features, combinations
 
-# For all tests of a run. "fenced": arrays lie apart; "busy": work runs later than it is submitted; "fenced,busy": as ci/fenced.
-CARD = os.environ.get("SG_TEST_CARD", "")
+# For all tests of a run. "1": no more than this; "fenced": arrays lie apart; "busy": work runs later than it is submitted; both with a
+# comma: as ci/fenced.
+_GIVEN = os.environ.get("SG_TEST_CARD", "")
+CARD = {*filter(None, _GIVEN.split(","))}
+if CARD.difference(("fenced", "busy")) and _GIVEN != "1":
+    raise ValueError(f"SG_TEST_CARD={_GIVEN}: expected 1, or `fenced` and `busy` with a comma between them, or one of these")
 
 
 def like_a_card(patch: Callable[[Any, str, Any], None]) -> None:

@@ -141,9 +141,10 @@ class _Failures:
     machines a card that one process has upset is lost for all: then the first failure tells, and what ran longest beside it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.resolve()  # tests may change the current folder
         self._running: dict[str, float] = {}
-        path.write_text("")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text("")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._running[nodeid] = time.monotonic()
@@ -155,9 +156,15 @@ class _Failures:
         if report.failed:
             now = time.monotonic()
             beside = [f"beside it for {now - start:.1f} s: {name}" for name, start in self._running.items() if name != report.nodeid]
-            head = f"{time.strftime('%H:%M:%S')} {report.nodeid}, {report.when}, {report.duration:.1f} s"
-            with self._path.open("a") as out:
-                out.write("\n".join([head, *beside, report.longreprtext[-_SHOWN:], "", ""]))
+            self._write(report, f", {report.when}, {report.duration:.1f} s", *beside)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write(report, ", while tests were collected")
+
+    def _write(self, report: pytest.TestReport | pytest.CollectReport, what: str, *beside: str) -> None:
+        with self._path.open("a") as out:
+            out.write("\n".join([f"{time.strftime('%H:%M:%S')} {report.nodeid}{what}", *beside, report.longreprtext[-_SHOWN:], "", ""]))
 
 
 def _alternate(items: list[pytest.Item]) -> None:
@@ -288,7 +295,7 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
             break
     yield name
     try:
-        # A device that the test has lost, and failed for, would say so a second time.
+        # If the test has lost its device, and failed for that, waiting for it would be a second error.
         known = request.node.stash.get(_failed, False)
         if sg.lang.context.has_session() and not (known and getattr(sg.lang.context.session().device, "_trouble", "")):
             sg.sync()

@@ -242,7 +242,7 @@ static Arguments arguments_of(const Json *kernel) {
     return made;
 }
 
-/* Whether tapes with the capacities that kernels have left in `sizes` leave room for enough thread slots. */
+/* Whether there is memory for enough thread slots beside tapes with the capacities that kernels have left in `sizes`. */
 static int tapes_fit(const Json *compiled, const Arguments *with, Array *sizes) {
     const Json *tapes = get(compiled, "tapes"), *tasks = get(compiled, "tasks");
     size_t most = 0, fixed = 0;

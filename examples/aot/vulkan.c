@@ -155,7 +155,7 @@ static void compare_properties(const Json *capabilities) {
               : v12.shaderDenormPreserveFloat64)) die("the device does not keep subnormal numbers of %lld bits", bits);
     }
     push_limit = (uint32_t)number(capabilities, "max_push_constants");
-    if (push_limit > limits.maxPushConstantsSize) die("the device has room for %u bytes of arguments, and the module needs %u",
+    if (push_limit > limits.maxPushConstantsSize) die("the device takes %u bytes of arguments, and the module needs %u",
                                                       limits.maxPushConstantsSize, push_limit);
 }
 

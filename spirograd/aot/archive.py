@@ -16,18 +16,24 @@ from spirograd.runtime.encoding import decoded, encoded
 
 # What files of binaries are called, by what makes them.
 _SUFFIXES = {Generator.LLVM: "o", Generator.SPIRV: "spv", Generator.PTX: "ptx", Generator.CODE_OBJECT: "hsaco"}
+_ALL_SUFFIXES = {f".{suffix}" for suffix in (*_SUFFIXES.values(), "metal")}
+_KERNELS = "kernels"  # the folder of these files
 # The first date that a zip archive can have.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def write(manifest: Manifest, path: Path, packed: bool, msl: bool = False) -> None:
-    """Write the files of a module into a zip archive (``packed``) or a folder, which is made. ``msl``: with source text for Metal."""
+    """Write the files of a module into a zip archive (``packed``) or a folder, which is made. ``msl``: with source text for Metal. Files of
+    kernels of a module that was in the folder before are deleted."""
     files = _files(manifest, msl)
     if not packed:
         for name, data in files.items():
             file = path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
+        for file in (path / _KERNELS).glob("*"):
+            if file.suffix in _ALL_SUFFIXES and f"{_KERNELS}/{file.name}" not in files:
+                file.unlink()
         return
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, data in files.items():
@@ -63,7 +69,7 @@ def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
     names, bindings = [], []
     for name, compiled in [found for kernel in manifest.kernels for found in kernel.all_compiled()]:  # the order in which `encoded` goes
         suffix = _SUFFIXES[compiled.target.generator]
-        names += [f"kernels/{name}.{k}.{suffix}" for k in range(len(compiled.binaries))]
+        names += [f"{_KERNELS}/{name}.{k}.{suffix}" for k in range(len(compiled.binaries))]
         counts = {task.binary: len(task.bindings) for task in compiled.tasks}
         bindings += [counts.get(k, 0) for k in range(len(compiled.binaries))]
     if len(names) != len(blobs):

@@ -15,12 +15,13 @@ from spirograd.aot.requirements import problems
 from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
-from spirograd.base.nesting import Nesting, fitting
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
 from spirograd.base.version import __version__
 from spirograd.base.wording import did_you_mean
 from spirograd.gradients.nested_checkpoints import NestedCheckpoints
+from spirograd.gradients.nestings import fitting
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.gradients.shared_arrays import refuse_shared
 from spirograd.lang import context, leaves

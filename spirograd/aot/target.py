@@ -14,7 +14,7 @@ from spirograd.lang.context import options_of_device
 from spirograd.llvmgen import ptx
 from spirograd.llvmgen.toolchain import host_caps
 
-# The least that a device of each back end has: what Vulkan 1.2, wgpu and spirograd ask of each device (of Metal also room for
+# The least that a device of each back end has: what Vulkan 1.2, wgpu and spirograd ask of each device (of Metal also space for
 # arguments, which each has); what each GPU of the oldest supported architecture has. Of amdgpu there is no code that runs on several
 # architectures.
 _LEAST: dict[str, Callable[[], Capabilities]] = {

@@ -178,5 +178,5 @@ def _level(above: SNode, record: NodeRecord) -> SNode:
     else:
         made = getattr(above, record.kind)(record.axes, record.extents)
     made.number = record.number
-    made.room = (record.first, record.most) if record.most else None
+    made.capacity = (record.first, record.most) if record.most else None
     return made

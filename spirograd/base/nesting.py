@@ -1,13 +1,8 @@
-"""Which loops of a gradient have nested checkpoints, and with how many levels: the least that fits into the memory there is."""
+"""Nested checkpoints of a gradient, as a record: which loops have them, and with how many levels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
 from spirograd.base.records import dataclass
-
-# The loops of a nest have at least so many iterations: shorter ones save little memory and cost another level.
-_SHORTEST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,46 +17,3 @@ class Nesting:
         """How many iterations of a loop with so many have an entry at a time, in the tapes of all levels."""
         level = dict(self.levels).get(number, 1)
         return -(-iterations // int(self.length ** (level - 1))) + (level - 1) * self.length
-
-
-def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
-    """Ways to make the tapes of loops take no more than ``share`` of what they take without nests, as far as that can be told before they
-    are tried; the one with the fewest levels first. ``iterations``, ``costs``: of loops by number, and the bytes of one iteration.
-
-    Each level adds one more run of the loop, so the loops with the most bytes become nests, and no more than are needed.
-    """
-    loops = sorted([n for n in iterations if costs.get(n)], key=lambda n: -iterations[n] * costs[n])
-    total = sum(iterations[n] * costs[n] for n in loops)
-    room, level, fits = share * total, 1, False
-    while loops:
-        level += 1
-        length = _power_of_two(max(iterations[n] for n in loops), level)
-        if length < _SHORTEST:
-            return
-        chosen, nbytes = Nesting((), length), total
-        for n in loops:
-            more = Nesting((*chosen.levels, (n, level)), length)
-            saved = costs[n] * (iterations[n] - more.entries(n, iterations[n]))
-            if nbytes <= room:
-                break
-            if saved <= 0:  # it is shorter than the tapes of a nest would be; later loops may be longer
-                continue
-            chosen, nbytes = more, nbytes - saved
-        fits = fits or nbytes <= room
-        if chosen.levels and (fits or _power_of_two(max(iterations[n] for n in loops), level + 1) < _SHORTEST):
-            yield chosen
-
-
-def fitting(given: Sequence[Nesting], iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
-    """As `nestings`, of those that are ``given``, each of which takes less memory than the one before it."""
-    room = share * sum([n * costs.get(number, 0) for number, n in iterations.items()])
-    for nesting in given:
-        nbytes = sum([nesting.entries(number, n) * costs.get(number, 0) for number, n in iterations.items()])
-        if nbytes <= room or nesting is given[-1]:
-            yield nesting
-
-
-def _power_of_two(n: int, level: int) -> int:
-    """The least power of two whose power ``level`` is ``n`` or more."""
-    bits = max(n - 1, 0).bit_length()
-    return 1 << -(-bits // level)

@@ -1,6 +1,6 @@
 """Gradients whose tapes exceed the memory that there is for them: loops get nested checkpoints, decided at launch.
 
-The plain derivative comes first. If its tapes do not fit, or leave room for a small part of the thread slots only, the derivative is made
+The plain derivative comes first. If its tapes do not fit, or leave memory for a small part of the thread slots only, the derivative is made
 again with nested checkpoints, which takes less memory and more time. It serves as long as the plain one would not fit again.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.base.nesting import Nesting, nestings
+from spirograd.base.nesting import Nesting
+from spirograd.gradients.nestings import nestings
 from spirograd.gradients.plan import DerivativePlan
 from spirograd.runtime.tape_heap import TapesTooLarge
 

@@ -481,7 +481,7 @@ class LaneEmitter(TaskEmitter):
         """All lanes add to one element: their sum."""
         index, value = op.args
         t, kind = op.attr[1].dtype, "fadd" if op.attr[1].dtype.is_float else "add"
-        zero = literal(ops.identity("add", t), t)
+        zero = literal(-0.0 if t.is_float else 0, t)  # 0.0 makes 0.0 of -0.0
         vector, vt = self._as_vector(value), self._vector_type(t)
         if self._mask:
             vector = self._chosen(self._effective(), vector, f"splat ({type_name(t)} {zero})", t)

@@ -683,6 +683,33 @@ def test_code_for_metal(arch, tmp_path):
     assert sg.aot.load(tmp_path / "a.zip").kernels if arch == "wgpu" else True
 
 
+def test_saving_deletes_the_files_of_the_module_before(arch, tmp_path, monkeypatch):
+    """Of kernels that the new one lacks, and Metal's text if there is none now; no other files."""
+    sg.init(arch=arch)
+
+    @sg.kernel
+    def more(x: sg.types.NDArray[sg.f32, 1]):
+        for i in x:
+            x[i] += 1.0
+
+    def module(*kernels):
+        made = sg.aot.Module()
+        for kernel in kernels:
+            made.add_kernel(kernel)
+        return made
+
+    (tmp_path / "kernels").mkdir()
+    others = {"kernels/notes.txt", "kernels/README", "mine.spv"}
+    for name in others:
+        (tmp_path / name).write_text("of the user")
+    module(mix, more).save(tmp_path)
+    (tmp_path / "kernels" / "mix.0.metal").write_text("old")
+    module(mix).save(tmp_path)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"manifest.json", *others, *json.loads((tmp_path / "manifest.json").read_text())["files"]}
+    assert [*sg.aot.load(tmp_path).kernels] == ["mix"]
+
+
 def test_code_for_metal_that_cannot_be_made(arch, tmp_path, monkeypatch):
     sg.init(arch=arch)
     module = sg.aot.Module(sg.metal)

@@ -266,6 +266,28 @@ def test_sums_of_each_turn(t: DType) -> None:
         np.testing.assert_array_equal(total, [*want, n * TRIPS])
 
 
+@pytest.mark.parametrize("t", [sg.f32, sg.f64], ids=str)
+@pytest.mark.archs("interpreter", "cpu")  # elsewhere drivers may add 0.0
+def test_sums_of_each_turn_keep_the_sign_of_zero(t: DType) -> None:
+    """Where masked lanes add nothing, too."""
+
+    @sg.kernel
+    def run(x: sg.types.ndarray(t, 1), total: sg.types.ndarray(t, 1)):
+        for i in range(x.shape[0]):
+            v = x[i]
+            for k in range(TRIPS):
+                v = v * 3
+                w = sg.cast(v + sg.cast(k, t), sg.f32)
+                for _ in sg.static(range(8)):
+                    w = sg.sin(w)
+                total[k] += v * sg.cast(sg.floor(w * w) + 1, t)
+
+    for n in SIZES:
+        total = np.full(TRIPS, -0.0, t.np)
+        run(np.full(n, -0.0, t.np), total)
+        assert np.signbit(total).all() and (total == 0).all()
+
+
 def test_sums_of_products() -> None:
     """Each product that is used once may round together with the sum; signs and order stay."""
 

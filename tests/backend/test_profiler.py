@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -221,6 +222,37 @@ def test_chunks_of_groups_count_iterations(arch, tmp_path, n):
     ranges = sorted((e["args"]["first"], e["args"]["iterations"]) for e in found if e["cat"] == "chunk")
     assert task["iterations"] == n == sum(count for _, count in ranges)
     assert [first for first, _ in ranges] == [0, *np.cumsum([count for _, count in ranges])[:-1]]
+
+
+@pytest.mark.archs("cpu")
+def test_launches_of_two_threads_keep_their_chunks_apart(arch, tmp_path):
+    sg.init(arch=arch, cpu_max_num_threads=2)
+    arrays = [sg.ndarray(sg.f32, n) for n in (70_001, 90_002)]
+
+    @sg.kernel
+    def work(x: sg.types.NDArray[sg.f32, 1]):
+        for i in x:
+            x[i] = sg.sin(x[i] + i)
+
+    def launch(x):
+        for _ in range(10):
+            work(x)
+
+    work(arrays[0])
+    with sg.profiler.trace(tmp_path / "trace.json"):
+        threads = [threading.Thread(target=launch, args=(x,)) for x in arrays]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = Trace(tmp_path / "trace.json").slices
+    tasks = {e["args"]["launch"]: e["args"]["iterations"] for e in found if e["cat"] == "task"}
+    assert sorted(tasks.values()) == [70_001] * 10 + [90_002] * 10
+    for number, count in tasks.items():
+        chunks = [e["args"] for e in found if e["cat"] == "chunk" and e["args"]["launch"] == number]
+        ranges = sorted((chunk["first"], chunk["iterations"]) for chunk in chunks)
+        assert [first for first, _ in ranges] == [0, *np.cumsum([size for _, size in ranges])[:-1]]
+        assert sum(size for _, size in ranges) == count
 
 
 def test_a_program_that_fails_has_a_trace(arch, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from grad.nests import nest
 
 import spirograd as sg
-from spirograd.base.nesting import nestings
+from spirograd.gradients.nestings import nestings
 
 N = 5
 Kernel = Callable[..., Any]

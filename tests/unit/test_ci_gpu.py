@@ -82,3 +82,16 @@ def test_a_bound_that_comes_too_late_is_found(session, monkeypatch, capsys):
     monkeypatch.setattr(stress.Memory, "launch", late)
     wrong = stress.stress(memories, streams, 60, 30, 1)
     assert wrong.startswith("after 30 launches") and "elements differ" in wrong
+
+
+@pytest.mark.parametrize("archs", [["cuda", "vulkan", "wgpu"], ["cuda", "vulkan"], ["vulkan"], ["cuda"]], ids="-".join)
+def test_processes_beside_each_other_fit_into_the_memory_of_the_card(archs, monkeypatch):
+    steps = _script("gpu_steps")
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    for fitting in (1, 4, 6, 23, 1 << 10):
+        monkeypatch.setattr(steps, "_fitting", lambda fitting=fitting: fitting)
+        commands = [step.command for step in steps.steps(archs, Path("out")) if not step.alone]
+        processes = [int(command[command.index(word) + 1]) for command in commands for word in ("-n", "--jobs") if word in command]
+        assert len(processes) == len(archs) + ("vulkan" in archs) + 1
+        assert sum(processes) <= fitting or set(processes) == {1}
+        assert max(processes) > 1 or fitting < 10

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import needs
@@ -172,3 +174,27 @@ def test_back_ends_are_chosen_and_failures_written(pytester, monkeypatch):
         assert ("test_marked[cpu], call" in file.read_text() and "as planned" in file.read_text()) == ("cpu" in names)
     refused = _run(pytester, monkeypatch, "", ON, ("--on", "cpus"))
     refused.stderr.fnmatch_lines(["*--on cpus: there are interpreter, cpu, *"])
+
+
+ELSEWHERE = """def test_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert False, 'as planned'
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["here", "xdist"])
+def test_no_failure_is_left_out(pytester, monkeypatch, workers):
+    """Of tests that change the current folder, and of files that cannot be collected, in a folder that does not exist yet."""
+    pytester.makepyfile(test_broken="raise ImportError('a planted error')")
+    result = _run(pytester, monkeypatch, "", ELSEWHERE, ("--continue-on-collection-errors", "--failures", "new/folder/failures", *workers))
+    result.assert_outcomes(failed=1, errors=1)
+    found = (pytester.path / "new" / "folder" / "failures").read_text()
+    assert "test_elsewhere, call" in found and "as planned" in found
+    assert "test_broken.py, while tests were collected" in found and "a planted error" in found
+
+
+@pytest.mark.parametrize("words", ["fence", "busi,fenced", "fenced busy"])
+def test_cards_have_names(words):
+    environment = {**os.environ, "PYTHONPATH": PATHS, "SG_TEST_CARD": words}
+    done = subprocess.run([sys.executable, "-c", "import card"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and f"SG_TEST_CARD={words}: expected 1, or `fenced` and `busy` with a comma" in done.stderr

@@ -8,7 +8,7 @@ the fields that the user placed there, and hidden ones:
 - a *table* for each `pointer` node below: for each of its cells the number in the region of that node, 0 where the cell is inactive, and
   `BUSY` while an invocation activates it;
 - a *mask* for each `bitmasked` node below: one bit for each of its cells, in words of 32;
-- for each `dynamic` node below a table of chunks, and the *length* of the list: more than the node has room for if too much was appended.
+- for each `dynamic` node below a table of chunks, and the *length* of the list: more than the capacity if too much was appended.
   All chunks up to the length are active once a kernel has run, and what is beyond the length is zero.
 
 Cell `NULL` of a region is all zeros and is never written, so that reads of inactive cells need no branch. Cell `OVERFLOW` takes the writes
@@ -133,7 +133,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class List:
     """The list that a `dynamic` node has in a cell around it. ``length``: the hidden field; ``digits``: of the list in the cell around;
-    ``axis``: the position in an index that counts its entries; ``limit``: how many entries it has room for; ``chunk``: in each chunk."""
+    ``axis``: the position in an index that counts its entries; ``limit``: its capacity; ``chunk``: in each chunk."""
 
     length: Any
     digits: Digits
@@ -289,7 +289,7 @@ def _region_of(node: Any, make: Make) -> Region:
     bytes_of_cell = max(_bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents), 1)
     most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell - FIRST, 1), _MOST_ENTRIES - FIRST)
     wanted = node.cells or max(_DEFAULT_BYTES // bytes_of_cell, _LEAST_CELLS)
-    first, most = node.room or (FIRST + min(most, wanted), FIRST + most)
+    first, most = node.capacity or (FIRST + min(most, wanted), FIRST + most)
     region = Region(type(node.tree)(), node, most, first, type(node.tree)())
     region.tree.region = region.ledger.region = region
     at = region.ledger.root

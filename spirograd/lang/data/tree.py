@@ -64,7 +64,7 @@ class SNode(Inspected):
     # Of sparse nodes, and of places below them, once the tree is closed: see `regions`.
     number = 0
     cells: int | None = None
-    room: tuple[int, int] | None = None  # cells at first and at most, as `Region` counts them, if that is given
+    capacity: tuple[int, int] | None = None  # cells at first and at most, as `Region` counts them, if that is given
     table: Any = None
     mask: Any = None
     length: Any = None
@@ -127,10 +127,10 @@ class SNode(Inspected):
         ``cells``: how many chunks may be in use at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for numbers
         below 1, and for an axis that a node above has.
         """
-        room = _count(dimension, "the dimension of a dynamic node")
-        chunk = room if chunk_size is None else min(_count(chunk_size, "`chunk_size` of a dynamic node"), room)
+        capacity = _count(dimension, "the dimension of a dynamic node")
+        chunk = capacity if chunk_size is None else min(_count(chunk_size, "`chunk_size` of a dynamic node"), capacity)
         found = None if cells is None else _count(cells, "`cells` of a dynamic node")
-        node = self._level("dynamic", axis, room)
+        node = self._level("dynamic", axis, capacity)
         if len(node.axes) != 1 or node.axes[0] in self.axis_numbers:
             self.nodes.remove(node)
             hint = "as in `.dynamic(sg.j, 100)` below `sg.i`"

@@ -1,7 +1,7 @@
 """Times of the tasks of kernels on the CPU: the same object code, linked with functions that look at the clock around the pool's.
 
 A kernel calls the pool's functions with the address that its launch got as the pool, and looks at nothing behind it. A timed launch gives
-the address of a *context* instead: the pool, how many parallel tasks have run, where chunks are noted, or 0, and an entry for each task.
+the address of a *context* instead: the pool, how many parallel tasks have run, where chunks are recorded, or 0, and an entry for each task.
 What a kernel does before, between and after its parallel tasks is its serial tasks.
 """
 
@@ -27,9 +27,9 @@ _RUN, _UPDATE = "sg_timed_run", "sg_timed_update"
 # Words of 64 bits: of a context before its entries, and of an entry: begin, end, processor time of all threads, then that of the caller at
 # the begin and at the end.
 _HEADER, _ENTRY = 3, 5
-# Of the memory where chunks are noted: before its entries how many fit and how many there were; of an entry: task, thread, range, times.
+# Of the memory where chunks are recorded: before its entries how many fit and how many there were; of an entry: task, thread, range, times.
 _CHUNKS_HEADER, _CHUNK = 2, 6
-_CHUNKS = 1 << 14  # of a launch that are noted
+_CHUNKS = 1 << 14  # of a launch that are recorded
 # Numbers of clocks, by system: the one of `time.perf_counter_ns`, and the processor time of the thread.
 _CLOCKS = {"Linux": (1, 3), "Darwin": (8, 16)}
 
@@ -84,7 +84,7 @@ _CHOOSE_VARIANT = """  %none = icmp eq ptr %uncontended, null
 
 def _chunk(name: str, word: int) -> str:
     """A task that runs the one whose address is in ``word`` of its block, with the block in word 2, and adds the processor time that it
-    took to word 3. It notes its range and times, with the number of the task in word 5, in the memory whose address is in word 4."""
+    took to word 3. It records its range and times, with the number of the task in word 5, in the memory whose address is in word 4."""
     words = ("i64 %number", "i64 %thread", "i64 %lo", "i64 %hi", "i64 %begin", "i64 %end")
     stores = "".join(
         f"  %e{k} = getelementptr i64, ptr %records, i64 %p{k}\n  store {word}, ptr %e{k}\n" for k, word in enumerate(words)
@@ -106,8 +106,8 @@ def _chunk(name: str, word: int) -> str:
   %records.at = getelementptr i64, ptr %wrapped, i64 4
   %records = load ptr, ptr %records.at
   %off = icmp eq ptr %records, null
-  br i1 %off, label %done, label %note
-note:
+  br i1 %off, label %done, label %record
+record:
   %count.at = getelementptr i64, ptr %records, i64 1
   %place = atomicrmw add ptr %count.at, i64 1 monotonic
   %capacity = load i64, ptr %records
@@ -191,7 +191,7 @@ def _library() -> Library:
 
 
 class CpuTimer:
-    """A `TaskTimer`. ``pool``: that of the device."""
+    """A `TaskTimer`. ``pool``: that of the device. One thread at a time launches: the caller holds the lock of its profile."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -199,7 +199,7 @@ class CpuTimer:
         self._imports = {**cpu_pool.code().entries, abi.POOL_RUN: addresses[_RUN], abi.POOL_UPDATE: addresses[_UPDATE]}
         self._linked: dict[int, tuple[Any, Library, CompiledKernel]] = {}  # by the `id` of the kernel, which is kept
         self._times: list[TaskTime] = []
-        self._chunks: Any = None  # where chunks of a launch are noted
+        self._chunks: Any = None  # where chunks of a launch are recorded
 
     def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
         """See `TaskTimer`."""
@@ -209,23 +209,23 @@ class CpuTimer:
             found = self._linked[id(kernel)] = (cpu_pool.code().launch.caller(library.addresses[abi.DRIVER]), library, kernel)
         parallel = sum([task.kind != "serial" for task in kernel.tasks])
         traced = bool(spans.sinks)
-        context = (ctypes.c_int64 * (_HEADER + _ENTRY * parallel))(self._pool.enter(), 0, self._noted_at() if traced else 0)
+        context = (ctypes.c_int64 * (_HEADER + _ENTRY * parallel))(self._pool.enter(), 0, self._records_address() if traced else 0)
         data = block if type(block) is bytes else bytes(block)
         cpu = time.thread_time_ns()
         begin = perf_counter_ns()
         found[0](data, ctypes.addressof(context))
         end = perf_counter_ns()
         whole = (begin, end, cpu, time.thread_time_ns())
-        self._split(kernel, counts, number, list(context), whole, self._noted() if traced else {})
+        self._split(kernel, counts, number, list(context), whole, self._recorded() if traced else {})
 
-    def _noted_at(self) -> int:
+    def _records_address(self) -> int:
         """The address of memory for the chunks of a launch, with none in it."""
         if self._chunks is None:
             self._chunks = (ctypes.c_int64 * (_CHUNKS_HEADER + _CHUNK * _CHUNKS))(_CHUNKS)
         self._chunks[1] = 0
         return ctypes.addressof(self._chunks)
 
-    def _noted(self) -> dict[int, list[ChunkTime]]:
+    def _recorded(self) -> dict[int, list[ChunkTime]]:
         """The chunks of the launch, by number of the parallel task."""
         words = self._chunks[_CHUNKS_HEADER : _CHUNKS_HEADER + _CHUNK * min(self._chunks[1], _CHUNKS)]
         found: dict[int, list[ChunkTime]] = {}
