@@ -62,6 +62,7 @@ from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
+from spirograd.transforms.tasks.keep_tile_entries import keep_tile_entries
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes
 from spirograd.transforms.tasks.private_copies import private_copies
@@ -104,6 +105,7 @@ def compile_kernel(
         if caps.target.generator is Generator.INTERPRETER:
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
+        kernel = run.apply(keep_tile_entries, kernel, "kernel")
         with span("fuse_loops", "pass"):
             kernel, run.decisions = fuse_loops(kernel, run.ctx)
         kernel = run.apply(offload, kernel, "kernel")
@@ -117,7 +119,6 @@ def compile_kernel(
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_tapes, kernel, "kernel")
         kernel = run.apply(private_copies, kernel, "kernel")
-        run.record("offload.ir", kernel)
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
         kernel = run.apply(layout, kernel, "lowering")
@@ -168,7 +169,8 @@ class _Pipeline:
             self.stages[name], self.stage_locs[name] = to_text_with_locs(kernel)
 
     def record_tasks(self, kernel: Kernel) -> None:
-        """The tasks in words, and which loops were fused."""
+        """The tasks, in IR and in words, and which loops were fused."""
+        self.record("offload.ir", kernel)
         if self.ctx.options.keep_stages:
             places = ["" if op.loc is None else f", {op.loc}" for op in kernel.body.ops[:-1]]
             tasks = [f"task {op.attr.name}: {op.attr.kind}{place}" for op, place in zip(kernel.body.ops, places)]
@@ -271,31 +273,41 @@ _GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], Compi
 }
 
 
+_LOOPS = frozenset((ops.for_, ops.while_))
+
+
 # --- tasks -------------------------------------------------------------------------------------------------------------
 
 
 def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions, source: Kernel) -> tuple[TaskInfo, ...]:
     """What the runtime needs to know about each task, its bounds as far as the host can compute them. ``source``: what came in."""
     infos = []
-    numbers: dict[int, int] = {}  # passes hand locations on as they are
-    for number, op in enumerate(source.walk()):
-        numbers.setdefault(id(op.loc), number)
-    for op in kernel.body.ops:
-        if op.code is not ops.task:
-            continue
-        body = op.regions[0 if op.attr.kind == "serial" else 1]
+    bodies = {op: op.regions[0 if op.attr.kind == "serial" else 1] for op in kernel.body.ops if op.code is ops.task}
+    places = _numbers_at(source, {id(op.loc or body.ops[0].loc) for op, body in bodies.items()})
+    for op, body in bodies.items():
         loc = op.loc or body.ops[0].loc
-        work, place = work_of(body), -1 if loc is None else numbers.get(id(loc), -1)
+        work, place = work_of(body), -1 if loc is None else places.get(id(loc), -1)
         if op.attr.kind == "serial":
             infos.append(TaskInfo(op.attr.name, "serial", op.attr.name, 0, places=op.attr.places, work=work, source=place))
             continue
         begin, end = (_host_size(value, caps) for value in op.regions[0].results[:2])
         most = op.attr.max_groups or (_REDUCTION_GROUPS if op.attr.reductions else 0)
         size = group_size(op, caps, options)
-        loops = any(inner.code in (ops.for_, ops.while_) for inner in body.walk())
-        info = TaskInfo(op.attr.name, "range_for", op.attr.name, 0, begin, end, size, most, loops, work=work, source=place)
-        infos.append(replace(info, grouped=op.attr.grouped))
+        loops, name = not _LOOPS.isdisjoint(body.codes), op.attr.name
+        about: dict[str, Any] = {"work": work, "source": place, "grouped": op.attr.grouped}
+        infos.append(TaskInfo(name, "range_for", name, 0, begin, end, size, most, loops, **about))
     return tuple(infos)
+
+
+def _numbers_at(source: Kernel, locs: set[int]) -> dict[int, int]:
+    """The number, in the order of `Kernel.walk`, of the first operation at each of the locations with the identities ``locs``."""
+    found: dict[int, int] = {}
+    for number, op in enumerate(source.walk()):
+        if id(op.loc) in locs and id(op.loc) not in found:  # passes hand locations on as they are
+            found[id(op.loc)] = number
+            if len(found) == len(locs):
+                break
+    return found
 
 
 def _host_size(bound: Op, caps: Capabilities) -> Size | None:

@@ -31,6 +31,7 @@ from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions, options_of_device
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
+from spirograd.lang.data.foreign_buffers import DeviceBuffer
 from spirograd.lang.data.overlapping import overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
@@ -516,8 +517,12 @@ def _host_array(value: Any) -> tuple[Any, Callable[[], None] | None]:
     if isinstance(value, np.ndarray):
         return value, None
     if not is_torch(value):
-        problem = f"an array of {type(value).__module__.partition('.')[0]} lies in memory that this back end does not use in place"
-        raise SpirogradRuntimeTypeError(render(problem, None, "use `sg.cuda` or `sg.amdgpu` on its device, or pass a NumPy array"))
+        library = "JAX" if isinstance(value, DeviceBuffer) else type(value).__module__.partition(".")[0]
+        problem = f"an array of {library} lies in memory that this back end does not use in place"
+        hint = "use `sg.cuda` or `sg.amdgpu` on its device, or pass a NumPy array"
+        if library.lower().startswith("jax"):
+            hint = 'use `sg.cuda` or `sg.amdgpu` on its device, or have JAX compute on the CPU: `jax.default_device(jax.devices("cpu")[0])`'
+        raise SpirogradRuntimeTypeError(render(problem, None, hint))
     tensor = value.detach()
     if tensor.device.type == "cpu":
         return tensor.numpy(), None

@@ -24,6 +24,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX take
 
 import needs
 import pytest
+from _pytest.assertion import rewrite
 
 import spirograd as sg
 from spirograd.base import knobs
@@ -46,7 +47,7 @@ _optimized = pytest.StashKey[bool]()
 _failed = pytest.StashKey[bool]()
 _PAIR = ("vulkan", "wgpu")
 _SHOWN = 6000  # characters of a failure
-_MANY = 4  # a test marked `vulkan_or_wgpu` with at least so many cases runs a part of them on the CPU, too
+_SEVERAL, _MANY = 2, 4  # cases of a test marked `vulkan_or_wgpu`: with several, the CPU runs some and Vulkan or wgpu the others
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,11 +103,30 @@ def _without_fixtures(send: Callable[..., None]) -> Callable[..., None]:
     return send_some
 
 
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     gc.disable()  # until all tests are collected
+    _rewrite_a_share(session.config)
 
 
+def _rewrite_a_share(config: pytest.Config) -> None:
+    """In a process of xdist that runs all tests: compile a share of their files as pytest will, where that has not been done. All processes
+    import all files, in one order: in a new checkout, each would compile all, which takes it five seconds."""
+    worker = getattr(config, "workerinput", None)
+    known = all(hasattr(rewrite, name) for name in ("_rewrite_test", "_write_pyc", "get_cache_dir"))  # which are no interface
+    if worker is None or not known or config.args != config.getini("testpaths") or sys.dont_write_bytecode:
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number::count]:
+        compiled = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+        if not compiled.exists():
+            compiled.parent.mkdir(parents=True, exist_ok=True)
+            source, code = rewrite._rewrite_test(path, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, compiled)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the plugin of Hypothesis
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _draw_no_constants_of_modules()
     if not any("::" in arg for arg in config.args):  # a test that is named runs
         _alternate(items)
     long, names = config.getoption("--long"), config.getoption("--missed")
@@ -193,11 +213,13 @@ def _later(number: int, place: int, size: int, archs: Iterable[str]) -> set[str]
 
     They take turns as in the sequence of Thue and Morse: where each second case has a parameter in common, these meet all.
     One generator makes the modules of Vulkan and wgpu, so either shows what the cases vary. The interpreter runs what the front end makes,
-    which the others run, too; three in four cases do without. Of a test of many cases, half run on the CPU, and a quarter on each of Vulkan
-    and wgpu: what the cases vary is decided before these differ, and each of them has the test."""
+    which the others run, too; three in four cases do without. Of a test of several cases, half run on the CPU, and the others on Vulkan or
+    wgpu, of many on both: what the cases vary is decided before these differ, and both code generators have the test."""
     later = {_PAIR[number.bit_count() % 2]}
     if "cpu" in archs and size >= _MANY:
         later = {"cpu", _PAIR[(place + place // 4) % 2]} if (place // 2).bit_count() % 2 else {*_PAIR}
+    elif "cpu" in archs and size >= _SEVERAL:
+        later = {"cpu", *later} if place % 2 else {*_PAIR}
     if {"interpreter", "cpu"} <= {*archs} and ((number // 2).bit_count() % 2 or (number // 4).bit_count() % 2):
         later.add("interpreter")
     return later
@@ -253,6 +275,14 @@ class _ByDay:
         metafunc._calls = calls or metafunc._calls  # of none, pytest would make a test without parameters
 
 
+def _draw_no_constants_of_modules() -> None:
+    """Hypothesis puts numbers that it finds in the source of all modules among those that it draws. Reading that takes each process three
+    seconds, and what is drawn would depend on which other tests run."""
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if hasattr(providers, "_get_local_constants"):  # which is no interface: elsewhere it takes its time
+        providers._get_local_constants = lambda: providers._local_constants
+
+
 @pytest.hookimpl(tryfirst=True)  # before fixtures launch kernels
 def pytest_runtest_setup(item: pytest.Item) -> None:
     always = item.config.getoption("--long") or os.environ.get("SG_TEST_OPTIMIZE", "0") != "0"
@@ -293,6 +323,9 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         if name in archs and knob not in os.environ and needs.missing(tool) is None:
             monkeypatch.setenv(knob, "1")
             break
+    if any("jax" in mark.args for mark in request.node.iter_markers("needs")):
+        config = needs.package("jax").config  # its arrays are to lie where the back end can use them
+        config.update("jax_default_device", None if name in needs.RARE else needs.package("jax").devices("cpu")[0])
     yield name
     try:
         # If the test has lost its device, and failed for that, waiting for it would be a second error.

@@ -46,3 +46,8 @@ WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
 def name(page: Path) -> str:
     """A page by its path, as the name of a test or a file: unlike ``page.name`` it is unique."""
     return "-".join(page.relative_to(ROOT).parts)
+
+
+def prose(text: str) -> str:
+    """The text of a page without its blocks of code."""
+    return BLOCK.sub("", text)

@@ -36,6 +36,48 @@ MAGIC = 0x{magic:08X}
 '''
 
 
+# Extensions that are newer than the package, in the form of the grammar.
+_EXTENSION = {"version": "None", "extensions": ["SPV_KHR_cooperative_matrix"]}
+_NEEDED = {"capabilities": ["CooperativeMatrixKHR"], **_EXTENSION}
+_REF = {"kind": "IdRef"}
+_RESULT = [{"kind": "IdResultType"}, {"kind": "IdResult"}]
+_ACCESS = [{"kind": "IdRef", "quantifier": "?"}, {"kind": "MemoryAccess", "quantifier": "?"}]
+_MATRIX_OPERANDS = {"kind": "CooperativeMatrixOperands", "quantifier": "?"}
+LATER_INSTRUCTIONS = [
+    {"opname": name, "opcode": opcode, "operands": operands, **_NEEDED}
+    for name, opcode, operands in (
+        ("OpTypeCooperativeMatrixKHR", 4456, [_RESULT[1], _REF, {"kind": "IdScope"}, _REF, _REF, _REF]),
+        ("OpCooperativeMatrixLoadKHR", 4457, [*_RESULT, _REF, _REF, *_ACCESS]),
+        ("OpCooperativeMatrixStoreKHR", 4458, [_REF, _REF, _REF, *_ACCESS]),
+        ("OpCooperativeMatrixMulAddKHR", 4459, [*_RESULT, _REF, _REF, _REF, _MATRIX_OPERANDS]),
+        ("OpCooperativeMatrixLengthKHR", 4460, [*_RESULT, _REF]),
+    )
+]
+LATER_KINDS = {
+    "CooperativeMatrixOperands": {"MatrixASignedComponentsKHR": 1, "MatrixBSignedComponentsKHR": 2, "MatrixCSignedComponentsKHR": 4,
+                                  "MatrixResultSignedComponentsKHR": 8, "SaturatingAccumulationKHR": 16},
+    "CooperativeMatrixLayout": {"RowMajorKHR": 0, "ColumnMajorKHR": 1},
+    "CooperativeMatrixUse": {"MatrixAKHR": 0, "MatrixBKHR": 1, "MatrixAccumulatorKHR": 2},
+}  # fmt: skip
+LATER_CAPABILITY = {"enumerant": "CooperativeMatrixKHR", "value": 6022, **_EXTENSION}
+
+
+def add_later(core: dict[str, Any]) -> None:
+    """Add what a grammar lacks of the extensions that are newer than the package."""
+    there = {row["opname"] for row in core["instructions"]}
+    core["instructions"] += [row for row in LATER_INSTRUCTIONS if row["opname"] not in there]
+    core["instructions"].sort(key=lambda row: row["opcode"])
+    kinds = {kind["kind"]: kind for kind in core["operand_kinds"]}
+    capabilities = kinds["Capability"]["enumerants"]
+    if all(row["enumerant"] != LATER_CAPABILITY["enumerant"] for row in capabilities):
+        capabilities.append(LATER_CAPABILITY)
+    for name, values in LATER_KINDS.items():
+        if name not in kinds:
+            rows = [{"enumerant": enumerant, "value": value} for enumerant, value in values.items()]
+            category = "BitEnum" if name == "CooperativeMatrixOperands" else "ValueEnum"
+            core["operand_kinds"].append({"category": category, "kind": name, "enumerants": rows})
+
+
 def wrapped(name: str, annotation: str, entries: Iterable[str], opening: str = "{", closing: str = "}") -> str:
     """``name: annotation = {entries}`` with as many entries on a line as fit."""
     lines, line = [f"{name}: {annotation} = {opening}"], "   "
@@ -153,6 +195,7 @@ def main() -> None:
     directory = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_DIRECTORY
     core = json.loads((directory / "spirv.core.grammar.json").read_text())
     glsl = json.loads((directory / "extinst.glsl.std.450.grammar.json").read_text())
+    add_later(core)
     version = f'{core["major_version"]}.{core["minor_version"]} revision {core["revision"]}'
     parts = [HEADER.format(version=version, magic=number(core["magic_number"]))]
     parts += instruction_tables(core)

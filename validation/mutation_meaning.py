@@ -10,6 +10,7 @@ from validation.mutation_parts import DECORATION, STORAGE, Instruction, Parts
 
 KINDS: list[Kind] = []
 kind = noting(KINDS)
+_SCOPES = ENUMERANTS["Scope"]
 
 
 # --- types, memory, literals ---------------------------------------------------------------------------------------------------
@@ -181,6 +182,22 @@ def memory_operands(parts: Parts, random: Random) -> str:
     at = pick(random, parts.indices("Load", "Store"))
     parts.code[at].words += [2, 4] if random.random() < 0.5 else [1]
     return describe(parts.code[at])
+
+
+@kind("naga: scope of a barrier", "wgpu")
+def scope_of_a_barrier(parts: Parts, random: Random) -> str:
+    """One that is valid SPIR-V: naga drops barriers of subgroups."""
+    at = pick(random, parts.indices("ControlBarrier", "MemoryBarrier"))
+    if at < 0:
+        return ""
+    found, known = parts.code[at], parts.definitions()
+    k = random.randrange(len(found.words) - 1)
+    before = known[found.words[k]]
+    scope = random.choice([s for s in (_SCOPES[name] for name in ("Device", "Workgroup", "Subgroup")) if s != before.words[2]])
+    number = parts.new_id()
+    parts.code.insert(parts.code.index(before) + 1, Instruction("Constant", [before.type, number, scope]))
+    found.words[k] = number
+    return describe(found)
 
 
 @kind("naga: nothing, undefined, or copied", "wgpu")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.differentiable_mpm88 import BOUND, DT, DX, GRAVITY, GRID, STIFFNESS, TARGET, VOLUME, particles
-from benchmarks.gpu.program import BACK, THERE, Program, bodies, directions, image, inactive, samples
+from benchmarks.gpu.program import BACK, THERE, Program, bodies, directions, factor, image, inactive, samples
 
 COMPILED = os.environ.get("TORCH_COMPILE") == "1"
 device = "cpu"
@@ -335,3 +335,19 @@ def eight_loops(n):
 
 def eight_apart(n):
     return _eight(n)[:1]
+
+
+def _product(n, dtype, multiply):
+    a, b = (_tensor(factor(n, k)).to(dtype) for k in range(2))
+    return [Program(lambda: multiply(a, b), lambda: _sampled(multiply(a, b)))]
+
+
+def tiles_f16(n):
+    """On CUDA, sums of f32 are what it has for it; elsewhere factors are converted."""
+    if device == "cuda":
+        return _product(n, torch.float16, lambda a, b: torch.mm(a, b, out_dtype=torch.float32))
+    return _product(n, torch.float16, lambda a, b: a.float() @ b.float())
+
+
+def tiles_f64(n):
+    return _product(n, torch.float64, torch.mm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.differentiable_mpm88 import BOUND, DT, DX, GRAVITY, GRID, STIFFNESS, TARGET, VOLUME, particles
-from benchmarks.gpu.program import BACK, THERE, bodies, directions, image, inactive, samples
+from benchmarks.gpu.program import BACK, THERE, bodies, directions, factor, image, inactive, samples
 
 _PART = 1 << 22
 
@@ -208,3 +208,11 @@ def nests(size: tuple[int, int]) -> np.ndarray:
         da, db = da + 1e-4 * np.cos(b) * db, db + 1e-4 * np.sin(a) * da
         a, b = a + 1e-4 * np.sin(b), b - 1e-4 * np.cos(a)
     return np.full(len(samples(n)), da + db)
+
+
+def tiles_f16(n: int) -> np.ndarray:
+    a, b, where = factor(n, 0), factor(n, 1), samples(n * n)
+    return np.einsum("sk,ks->s", a[where // n], b[:, where % n])
+
+
+tiles_f64 = tiles_f16

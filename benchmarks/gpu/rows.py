@@ -47,6 +47,11 @@ def _updates(size: tuple[int, int]) -> float:
     return 1e-9 * size[0]
 
 
+def _products(n: int) -> float:
+    """Trillions of multiplications and additions of a product of matrices."""
+    return 2e-12 * n**3
+
+
 _N, _LARGE = 1 << 27, 1 << 28
 ROWS: tuple[Row, ...] = (
     Row("copy", "copy of 128M f32", _N, 5003, _bytes(2), "TB/s"),
@@ -66,6 +71,8 @@ ROWS: tuple[Row, ...] = (
     Row("substeps", "100 x 2 small kernels, forward and backward", (1024, 100, 4), (64, 10, 4), goal=2.5, tolerance=1e-3),
     Row("launch", "launch with 4 arrays", 16, 16, goal=0.004, tolerance=0),
     Row("launch_and_wait", "launch with 4 arrays and wait", 16, 16, goal=0.008, tolerance=0),
+    Row("tiles_f16", "product of 4096 x 4096, f16 added up in f32", 4096, 64, _products, "TFLOP/s", tolerance=0),
+    Row("tiles_f64", "product of 4096 x 4096, f64", 4096, 64, _products, "TFLOP/s", tolerance=0),
     Row("eight_loops", "eight loops over 16M f32, fused where that is known", 1 << 24, 10_007, goal=1.1, goal_of="row eight_by_hand"),
     Row("eight_apart", "the same, not fused", 1 << 24, 10_007),
     Row("eight_by_hand", "the same, fused by hand", 1 << 24, 10_007),

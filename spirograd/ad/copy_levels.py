@@ -33,8 +33,9 @@ _DEVICE, _HOST, _DISK = range(3)
 _EARLY = 1 / 8
 # So many files may wait to be written; what is in them takes memory of the host meanwhile.
 _WAITING = 2
-# Bytes of copies that may be under way to the host.
+# Bytes of copies that may be under way to the host, in staging memory of the device: at most, and as a part of the limit of the host.
 _UNDER_WAY = 64 << 20
+_UNDER_WAY_PART = 1 / 8
 # Copies of each size whose memory on the host is kept for the next ones.
 _KEPT = 2
 
@@ -54,25 +55,92 @@ class LevelLimits:
 
 
 class StagingMemory:
-    """Where copies of a tape arrive. ``left``: how many more bytes of them may be under way: they take staging memory, which is kept.
+    """Memory of the host that copies of a tape take: where they lie, arrive, and wait to be written to files; all of it counts.
+
+    ``limit``: its bytes, 0 where the host is no level: there copies only pass through. ``share``: of these, the bytes that may be under way
+    in staging memory of the device, ``left`` of which are free, in pieces of ``piece`` bytes. ``peak``: bytes of all at most at a time;
+    ``extra``: of what is not a copy that stays on the host.
 
     Memory that was given back serves the next copy of the same size: the system takes longer to map new memory than to copy into it."""
 
-    def __init__(self) -> None:
-        self.left = _UNDER_WAY
+    def __init__(self, limit: float = 0) -> None:
+        self.limit = limit
+        self.share = int(min(_UNDER_WAY, _UNDER_WAY_PART * limit)) if limit else _UNDER_WAY
+        self.piece = max(self.share // 4 & ~3, 4)
+        self._most = self.left = self.share - self.piece  # one piece more may be waited for
+        self.held = self.peak = self.extra = 0
+        self._staying = 0  # bytes of copies that are to stay on the host
         self._free: dict[int, list[memoryview]] = {}
+        self._kept = 0
+        self._passing: deque[weakref.ref[Elsewhere]] = deque()  # on their way to files
+        self._writing: list[tuple[Future[Any], memoryview]] = []
 
     def take(self, nbytes: int) -> memoryview:
-        """So many bytes, with any contents."""
+        """So many bytes, with any contents. Waits for files where the limit leaves too few."""
+        self.make_room(nbytes)
         free = self._free.get(nbytes)
-        return free.pop() if free else np.empty(nbytes, np.uint8).data  # in large pages where there are some
+        if free:
+            self._kept -= nbytes
+        self.held += nbytes
+        self._staying += nbytes
+        data = free.pop() if free else np.empty(nbytes, np.uint8).data  # in large pages where there are some
+        self.note()
+        return data
 
-    def give(self, data: memoryview | None) -> None:
-        """Give bytes back. Few are kept: the memory of the host has a limit, too."""
+    def give(self, data: memoryview | None, stayed: bool = True) -> None:
+        """Give bytes back. Few are kept. ``stayed``: they were not on their way to a file."""
         if data is not None:
+            self.drop(len(data), stayed)
             free = self._free.setdefault(len(data), [])
             if len(free) < _KEPT:
                 free.append(data)
+                self._kept += len(data)
+
+    def drop(self, nbytes: int, stayed: bool) -> None:
+        """So many bytes are not used any more."""
+        self.held -= nbytes
+        self._staying -= nbytes * stayed
+
+    def pass_on(self, copy: Elsewhere, nbytes: int) -> None:
+        """A copy is on its way to a file."""
+        self._staying -= nbytes
+        self._passing.append(weakref.ref(copy))
+        self.note()
+
+    def write(self, written: Future[Any], data: memoryview) -> None:
+        """A thread writes ``data`` to a file."""
+        self._writing.append((written, data))
+
+    def make_room(self, nbytes: int) -> None:
+        """Free memory, and wait for copies on their way to files, until the limit leaves ``nbytes``, or nothing else can be freed."""
+        self._settle()
+        if not self.limit:
+            return
+        same = bool(self._free.get(nbytes))
+        while self.share + self.held + self._kept + nbytes * (not same) > self.limit:
+            sizes = [size for size, free in self._free.items() if free and not (same and size == nbytes)]
+            if sizes:
+                self._free[max(sizes)].pop()
+                self._kept -= max(sizes)
+            elif self._passing:
+                copy = self._passing.popleft()()
+                if copy is not None:
+                    copy.arrive_in_file()
+                self._settle()
+                same = bool(self._free.get(nbytes))
+            else:
+                return
+
+    def _settle(self) -> None:
+        """Take back the memory of files that are written."""
+        for _, data in [entry for entry in self._writing if entry[0].done()]:
+            self._writing = [entry for entry in self._writing if entry[1] is not data]
+            self.give(data, stayed=False)
+
+    def note(self, nbytes: int = 0) -> None:
+        """Take down what is used now, with ``nbytes`` more for a moment."""
+        now = self.held + self._kept + self._most - self.left + nbytes
+        self.peak, self.extra = max(self.peak, now), max(self.extra, now - self._staying)
 
 
 class Elsewhere:
@@ -98,6 +166,13 @@ class Elsewhere:
             self._give()
         else:
             self._ask()
+
+    def arrive_in_file(self) -> None:
+        """Wait until the bytes are in the file that they are to go to. Raises SpirogradRuntimeError if it cannot be written."""
+        if self._data is not None:
+            self.wait()
+        if self._file is not None:
+            self._file.wait()
 
     @property
     def level(self) -> int:
@@ -128,12 +203,15 @@ class Elsewhere:
     def _ask(self, least: int = 0) -> None:
         """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
         assert self._data is not None
-        while self._asked < self._nbytes and (self._staging.left > 0 or len(self._pieces) < least):
-            size = min(self._allocation.readback_limit, self._nbytes - self._asked)
+        while self._asked < self._nbytes:
+            size = min(self._allocation.readback_limit, self._staging.piece, self._nbytes - self._asked)
+            if self._staging.left < size and len(self._pieces) >= least:
+                break
             out = self._data[self._asked : self._asked + size]
             self._pieces.append((self._allocation.read_into_async(self._asked, out), size))
             self._asked += size
             self._staging.left -= size
+        self._staging.note()
 
     def _take(self) -> None:
         """The next piece is here."""
@@ -154,8 +232,11 @@ class Elsewhere:
 
     def free(self) -> None:
         """The bytes are not needed any more."""
-        if self._file is None and not self._pieces:  # else a thread may write to the bytes still
-            self._staging.give(self._data)
+        if self._data is not None:
+            if self._pieces:  # a thread may write to the bytes still
+                self._staging.drop(self._nbytes, self._files is None)
+            else:
+                self._staging.give(self._data, self._files is None)
         self._staging.left += sum(size for _, size in self._pieces)
         self._pieces.clear()
         self._give()
@@ -164,17 +245,22 @@ class Elsewhere:
     def to_disk(self, files: Files) -> None:
         """Move the bytes to a file, once they are here."""
         self._files = files
+        self._staging.pass_on(self, self._nbytes)
         if self._allocation is None:
             self._write(files)
 
     def _write(self, files: Files) -> None:
         assert self._data is not None
-        self._file, self._data = files.write(self._data), None
+        data, self._data = self._data, None
+        self._file = files.write(data)
+        self._staging.write(self._file.written, data)
 
     def data(self) -> memoryview:
         """The bytes, wherever they are."""
         self.wait()
         if self._file is not None:
+            self._staging.make_room(self._nbytes)
+            self._staging.note(self._nbytes)
             return memoryview(self._file.read())
         assert self._data is not None
         return self._data
@@ -188,9 +274,13 @@ class _File:
         self.written: Future[Any] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
 
+    def wait(self) -> None:
+        """Wait until the bytes are written. Raises SpirogradRuntimeError if that failed."""
+        _checked(self.path, self.written.result)
+
     def read(self) -> bytes:
         """The bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
-        _checked(self.path, self.written.result)
+        self.wait()
         found: bytes = _checked(self.path, self.path.read_bytes)
         return found
 
@@ -259,11 +349,11 @@ class CopyLevels:
 
     def __init__(self, limits: LevelLimits, memory: CopyMemory) -> None:
         self.limits = limits
-        self.sizes = (limits.memory, limits.host, limits.disk)
+        self._staging = StagingMemory(limits.host)
+        self.sizes = (limits.memory, limits.host and limits.host - self._staging.share, limits.disk)
         self.memory = memory
         self.costs = LevelCosts()
         self.used = (_Used(), _Used(), _Used())
-        self._staging = StagingMemory()
         self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
@@ -297,7 +387,7 @@ class CopyLevels:
         """Seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
         context.session().device.synchronize()
         begin = time.perf_counter()
-        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, StagingMemory()))
+        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, self._staging))
         if level == _DISK:
             assert self.files is not None
             copy.to_disk(self.files)
@@ -307,6 +397,7 @@ class CopyLevels:
         context.session().device.synchronize()
         back = time.perf_counter()
         nbytes = max(len(data), 1)
+        copy.free()
         return (there - begin) / nbytes, (back - there) / nbytes
 
     def free_up(self, copies: Sequence[Any], nbytes: int) -> bool:
@@ -354,7 +445,7 @@ class CopyLevels:
         gone = [one for one in (*there[_DISK], *there[_HOST], *there[_DEVICE]) if one.leaving]
         coming = [*[one for one in gone if one.target == _HOST], saved]
         on_disk = _nbytes(one for one in gone if one.target == _DISK)
-        excess, further = _nbytes(coming) - self.limits.host, 0
+        excess, further = _nbytes(coming) - self.sizes[_HOST], 0
         while excess > 0:
             nbytes = coming[further].nbytes
             excess -= nbytes
@@ -362,15 +453,21 @@ class CopyLevels:
             further += 1
         if on_disk > self.limits.disk:
             return False
+        for one in coming[:further]:
+            if one is not saved:
+                self._to_disk(one)
         saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._staging))
         self._count(_HOST, saved)
-        for one in coming[:further]:
-            assert self.files is not None
-            one.to_disk(self.files)
-            self._count(_DISK, one)
+        if further == len(coming):
+            self._to_disk(saved)
         for level, nbytes in ((_HOST, _nbytes(coming[further:])), (_DISK, on_disk)):
             self.used[level].peak = max(self.used[level].peak, nbytes)
         return True
+
+    def _to_disk(self, saved: Any) -> None:
+        assert self.files is not None
+        saved.to_disk(self.files)
+        self._count(_DISK, saved)
 
     def _count(self, level: int, saved: Any) -> None:
         self.used[level].copies += 1
@@ -384,7 +481,10 @@ class CopyLevels:
             if size:
                 now, cost = k < self.costs.used, self.costs.found.get(k)
                 left = not now and k in self.costs.left
-                found.append(LevelReport(NAMES[k], int(size), used.peak, used.copies, used.nbytes, cost, now or used.copies > 0, left))
+                staging = self._staging.extra if k == _HOST else 0
+                peak = self._staging.peak if k == _HOST else used.peak
+                limit = int((self.limits.memory, self.limits.host, self.limits.disk)[k])
+                found.append(LevelReport(NAMES[k], limit, peak, used.copies, used.nbytes, cost, now or used.copies > 0, left, staging))
         return tuple(found)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.ad.jax_calls import Call
-from spirograd.ad.jax_primitives import primitives
+from spirograd.ad.jax_primitives import alike, primitives
 from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.python_limits import deep_recursion
@@ -85,6 +85,8 @@ class JaxFunction:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `jax_function` has its gradient from JAX: call it outside of tapes and of `FwdMode`")
+        import jax
+
         passed: dict[str, Any] = {}
         fixed: dict[str, str] = {}
         given = self._given(args, kwargs)
@@ -100,7 +102,7 @@ class JaxFunction:
         if call not in self._digests:
             with deep_recursion():
                 self._digests[call] = hashlib.sha256(to_text(specialization.kernel).encode()).hexdigest()
-        found = primitives().launch.bind(*passed.values(), call=call, wanted=(), along=())
+        found = primitives().launch.bind(*alike(jax, [*passed.values()]), call=call, wanted=(), along=())
         return found[0] if len(found) == 1 else tuple(found)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,21 @@ from spirograd.ad.jax_calls import Call
 from spirograd.base.errors import SpirogradUnsupportedError
 
 
+def alike(jax: Any, args: Sequence[Any]) -> list[Any]:
+    """Arguments of one call as values that differ between the same devices. Inside of `jax.shard_map` all arguments of an operation must:
+    the derivative of what makes them so adds up the gradients of what all devices have."""
+    every: frozenset[Any] = frozenset().union(*[_axes(jax.typeof(a)) for a in args])
+    if not every:
+        return list(args)
+    return [jax.lax.pcast(a, tuple(sorted(every - _axes(jax.typeof(a)), key=str)), to="varying") for a in args]
+
+
+def _axes(aval: Any) -> frozenset[Any]:
+    """The axes of the mesh of `jax.shard_map` along which a value differs."""
+    found: frozenset[Any] = aval.vma if hasattr(aval, "vma") else aval.mat.varying if hasattr(aval, "mat") else frozenset()
+    return found
+
+
 @functools.cache
 def primitives() -> SimpleNamespace:
     """The primitives, by name. Made at the first use: JAX takes half a second to import."""
@@ -87,7 +102,15 @@ class _Rules:
         """The types of the results."""
         names = _RESULTS["tangent" if kind == "curvature" else kind](call, wanted, along)
         types = dict(zip(call.names, avals)) | dict(zip(call.function.results, self._outputs(call)))
-        return [self.jax.core.ShapedArray(types[name].shape, types[name].dtype) for name in names]
+        return [self._type(types[name].shape, types[name].dtype, avals) for name in names]
+
+    def _type(self, shape: Sequence[int], dtype: Any, avals: Sequence[Any]) -> Any:
+        """The type of a result, which differs between devices as arguments do: `alike` has made these the same."""
+        like = next((aval for aval in avals if _axes(aval)), None)
+        if like is None:
+            return self.jax.core.ShapedArray(shape, dtype)
+        spec = self.jax.sharding.PartitionSpec(*[None] * len(shape))
+        return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=self.jax.sharding.NamedSharding(like.sharding.mesh, spec))
 
     def _outputs(self, call: Call) -> list[Any]:
         return [self.jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in zip(call.shapes, call.dtypes)]
@@ -99,11 +122,11 @@ class _Rules:
             raise SpirogradUnsupportedError(f"{call.function.label}: forward mode over forward mode is not supported", None, hint)
         if kind == "gradient":
             call.function.check_gradient(call, dict(zip(call.names, args)), wanted)
-        types = self.abstract(kind, *args, call=call, wanted=wanted, along=along)
+        types = self.abstract(kind, *map(self.jax.typeof, args), call=call, wanted=wanted, along=along)
         added = types if kind == "gradient" or (kind == "launch" and call.function.outputs) else []
         zeros = [self.jax.numpy.zeros(t.shape, t.dtype) for t in added]
         used_up = [] if kind != "gradient" else args[len(args) - len(call.function.active_outputs(call)) :]
-        operands, results = [*args, *zeros], [*(self.jax.ShapeDtypeStruct(a.shape, a.dtype) for a in used_up), *types]
+        operands, results = alike(self.jax, [*args, *zeros]), [*(self._type(a.shape, a.dtype, types) for a in used_up), *types]
         first = len(operands) - len(results)
         aliases = {first + k: k for k in range(len(results))} if added else {}
         target = self.jax.ffi.ffi_call(jax_calls.TARGET, results, input_output_aliases=aliases)

@@ -20,7 +20,8 @@ class Cost:
 class LevelReport:
     """One level of memory for checkpoints: "memory" (of the device), "host" or "disk". ``limit``: the bytes that it may have; ``peak``:
     that it had at most, on the device with what a step needs; ``copies``, ``nbytes``: that were moved there. ``cost``: what decided
-    whether it is used, None if that was not asked; ``used``: whether it is; ``left``: whether it was, and was not worth its time."""
+    whether it is used, None if that was not asked; ``used``: whether it is; ``left``: whether it was, and was not worth its time.
+    ``staging``: of the host, the bytes at most for copies under way and for those that wait for files; ``peak`` counts them."""
 
     name: str
     limit: int
@@ -30,6 +31,7 @@ class LevelReport:
     cost: Cost | None = None
     used: bool = True
     left: bool = False
+    staging: int = 0
 
     def __str__(self) -> str:
         why = "it was not needed"
@@ -40,7 +42,8 @@ class LevelReport:
         if not self.used:
             return f"  {self.name:<6}  not used: {why}"
         moved = f", {counted(self.copies, 'copy', 'copies')} moved there ({counted(self.nbytes, 'byte')})" if self.name != "memory" else ""
-        return f"  {self.name:<6}  at most {counted(self.peak, 'byte')} of {self.limit:,}{moved}"
+        staging = f", at most {counted(self.staging, 'byte')} for copies under way" if self.staging else ""
+        return f"  {self.name:<6}  at most {counted(self.peak, 'byte')} of {self.limit:,}{moved}{staging}"
 
 
 @dataclass(frozen=True)

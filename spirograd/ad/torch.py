@@ -14,7 +14,7 @@ from spirograd.ad.memories import Collector
 from spirograd.ad.pure_kernels import COPY_HINT, check_writes
 from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -30,7 +30,8 @@ def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ())
     of the kernel as a tensor.
 
     Gradients come from ``kernel.grad``. Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter;
-    SpirogradRuntimeError if the kernel writes to a tensor that is not among the outputs. Needs torch.
+    SpirogradRuntimeError if the kernel writes to a tensor that is not among the outputs; SpirogradUnsupportedError inside of `torch.func`
+    and for batches of gradients (`is_grads_batched=True`), which `torch_op` takes. Needs torch.
     """
     if not isinstance(kernel, (Kernel, BoundKernel)):
         raise SpirogradTypeError("`torch_function` takes a kernel: a function decorated with `@sg.kernel`")
@@ -57,12 +58,25 @@ class TorchFunction:
         if len(args) > len(self.inputs):
             raise SpirogradTypeError(f"`{self.kernel.function.__name__}` takes {len(self.inputs)} arguments, got {len(args)}")
         given = {**dict(zip(self.inputs, args)), **kwargs}
+        self._refuse_transforms()
         missing = {name: spec for name, spec in self.outputs.items() if name not in given}
         for name, spec in missing.items():
             given[name] = self._allocated(name, spec, given)
         zeros = [name for name, spec in missing.items() if not callable(spec)]
         results = _function_class().apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
+
+    def _refuse_transforms(self, *gradients: Any) -> None:
+        """Raise inside of transforms of `torch.func`, and for ``gradients`` that are a batch of autograd's."""
+        import torch
+
+        functorch = torch._C._functorch
+        batched = any(functorch.is_legacy_batchedtensor(g) for g in gradients if g is not None)
+        if batched or torch._C._are_functorch_transforms_active():
+            transform = "`is_grads_batched=True` and `vectorize=True`" if batched else "the transforms of `torch.func`"
+            problem = f"a `torch_function` has no rule for {transform}: kernel `{self.kernel.function.__name__}`"
+            hint = "use `sg.ad.torch_op`, whose operators have it; kernels that use fields have to be called for each entry"
+            raise SpirogradUnsupportedError(problem, None, hint)
 
     def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> Any:
         import torch
@@ -166,6 +180,7 @@ def _function_class() -> Any:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            ctx.call.function._refuse_transforms(*gradients)
             if torch.is_grad_enabled():  # `create_graph=True`
                 return (None, None, None, *gradient_function().apply(ctx.call, len(gradients), *gradients, *ctx.saved_tensors))
             return (None, None, None, *ctx.call.gradient(gradients, ctx.saved_tensors))

@@ -6,6 +6,7 @@ that touch other memory, or draw random numbers, are no such functions: torch me
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.ad.torch import TorchFunction, traced
 from spirograd.ad.torch_second import Call, contiguous
-from spirograd.ad.torch_transforms import functions_of
+from spirograd.ad.torch_transforms import functions_of, over_autograd_batches
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -38,7 +39,7 @@ def torch_op(
     Gradients come from ``kernel.grad``, tangents and second derivatives (`create_graph=True`) from forward mode, the latter over reverse
     mode, on copies of the tensors; third ones, and forward mode over forward mode, raise an error. So `torch.func.grad`, `jvp`, `jacrev`,
     `jacfwd` and `hessian` work; in compiled functions, the operator then runs outside of the graphs. `torch.func.vmap` loops over the
-    batch. Under autocast operators get tensors as they are.
+    batch, and so do `is_grads_batched=True` and `vectorize=True` of `torch.autograd`. Under autocast operators get tensors as they are.
 
     Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
@@ -96,6 +97,8 @@ class _Operator:
         forward.register_autograd(self._backward, setup_context=self._keep)
 
         self.forward = forward
+        over_batches = functools.partial(over_autograd_batches, self.torch)
+        self._gradient, self._second, self._tangent = map(over_batches, (self._gradient, self._second, self._tangent))
         functions = functions_of(self)
 
         def eager(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ y is passed along where gradients read what a kernel wrote; derivatives with res
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +61,46 @@ def _looped(torch: Any, label: str, made: Any, name: str, info: Any, dims: Seque
         return torch.stack(results), 0
     stacked = tuple([torch.stack(parts) for parts in zip(*results)])
     return stacked, (0,) * len(stacked)
+
+
+def over_autograd_batches(torch: Any, operator: Callable[..., Any]) -> Callable[..., Any]:
+    """``operator``, whose results are a list, for each entry of a batch that autograd makes: `torch.autograd.grad(is_grads_batched=True)`,
+    `torch.autograd.functional.jacobian(vectorize=True)`. These are not batches of `torch.func.vmap`, and torch has no rules for them."""
+    batched = torch._C._functorch.is_legacy_batchedtensor
+
+    def is_batched(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and batched(value)
+
+    def call(*args: Any) -> Any:
+        if not any(any(map(is_batched, a)) if isinstance(a, (list, tuple)) else is_batched(a) for a in args):
+            return operator(*args)
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        sizes: set[int] = set()
+
+        def plain(value: Any) -> Any:
+            """The entries of a batch, along the first axis; other values as they are."""
+            if isinstance(value, (list, tuple)):
+                return [plain(v) for v in value]
+            if not is_batched(value):
+                return value
+            whole = torch._remove_batch_dim(value, level, 1, 0)
+            sizes.add(whole.shape[0])
+            return _Batch(whole)
+
+        def entry(value: Any, k: int) -> Any:
+            return [entry(v, k) for v in value] if isinstance(value, list) else value.whole[k] if isinstance(value, _Batch) else value
+
+        whole = [plain(a) for a in args]
+        results = [operator(*(entry(a, k) for a in whole)) for k in range(max(sizes))]
+        return [torch._add_batch_dim(torch.stack(parts), 0, level) for parts in zip(*results)]
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    whole: Any
 
 
 class _Rules:

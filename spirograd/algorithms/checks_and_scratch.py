@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
-from spirograd.algorithms.recorded import tape
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError
+from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.lang import arithmetic
 from spirograd.lang.context import session
-from spirograd.lang.data.ndarray import BufferView, ScalarNdarray, ndarray
+from spirograd.lang.data.ndarray import BufferView, Ndarray, ScalarNdarray, ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
@@ -26,15 +25,13 @@ _SHORTEST = 4096
 
 
 def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = None) -> int:
-    """The length of a one-dimensional field, ndarray or view of scalars. ``length``, ``dtype``: what it must have. Raises
-    SpirogradUnsupportedError for views while a tape records."""
+    """The length of a one-dimensional field, ndarray or view of scalars. ``length``, ``dtype``: what it must have."""
     held = isinstance(x, (ScalarField, ScalarNdarray)) or (isinstance(x, BufferView) and x.element_shape == ())
     if not held or len(x.shape) != 1:
         hint = "pass a field or an ndarray of one axis; `from_numpy` fills it with the contents of other arrays"
-        raise SpirogradTypeError(f"`{name}`: expected a one-dimensional field or ndarray of scalars, got {describe(x)}", None, hint)
-    if isinstance(x, BufferView) and tape() is not None:
-        hint = "pass the whole array, or copy the part to an ndarray of its own by a kernel"
-        raise SpirogradUnsupportedError(f"`{name}` is a view: tapes do not record algorithms on views", None, hint)
+        of_shape = f" of shape {tuple(x.shape)}" if isinstance(x, (ScalarField, Ndarray)) else ""
+        problem = f"`{name}`: expected a one-dimensional field or ndarray of scalars, got {describe(x)}{of_shape}"
+        raise SpirogradTypeError(problem, None, hint)
     n: int = x.shape[0]
     if length is not None and n < length:
         raise SpirogradValueError(f"`{name}` has {n} elements, and {length} are needed: declare it with a larger shape")
@@ -54,10 +51,13 @@ def check_apart(n: int, in_place: bool = False, **arrays: Any) -> None:
 def _overlap(a: Any, b: Any, n: int) -> bool:
     if isinstance(a, ScalarField) or isinstance(b, ScalarField):
         return a is b
+    if 0 in (a.shape[0], b.shape[0]):
+        return False
     if a.allocation is not b.allocation:
         return False
     (first, step), (other, other_step) = _steps(a), _steps(b)
-    ends = (first, first + step * (n - 1)), (other, other + other_step * (n - 1))
+    last, other_last = (min(n, x.shape[0]) - 1 for x in (a, b))
+    ends = (first, first + step * last), (other, other + other_step * other_last)
     return max(map(min, ends)) <= min(map(max, ends)) and (first - other) % math.gcd(step, other_step) == 0
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spirograd.algorithms.checks_and_scratch import Array, check_apart, checked
 from spirograd.algorithms.recorded import need_gradient, refuse, tape
 from spirograd.algorithms.scan_gradients import REDUCTIONS, SCANS, clear
 from spirograd.algorithms.scan_passes import NAMED, reduced, scan
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.ir.ops import identity
+from spirograd.lang import scalar
 from spirograd.lang.data.ndarray import ScalarNdarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
@@ -61,8 +64,8 @@ def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
 
     One-dimensional fields, ndarrays or views of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is
     None. Tapes differentiate operations with names; of "min" and "max" the first of equal elements gets the gradient, and products may have
-    zeros. For functions of memory with gradients they raise SpirogradUnsupportedError. Raises SpirogradTypeError and SpirogradValueError
-    for arrays that do not fit or overlap, and for other names of operations.
+    zeros. "min" and "max" skip NaN, as `sg.min` does. For functions of memory with gradients tapes raise SpirogradUnsupportedError. Raises
+    SpirogradTypeError and SpirogradValueError for arrays that do not fit or overlap, and for other names of operations.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -74,8 +77,8 @@ def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
 def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: Any = None) -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``, the identity of ``op``.
 
-    ``start`` is known for the operations with names; raises SpirogradValueError if that of a function is missing. Otherwise as
-    `inclusive_scan`.
+    ``start`` is known for the operations with names; raises SpirogradValueError if that of a function is missing, or is a number that the
+    elements cannot be. Kernels are compiled for each value of it. Otherwise as `inclusive_scan`.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -86,6 +89,8 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
             raise SpirogradValueError("an exclusive scan by a function needs the identity of that function: pass it as `start`")
         _operation(op)
         start = identity(op, x.dtype)
+    elif x.dtype.is_int and scalar.is_number(start) and not (x.dtype.min <= start <= x.dtype.max and start == int(start)):
+        raise SpirogradValueError(f"`start`: {start!r} is no {x.dtype}, the type of the elements")
     _scan_of_user(x, target, n, op, start, "exclusive_scan")
 
 
@@ -131,7 +136,9 @@ class PrefixSumExecutor:
     """Inclusive prefix sums in place, of arrays of ``length`` elements: the helper of the family, here for every type and back end."""
 
     def __init__(self, length: int) -> None:
-        self.length = length
+        if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 0:
+            raise SpirogradValueError(f"`PrefixSumExecutor` takes the length of its arrays, an integer from 0 on, got {describe(length)}")
+        self.length = int(length)
 
     def run(self, input_arr: Array) -> None:
         """Replace each element of ``input_arr`` by the sum of itself and those before it. Raises SpirogradValueError if it has fewer than

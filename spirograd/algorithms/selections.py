@@ -131,9 +131,10 @@ def run_length_encode(x: Array, out: Array, counts: Array) -> int:
 def histogram(x: Array, counts: Array) -> None:
     """Set ``counts[b]`` (of i32) to how many elements of ``x`` are ``b``; others are not counted.
 
-    Raises SpirogradTypeError for floats, and for ``counts`` of another type.
+    Raises SpirogradTypeError for floats, and for ``counts`` of another type; SpirogradValueError if the two overlap.
     """
     n, bins = checked(x, "x"), checked(counts, "counts", None, i32)
     if x.dtype.is_float:
         raise SpirogradTypeError(f"`x`: a histogram counts integers, got {x.dtype}", None, "compute the bin of each element first")
+    check_apart(max(n, bins), x=x, counts=counts)
     _histogram(x, counts, n, bins)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from spirograd.base.artifact import Effects, part_name
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TapeRef, TempRef, accesses_of, ref_of
+from spirograd.ir import ops
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TapeRef, TempRef, accesses_of
 
 _READING = frozenset(("read", "atomic"))
 _WRITING = frozenset(("write", "atomic"))
+_OPEN = frozenset(("array", "tree"))  # memory that arrays may be
 
 
 def nested(op: Op) -> Iterator[Op]:
@@ -42,7 +44,10 @@ def touches(op: Op) -> frozenset[Ref]:
 
 
 def _refs(op: Op, effects: frozenset[str]) -> frozenset[Ref]:
-    return frozenset([ref for inner in nested(op) for effect, ref in accesses_of(inner) if effect in effects])
+    found = [*accesses_of(op), *[access for region in op.regions for access in region.accesses]]
+    if any(ops.call_memory in region.codes for region in op.regions):
+        found += [access for inner in nested(op) if inner.code is ops.call_memory for access in accesses_of(inner)]
+    return frozenset([ref for effect, ref in found if effect in effects])
 
 
 def place(ref: Ref) -> tuple[str, int]:
@@ -66,19 +71,59 @@ def may_alias(a: Ref, b: Ref) -> bool:
     Two fields never do, nor two temporaries or tapes. Arrays come from outside: the same memory may be passed twice, or be the exported
     memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
     """
-    return a == b or others_may_alias(a, b)
-
-
-def others_may_alias(a: Ref, b: Ref) -> bool:
-    """`may_alias` of references that are not equal."""
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
-    if isinstance(a, (TempRef, TapeRef)) and isinstance(b, (TempRef, TapeRef)):
-        return False
-    kinds = {place(a)[0], place(b)[0]}
-    if "array" in kinds:
-        return kinds <= {"array", "tree"}
-    return place(a) == place(b) and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
+    if a is b or a == b:
+        return True
+    mine, other = place(a), place(b)
+    if mine[0] == "array" or other[0] == "array":
+        return mine[0] in _OPEN and other[0] in _OPEN
+    return mine == other and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
+
+
+class AliasSets:
+    """Small numbers for the references of one level of IR, and by number those that may alias: as `may_alias`, without comparing pairs."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int | Ref, int] = {}  # of references, and of objects by identity: hashing a reference is slow
+        self._refs: list[Ref] = []  # which keeps the objects, so that no other one has their identity
+        self._places: list[Hashable] = []  # by number: what only those of the same place may alias, apart from arrays
+        self._at: dict[Hashable, list[int]] = {}  # by place
+        self._arrays: list[int] = []
+        self._open: dict[int, None] = {}  # what arrays may alias
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def number(self, ref: Ref) -> int:
+        """The number of ``ref``, from 0; equal references share it."""
+        number = self._numbers.get(id(ref))
+        if number is None:
+            number = self._numbers.setdefault(ref, len(self))
+            if number == len(self):
+                self._add(ref, number)
+            self._numbers[id(ref)] = number
+            self._refs.append(ref)
+        return number
+
+    def _add(self, ref: Ref, number: int) -> None:
+        kind, index = place(ref)
+        where: Hashable = (ref.key, ref.role) if isinstance(ref, FieldRef) else (kind, index) if isinstance(ref, BufferRef) else number
+        if kind in _OPEN:
+            self._open[number] = None
+            if kind == "array":
+                self._arrays.append(number)
+                where = "array"
+        self._places.append(where)
+        self._at.setdefault(where, []).append(number)
+
+    def aliases(self, number: int) -> Iterable[int]:
+        """The numbers of all references so far that may alias this one, its own included."""
+        where = self._places[number]
+        if where == "array":
+            return self._open
+        found = self._at[where]
+        return [*found, *self._arrays] if self._arrays and number in self._open else found
 
 
 def part(ref: Ref) -> str:
@@ -94,14 +139,14 @@ def effects(kernel: Kernel) -> Effects:
     """Which field trees and array arguments ``kernel`` may read and write (grad and dual count as their array), and which parts."""
     read: set[tuple[str, int, str]] = set()
     written: set[tuple[str, int, str]] = set()
-    for op in kernel.walk():
-        ref = ref_of(op)
-        if ref is None or place(ref)[0] not in ("tree", "array"):
+    for effect, ref in kernel.accesses:
+        kind, index = place(ref)
+        if kind not in ("tree", "array"):
             continue
-        if op.code.effect in _READING:
-            read.add((*place(ref), part(ref)))
-        if op.code.effect in _WRITING:
-            written.add((*place(ref), part(ref)))
+        if effect in _READING:
+            read.add((kind, index, part(ref)))
+        if effect in _WRITING:
+            written.add((kind, index, part(ref)))
     return Effects(_wholes(read), _wholes(written), frozenset(read), frozenset(written))
 
 

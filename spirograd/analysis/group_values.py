@@ -108,6 +108,7 @@ class GroupValues:
             conditions = op.regions[0].results
             if not _has_barrier(op) and not self.uniform.issuperset(conditions):
                 self.divergent.add(op)
+                self._varying.update([param for k in range(len(op.args)) for param in self._params(op, k)])
             return
         if not _has_barrier(op) and not self.uniform.issuperset(conditions):
             self.divergent.add(op)
@@ -158,7 +159,7 @@ class GroupValues:
             if op.regions and self.at_group_level(op):
                 values = op.regions[0].results if op.code is ops.while_ else op.args[: _FIXED.get(op.code, 1)]
                 yield from (value for value in values if value in self.uniform)
-                if op.code is ops.for_:
+                if op.code is ops.for_ and op not in self.divergent:
                     yield op.regions[0].params[0]
 
     def _need(self, value: Op) -> None:

@@ -6,12 +6,14 @@ from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel
 
+_SITES = frozenset((ops.check, ops.print_))
+
 
 def collect_sites(kernel: Kernel) -> tuple[tuple[FaultSite, ...], tuple[PrintSite, ...]]:
     """The fault and print sites of ``kernel`` in order of first appearance: the index in each tuple is the site's number."""
     faults: dict[FaultSite, None] = {}
     prints: dict[PrintSite, None] = {}
-    for op in kernel.walk():
+    for op in kernel.walk() if not _SITES.isdisjoint(kernel.codes) else ():
         if op.code is ops.check:
             faults.setdefault(op.attr)
         elif op.code is ops.print_:

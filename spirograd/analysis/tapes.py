@@ -18,6 +18,8 @@ def tapes_of(kernel: Kernel) -> dict[TapeRef, TapeInfo]:
     for task in kernel.body.ops:
         if task.code is not ops.task:
             continue
+        if not any(isinstance(ref, TapeRef) for region in task.regions for _, ref in region.accesses):
+            continue
         owner = None if task.attr.kind == "serial" else task.attr.name
         used = [op for region in task.regions for op in region.walk() if op.code is ops.claim or isinstance(op.attr, TapeRef)]
         claimed = {guard_of(op) for op in used if op.code is ops.claim}
@@ -45,5 +47,5 @@ def sizes_of(kernel: Kernel) -> ArrayRef | None:
 
 def checked_capacities(kernel: Kernel) -> frozenset[int]:
     """The numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell: those that it checks."""
-    words = [op.attr for op in kernel.walk() if op.code is ops.tape_word]
+    words = [op.attr for op in kernel.walk() if op.code is ops.tape_word] if ops.tape_word in kernel.codes else []
     return frozenset([number for kind, number in words if kind == TapeWord.CAPACITY])

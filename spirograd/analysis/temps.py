@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from spirograd.base.dtypes import storage
-from spirograd.ir.nodes import Kernel, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, TempRef
 
 
 def temp_refs(kernel: Kernel) -> tuple[TempRef, ...]:
     """The temporaries of ``kernel``: return values first, then the others in order of first appearance."""
     seen: dict[TempRef, None] = dict.fromkeys(kernel.returns)
-    for op in kernel.walk():
-        ref = ref_of(op)
+    for _, ref in kernel.accesses:
         if isinstance(ref, TempRef):
             seen.setdefault(ref)
     return tuple(seen)

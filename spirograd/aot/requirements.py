@@ -48,11 +48,11 @@ _RULES: dict[str, _Rule] = {
     "nesting_limit": _limit,
     "memory_barriers": lambda code, device: bool(code == device),
     "exact_specials": _subset,
-    **dict.fromkeys(("exact_subnormals", "subgroup_reductions", "subgroup_scans"), _subset),
+    **dict.fromkeys(("exact_subnormals", "subgroup_reductions", "subgroup_scans", "matrix_shapes"), _subset),
     "cpu_features": _features,
     **dict.fromkeys(("shader_clock", "vector_library"), _equal_if_used),
     **dict.fromkeys(("cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything),
-    **dict.fromkeys(("toolchain", "matrix_shapes"), _anything),  # the architecture says it
+    "toolchain": _anything,  # the architecture says it
 }
 
 

@@ -1,20 +1,23 @@
-"""Small products of matrices that the 32 invocations of a subgroup compute together, and which entries each of them holds.
+"""Products of small matrices that the 32 invocations of a subgroup compute together by instructions of the device.
 
-The distribution is that of the instructions ``mma`` of PTX (NVIDIA: PTX ISA, "Matrix multiply-accumulate operation using mma
-instruction"); there is no other yet.
+A product a @ b + c of tiles of n x n entries is made of such products. Of each matrix an invocation holds n * n / 32 entries, block after
+block. Which ones is known of PTX (PTX ISA, "Matrix multiply-accumulate operation using
+mma instruction"). Vulkan leaves it to the driver (SPV_KHR_cooperative_matrix).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterable
 
 from spirograd.base.dtypes import DType, f16, f32, f64
 from spirograd.base.records import dataclass
 
-LANES, _QUAD = 32, 4
+LANES = 32
+# What a tile is in a product; TRANSPOSED: its transpose is b.
+A, B, TRANSPOSED, TOTAL = USES = ("a", "b", "transposed b", "total")
+_QUAD = 4
+# Rows of tiles in shared memory begin at multiples of 16 bytes, and those of neighbours in different banks.
+_PADDING_ENTRIES, _PADDING_BYTES = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,48 +36,69 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class MatrixShape:
     """A product a @ b + c, of ``rows`` x ``depth``, ``depth`` x ``columns`` and ``rows`` x ``columns`` entries. ``factor``: the type of a
-    and b; ``total``: of c and the result. ``a``, ``b``, ``c``: the places of the entries that a lane has of each."""
+    and b; ``total``: of c and the result. ``a``, ``b``, ``c``: the places of the entries that a lane has of each; () where only the driver
+    knows."""
 
     factor: DType
     total: DType
     rows: int
     columns: int
     depth: int
-    a: tuple[Place, ...]
-    b: tuple[Place, ...]
-    c: tuple[Place, ...]
+    a: tuple[Place, ...] = ()
+    b: tuple[Place, ...] = ()
+    c: tuple[Place, ...] = ()
 
-    def split(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """The operands of a lane, by matrix."""
-        first, second = len(self.a), len(self.a) + len(self.b)
-        return values[:first], values[first:second], values[second:]
+    def extents(self, use: str) -> tuple[int, int]:
+        """Rows and columns of one of the matrices."""
+        return {A: (self.rows, self.depth), TOTAL: (self.rows, self.columns)}.get(use, (self.depth, self.columns))
 
-    def evaluate(self, operands: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """The entries of the result that each lane has, from the operands of all lanes."""
-        a, b, c = (
-            np.zeros(extents, self.total.np) for extents in ((self.rows, self.depth), (self.depth, self.columns), (self.rows, self.columns))
-        )
-        for lane, values in enumerate(operands):
-            for matrix, places, entries in zip((a, b, c), (self.a, self.b, self.c), self.split(values)):
-                for place, entry in zip(places, entries):
-                    matrix[place.of_lane(lane)] = entry
-        with np.errstate(all="ignore"):
-            for k in range(self.depth):
-                c = c + a[:, k : k + 1] * b[k : k + 1]
-        return [tuple([c[place.of_lane(lane)] for place in self.c]) for lane in range(len(operands))]
+    def held(self, use: str) -> int:
+        """How many entries of one of the matrices an invocation holds."""
+        rows, columns = self.extents(use)
+        return rows * columns // LANES
+
+    def blocks(self, n: int, use: str) -> list[tuple[int, int]]:
+        """The first row and column of each block of a matrix of n x n entries, in the order in which invocations hold them."""
+        rows, columns = self.extents(use)
+        return [(row, column) for row in range(0, n, rows) for column in range(0, n, columns)]
 
 
+def held_entries(n: int) -> int:
+    """How many entries of a tile of n x n an invocation holds."""
+    return n * n // LANES
+
+
+def row_stride(n: int, t: DType) -> int:
+    """The distance of rows of a tile of n x n in shared memory, in entries."""
+    return n + max(_PADDING_ENTRIES, _PADDING_BYTES // t.size)
+
+
+def shape_for(names: Iterable[str], total: DType) -> str | None:
+    """Of the products of a device, ``names``, the one that adds up to numbers of ``total``: factors have one type for each."""
+    return next((name for name in names if SHAPES[name].total is total), None)
+
+
+def _mma(factor: DType, total: DType, rows: int, columns: int, depth: int) -> MatrixShape:
+    """A product of PTX whose lanes have pairs of neighbours, of each 8 x 8 entries of f16 or of a result; of f64 single ones."""
+    half = factor is f16
+    wide = 8 if half else 4  # columns of a that a quad holds together
+    pair = range(2 if half else 1)
+    step = 2 if half else 1
+    a = [
+        Place((1, 0, row), (0, step, k + column)) for column in range(0, depth, wide) for row in range(0, rows, 8) for k in pair
+    ]  # column blocks outside, row blocks inside
+    b = [Place((0, step, k + row), (1, 0, 0)) for row in range(0, depth, wide) for k in pair]
+    c = [Place((1, 0, row), (0, 2, k)) for row in range(0, rows, 8) for k in range(2)]
+    return MatrixShape(factor, total, rows, columns, depth, tuple(a), tuple(b), tuple(c))
+
+
+# Better ones first: of those that a device has, the first that fits is used.
 SHAPES: dict[str, MatrixShape] = {
-    "m8n8k4_f64": MatrixShape(
-        f64, f64, 8, 8, 4,
-        (Place((1, 0, 0), (0, 1, 0)),),
-        (Place((0, 1, 0), (1, 0, 0)),),
-        tuple([Place((1, 0, 0), (0, 2, k)) for k in range(2)]),
-    ),
-    "m16n8k16_f16": MatrixShape(
-        f16, f32, 16, 8, 16,
-        tuple([Place((1, 0, 8 * (k >> 1 & 1)), (0, 2, (k & 1) + 8 * (k >> 2))) for k in range(8)]),
-        tuple([Place((0, 2, (k & 1) + 8 * (k >> 1)), (1, 0, 0)) for k in range(4)]),
-        tuple([Place((1, 0, 8 * (k >> 1)), (0, 2, k & 1)) for k in range(4)]),
-    ),
-}  # fmt: skip
+    "m16n8k16_f16": _mma(f16, f32, 16, 8, 16),
+    "m16n8k8_f16": _mma(f16, f32, 16, 8, 8),
+    "m16n8k16_f64": _mma(f64, f64, 16, 8, 16),
+    "m8n8k4_f64": _mma(f64, f64, 8, 8, 4),
+    # Of Vulkan only.
+    "m16n16k16_f16": MatrixShape(f16, f32, 16, 16, 16),
+    "m16n16k8_f16": MatrixShape(f16, f32, 16, 16, 8),
+}

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_NUMBERS = 1 << 10  # of exchanges that tags tell apart: processes are never that far apart
+_NUMBERS = 1 << 10  # of exchanges that tags tell apart: a process cannot begin so many before its neighbours have begun the first
 
 Message = tuple[int, Any]  # the other process, and what is sent to it or overwritten by what it sends
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn, Protocol
 
 from spirograd.base.dtypes import VOID, DType, Vec, i32, u1, u32, u64
-from spirograd.base.matrix_shapes import SHAPES
+from spirograd.base.matrix_shapes import LANES, SHAPES, TOTAL, USES, held_entries, row_stride
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op
+from spirograd.ir.nodes import Op, SharedRef
 
 
 class Verifier(Protocol):
@@ -32,7 +33,7 @@ def in_group(v: Verifier, op: Op) -> None:
     v.need(op.code is ops.barrier or v.level != "kernel" or any(grouped), op, "stands in a grouped loop or task")
 
 
-_NAMES_LANES = (ops.subgroup_read, ops.subgroup_ballot)
+_FACTORS = {shape.total: shape.factor for shape in SHAPES.values()}
 
 
 def subgroup_barrier(v: Verifier, op: Op) -> None:
@@ -45,9 +46,6 @@ def subgroup(v: Verifier, op: Op) -> None:
     """A first operand, and a result of its type, or a mask of those where it is true."""
     t = op.type
     in_group(v, op)
-    fixed = 2 if op.code is ops.subgroup_read else 1
-    masks = tuple([a.type for a in op.args[fixed:]])
-    v.need(not masks or (op.code in _NAMES_LANES and masks == (u32,)), op, "ends with its operands, or a u32")
     if op.code is ops.subgroup_ballot:
         v.need(op.args[0].type is u1 and t in (u32, u64), op, "takes a u1 and makes a u32 or u64")
     elif not isinstance(t, DType) or op.args[0].type is not t:
@@ -60,12 +58,32 @@ def subgroup(v: Verifier, op: Op) -> None:
         v.need(op.attr in ops.COMBINE and letter(t) in ops.COMBINE[op.attr].domain, op, f"{op.attr} is no reduction of {t}")
 
 
-def matrix_fma(v: Verifier, op: Op) -> None:
-    """The entries of the factors, then those of the sum, and a result of as many as these."""
+def tile(v: Verifier, op: Op) -> None:
+    """Rows and entries of whole tiles, of the types of a product."""
     in_group(v, op)
-    shape = SHAPES.get(op.attr)
-    if shape is None:
-        v.fail(op, f"there is no product {op.attr!r} of matrices")
-    types = (shape.factor,) * (len(shape.a) + len(shape.b)) + (shape.total,) * len(shape.c)
-    v.need(tuple([a.type for a in op.args]) == types, op, f"takes {types}")
-    v.need(op.type == Vec(len(shape.c), shape.total), op, f"its type is {Vec(len(shape.c), shape.total)}")
+    found, types = op.type, [a.type for a in op.args]
+    if not isinstance(found, Vec) or not types:
+        v.fail(op, "makes a vector")
+    t, held = found.elem, found.n
+    if op.code is ops.tile_product:
+        v.need(t in _FACTORS and types == [_FACTORS[t]] * 2 * held + [t] * held, op, f"takes {held} entries of two factors, and of a total")
+    elif op.code is ops.tile_rows:
+        v.need(types == [t] * held_entries(held), op, f"takes {held_entries(held)} values of {t}")
+    else:
+        v.need(types == [t] * math.isqrt(held * LANES) and op.attr in USES, op, f"takes a row of {t}, and says what the tile is")
+
+
+def matrix(v: Verifier, op: Op) -> None:
+    """Entries of a tile, and shared memory for its rows."""
+    in_group(v, op)
+    (name, n, use), ref = ((*op.attr, TOTAL), None) if op.code is ops.matrix_product else op.attr
+    shape = SHAPES.get(name)
+    if shape is None or use not in USES:
+        v.fail(op, f"there is no product {name!r} of matrices, or no {use!r} in it")
+    t, held, types = shape.total if use == TOTAL else shape.factor, held_entries(n), [a.type for a in op.args]
+    if op.code is ops.matrix_product:
+        v.need(types == [shape.factor] * 2 * held + [t] * held, op, f"takes {held} entries of two factors, and of a total")
+    else:
+        v.need(isinstance(ref, SharedRef) and ref.dtype is t and ref.length >= n * row_stride(n, t), op, f"the memory holds rows of {t}")
+        v.need(types == [t] * (held if op.code is ops.matrix_store else 0), op, f"a store takes {held} entries of {t}")
+    v.need(op.type == (VOID if op.code is ops.matrix_store else Vec(held, t)), op, "makes entries, except for a store")

@@ -1,13 +1,14 @@
 """Grouped loops in the interpreter: the invocations of a workgroup in lockstep.
 
 Each invocation is a generator with values of its own. It runs until it waits: at a barrier of the workgroup, or at an operation of its
-subgroup (a read, a vote, a reduction, a scan, a product of matrices, a barrier). When all of a subgroup wait or have ended, those that are
+subgroup (a read, a vote, a reduction, a scan, an operation on a tile, a barrier). When all of a subgroup wait or have ended, those that are
 at the earliest point of the program run its operation together, so that invocations that took a branch, or are an iteration behind, catch
 up with the others. When all of the workgroup wait, they have to do so at the same barrier, and go on together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Union
@@ -15,8 +16,8 @@ from typing import Any, Union
 import numpy as np
 
 from spirograd.base.artifact import FaultSite
-from spirograd.base.dtypes import DType, i32
-from spirograd.base.matrix_shapes import SHAPES
+from spirograd.base.dtypes import DType, Vec, i32
+from spirograd.base.matrix_shapes import TRANSPOSED
 from spirograd.ir import ops
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_races import Iteration, wait_together
@@ -24,13 +25,15 @@ from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.interp_state import FAULT, ITERATION, LAUNCH, LOOPS_ENTERED, Compiler, Env, Step
 from spirograd.ir.nodes import Op, Region
 
-# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of a product
-# of matrices, its entries and 0; of a reduction or a scan, the value and 0; of a barrier of a subgroup, None and the mask of its lanes.
+# What an invocation waits at: the operation, and the value and the number of the lane of a read; of a ballot, the value and 0; of an
+# operation on a tile, its operands and 0; of a reduction or a scan, the value and 0; of a barrier of a subgroup, None and the mask of its
+# lanes.
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
+_TILES = frozenset((ops.tile_entries, ops.tile_rows, ops.tile_product))
 
 
 def waits(op: Op) -> bool:
@@ -134,7 +137,7 @@ def _barrier(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 
 def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, (value, lane, *_) = c.entry(op), c.args(op)
+    out, (value, lane) = c.entry(op), c.args(op)
 
     def run(env: Env) -> Run:
         got = yield (op, env[value], int(env[lane]))
@@ -144,7 +147,7 @@ def _read(c: Compiler, op: Op) -> Callable[[Env], Run]:
 
 
 def _ballot(c: Compiler, op: Op) -> Callable[[Env], Run]:
-    out, (value, *_) = c.entry(op), c.args(op)
+    out, (value,) = c.entry(op), c.args(op)
     assert isinstance(op.type, DType)
     convert = op.type.np.type
 
@@ -165,7 +168,7 @@ def _combination(c: Compiler, op: Op) -> Callable[[Env], Run]:
     return run
 
 
-def _matrix_fma(c: Compiler, op: Op) -> Callable[[Env], Run]:
+def _tile(c: Compiler, op: Op) -> Callable[[Env], Run]:
     out, operands = c.entry(op), c.args(op)
 
     def run(env: Env) -> Run:
@@ -181,7 +184,7 @@ _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_barrier), _barrier),
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
-    ops.subgroup_matrix_fma: _matrix_fma,
+    **dict.fromkeys(_TILES, _tile),
     **dict.fromkeys(_COMBINING, _combination),
 }
 
@@ -273,8 +276,29 @@ def _votes(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
     return [sum(1 << lane for lane, wait in waits.items() if wait[1])] * len(waits)
 
 
-def _product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
-    return list(SHAPES[op.attr].evaluate([wait[1] for wait in waits.values()]))
+def _tile_rows(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    """The entries that a lane holds are consecutive here, in the order of rows."""
+    assert isinstance(op.type, Vec)
+    n = op.type.n
+    tile = np.array([wait[1] for wait in waits.values()]).reshape(n, n)
+    return [tuple(tile[k]) if k < n else (tile.dtype.type(0),) * n for k in waits]
+
+
+def _tile_entries(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    rows = [wait[1] for wait in waits.values()]
+    tile = np.array(rows[: len(rows[0])])
+    return [tuple(held) for held in (tile.T if op.attr == TRANSPOSED else tile).reshape(len(waits), -1)]
+
+
+def _tile_product(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
+    """Sums in the order of the inner index."""
+    assert isinstance(op.type, Vec)
+    n, held, total = math.isqrt(op.type.n * len(waits)), op.type.n, op.type.elem.np
+    a, b, c = (np.array([wait[1][k : k + held] for wait in waits.values()], total).reshape(n, n) for k in (0, held, 2 * held))
+    with np.errstate(all="ignore"):
+        for k in range(n):
+            c = c + a[:, k : k + 1] * b[k : k + 1]
+    return [tuple(entries) for entries in c.reshape(len(waits), -1)]
 
 
 def _combined(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
@@ -287,6 +311,8 @@ _RESULTS: dict[ops.OpCode, Callable[[Op, Mapping[int, Wait]], list[Any]]] = {
     ops.subgroup_barrier: _nothing,
     ops.subgroup_read: _lanes_read,
     ops.subgroup_ballot: _votes,
-    ops.subgroup_matrix_fma: _product,
+    ops.tile_entries: _tile_entries,
+    ops.tile_rows: _tile_rows,
+    ops.tile_product: _tile_product,
     **dict.fromkeys(_COMBINING, _combined),
 }

@@ -53,6 +53,7 @@ class Region:
     # Found once, since passes share regions that they do not change.
     _codes: frozenset[OpCode] | None = field(default=None, init=False)
     _live_ins: frozenset[Op] | None = field(default=None, init=False)
+    _accesses: tuple[tuple[str, Ref], ...] | None = field(default=None, init=False)
 
     @property
     def codes(self) -> frozenset[OpCode]:
@@ -73,6 +74,21 @@ class Region:
                     used |= region.live_ins
             self._live_ins = frozenset(used.difference(self.ops, self.params))
         return self._live_ins
+
+    @property
+    def accesses(self) -> tuple[tuple[str, Ref], ...]:
+        """The effects of the operations on elements of memory in here, nested ones included, each with its `ref_of`: in order of first
+        appearance, once for each object that is a reference. (Hashing references is slow; equal ones may be several objects.) What calls of
+        functions may do is not among them: see `accesses_of`."""
+        if self._accesses is None:
+            found: dict[tuple[str, int], tuple[str, Ref]] = {}
+            for op in self.ops:
+                if op.regions:
+                    found.update([((effect, id(ref)), (effect, ref)) for region in op.regions for effect, ref in region.accesses])
+                elif op.code.effect != "pure" and (ref := ref_of(op)) is not None:
+                    found[op.code.effect, id(ref)] = op.code.effect, ref
+            self._accesses = tuple(found.values())
+        return self._accesses
 
     def uses_from_outside(self) -> Iterator[Op]:
         """`live_ins` in the order of their uses, once for each use: what is emitted for them must not depend on hashes."""
@@ -438,6 +454,11 @@ class Kernel:
     def codes(self) -> frozenset[OpCode]:
         """The codes of all operations of the functions and of the body."""
         return self.body.codes.union(*[function.body.codes for function in self.functions])
+
+    @property
+    def accesses(self) -> list[tuple[str, Ref]]:
+        """The effects of the operations of the functions and of the body on elements of memory: see `Region.accesses`."""
+        return [access for region in (*[f.body for f in self.functions], self.body) for access in region.accesses]
 
     def walk(self) -> Iterator[Op]:
         """Every operation of the functions and of the body."""

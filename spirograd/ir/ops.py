@@ -446,32 +446,67 @@ subgroup_barrier = _op(
     None,
     "barrier",
     "Waits for the invocations of the subgroup; what they have written to memory is seen by them afterwards. An optional u32 operand: "
-    "the mask of the invocations that execute the operation; 0 means those that are active.",
+    "the mask of the invocations whose accesses it orders, which only the interpreter reads, to find races.",
 )
 subgroup_read = _op(
     "subgroup_read",
-    None,
+    2,
     "barrier",
-    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified. An "
-    "optional u32 operand: the mask of the invocations that execute the operation; 0 means those that are active.",
+    "args (value, i32): the value of the invocation of the subgroup with that number; of one that does not run: unspecified.",
 )
 subgroup_ballot = _op(
     "subgroup_ballot",
-    None,
+    1,
     "barrier",
-    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true. An optional u32 "
-    "operand: the mask of the invocations that execute the operation; 0 means those that are active.",
+    "arg u1: an integer (u32, u64) with a bit for each invocation of the subgroup, set where the operand is true.",
 )
-subgroup_matrix_fma = _op(
-    "subgroup_matrix_fma",
+tile_entries = _op(
+    "tile_entries",
+    None,
+    "pure",
+    "attr what the tile is in products, one of `matrix_shapes.USES`; args the row of n that this invocation of 32 has of a tile of n rows: a "
+    "vector of the n * n / 32 entries that it holds for the device's instructions.",
+    level="lowered",
+)
+tile_rows = _op(
+    "tile_rows",
+    None,
+    "pure",
+    "args the entries of a total: the row of this invocation; those beyond the rows get zeros.",
+    level="lowered",
+)
+tile_product = _op(
+    "tile_product",
+    None,
+    "pure",
+    "args the entries of a, b and c, as of `tile_entries`: a vector of those of c + a @ b.",
+    level="lowered",
+)
+matrix_load = _op(
+    "matrix_load",
+    0,
+    "barrier",
+    "attr ((a name of `matrix_shapes.SHAPES`, n, what the tile is), shared memory): `tile_entries` of the tile whose rows lie there.",
+    level="device",
+)
+matrix_store = _op(
+    "matrix_store",
     None,
     "barrier",
-    "attr a name of `matrix_shapes.SHAPES`; args the entries of a, b and c that this invocation of 32 holds: a vector of those of a @ b + c.",
+    "attr as of `matrix_load`, of a total; args entries: lay the rows of the tile there.",
+    level="device",
+)
+matrix_product = _op(
+    "matrix_product",
+    None,
+    "barrier",
+    "attr (a name of `matrix_shapes.SHAPES`, n): `tile_product` by this instruction.",
+    level="device",
 )
 
 # Where threads of a group meet: those of a subgroup, or all.
 MEETING_IN_SUBGROUPS = frozenset(
-    (subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan, subgroup_matrix_fma),
+    (subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan, tile_entries, tile_rows, tile_product),
 )
 MEETING = MEETING_IN_SUBGROUPS | {workgroup_barrier}
 

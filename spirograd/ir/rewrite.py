@@ -58,11 +58,13 @@ class Rewriter:
 
     def copy(self, op: Op) -> Op:
         """Append ``op`` with its operands and regions rewritten; ``op`` itself if that changes nothing."""
-        args = self.args(op)
-        regions = op.regions and tuple([self.region(r) for r in op.regions])
-        if args != op.args or regions != op.regions or self.cloning:
+        args, regions = self.args(op), op.regions
+        if regions:
+            regions = tuple([self.region(r) for r in regions])
+        if self.cloning or (args is not op.args and args != op.args) or (regions and regions != op.regions):
             op = Op(op.code, op.type, args, op.attr, regions, op.loc, op.primal)
-        return self.b.append(op)
+        self.b.ops.append(op)
+        return op
 
     def region(self, region: Region) -> Region:
         """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""

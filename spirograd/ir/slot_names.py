@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from spirograd.base.artifact import Slot
-from spirograd.ir.nodes import BufferRef, FieldRef, Kernel, ref_of
+from spirograd.ir.nodes import BufferRef, FieldRef, Kernel
 
 # Of a tree with more fields than this only the first ones are named.
 _MOST = 3
@@ -42,8 +42,7 @@ def _name(kernel: Kernel, trees: dict[int, list[str]], slot: Slot) -> str:
 def _tree_names(kernel: Kernel) -> dict[int, list[str]]:
     """The names of the fields of each tree that ``kernel`` touches, in order of appearance."""
     found: dict[int, dict[str, None]] = {}
-    for op in kernel.walk():
-        ref = ref_of(op)
+    for _, ref in kernel.accesses:
         if isinstance(ref, FieldRef):
             found.setdefault(ref.tree, {})[ref.name] = None
         elif isinstance(ref, BufferRef) and ref.slot.kind == "tree":

@@ -13,7 +13,7 @@ from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
 from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.called_accesses import acting
-from spirograd.ir.group_rules import in_group, letter, matrix_fma, subgroup, subgroup_barrier
+from spirograd.ir.group_rules import in_group, letter, matrix, subgroup, subgroup_barrier, tile
 from spirograd.ir.nodes import (
     ArrayArg,
     ArrayRef,
@@ -538,7 +538,8 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
-    ops.subgroup_matrix_fma: matrix_fma,
+    **dict.fromkeys((ops.tile_entries, ops.tile_rows, ops.tile_product), tile),
+    **dict.fromkeys((ops.matrix_load, ops.matrix_store, ops.matrix_product), matrix),
     ops.subgroup_barrier: subgroup_barrier,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}

@@ -109,11 +109,12 @@ class _Printer:
         taken = {*_CLASS_BY_NAME, *_NAMES}
         found: dict[Ref, None] = dict.fromkeys(self.kernel.returns)
         seen: dict[int, Ref] = {}
-        for op in self.kernel.walk():
-            for _, ref in accesses_of(op) if op.attr is not None else ():
-                if id(ref) not in seen:
-                    seen[id(ref)] = ref
-                    found.setdefault(ref)
+        calls = ops.call_memory in self.kernel.codes
+        stated = [access for op in self.kernel.walk() for access in accesses_of(op)] if calls else self.kernel.accesses
+        for _, ref in stated:
+            if id(ref) not in seen:
+                seen[id(ref)] = ref
+                found.setdefault(ref)
         for ref in found:
             stem = re.sub(r"\W", "_", ref.name, flags=re.ASCII) or "_"
             if stem[0].isdigit() or keyword.iskeyword(stem):

@@ -96,8 +96,9 @@ class SharedArray:
             given = ", ".join([describe(n) for n in self.shape])
             problem = f"the extents of a shared array are positive integers that are known while compiling, got {given}"
             raise type_error(problem, "as in `SharedArray((64,), sg.f32)`")
-        self.element_shape: tuple[int, ...] = tuple(getattr(dtype, "shape", ()))
-        self.dtype: DType = arithmetic.as_dtype(getattr(dtype, "dtype", dtype))
+        of_entries = hasattr(dtype, "leaf_dtypes")  # NumPy's types have a shape, too
+        self.element_shape: tuple[int, ...] = tuple(dtype.shape) if of_entries else ()
+        self.dtype: DType = arithmetic.as_dtype(dtype.dtype if of_entries else dtype)
         if self.dtype is u1:
             raise type_error("shared arrays of u1 are not supported", "use `sg.i32`")
         trace.shared_arrays += 1

@@ -21,7 +21,7 @@ from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf_dtypes, numbers_of, typed
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Value, describe, type_error
 
 Methods = Mapping[str, Callable[..., Any]]
 _RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_dict", "field"})
@@ -219,6 +219,8 @@ class StructType(AggregateType):
 
     def __init__(self, members: Mapping[str, Any], methods: Methods | None = None, name: str = "struct") -> None:
         members = dict(members)
+        if methods is not None and not isinstance(methods, Mapping):
+            raise type_error(f"the methods of a struct are functions by name, got {describe(methods)}", "pass a shape as `shape=`")
         self.methods: Methods = {**members.pop("__struct_methods", {}), **(methods or {})}
         if not members:
             raise type_error("a struct needs at least one member")

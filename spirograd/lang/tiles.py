@@ -128,11 +128,10 @@ def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: Any
     types = left[0].dtype, right[0].dtype
     if types[0] is not types[1] or not tile_products.takes(types[0], t):
         raise type_error(f"tiles of {types[0]} and {types[1]} have no product of {t}", "factors have one type; those of f16 add up to f32")
-    name = tile_products.instruction_for(types[0], t)
-    if name is None:
+    if not tile_products.has_instruction(types[0], t):
         sign = scalar.sub if negative else scalar.add
         return make(tile_products.by_rows(list(row), left, right, sign, bool(transposed), values_of_rows), (n,))
-    return make(tile_products.by_instruction(name, list(row), left, right, negative, bool(transposed)), (n,))
+    return make(tile_products.by_instruction(list(row), left, right, negative, bool(transposed)), (n,))
 
 
 @func

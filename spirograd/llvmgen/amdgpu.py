@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import Any, NoReturn
 
 import llvmlite.binding as llvm
 
-from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import f32
+from spirograd.base.caps import COMBINATIONS, Capabilities
+from spirograd.base.dtypes import f32, i32, u32
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
 from spirograd.ir.nodes import Op
+from spirograd.ir.ops import identity
 from spirograd.llvmgen.code_object import link_code_object
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
 from spirograd.llvmgen.module import literal
@@ -30,6 +31,8 @@ _TRIPLE = "amdgcn-amd-amdhsa"
 _CODE_OBJECT_VERSION = 500  # 5: what ROCm 6 and newer load
 _GRID_SIZE_X = 12  # the offset in the dispatch packet of how many invocations there are in x
 _ROW_XMASK, _QUAD = 0x160, 0x0  # controls of DPP: lane i reads lane i ^ mask of its 16; lanes of 4 in any order
+_ROW_MIRROR, _HALF_MIRROR = 0x140, 0x141  # lane i reads lane 15 - i of its 16; lane 7 - i of its 8
+_ROW = 16  # lanes that DPP reaches
 _IDENTITY = (0x76543210, 0xFEDCBA98)
 # The reciprocal square root flushes subnormal numbers: what is smaller than this is scaled.
 _SMALL, _SCALE, _ROOT_OF_SCALE = 2.0**-100, 2.0**48, 2.0**24
@@ -38,7 +41,8 @@ _SMALL, _SCALE, _ROOT_OF_SCALE = 2.0**-100, 2.0**48, 2.0**24
 def capabilities(architecture: str) -> Capabilities:
     """What every GPU of an architecture of `ARCHITECTURES` can do."""
     wave = 32 if _has_waves_of_32(architecture) else 64
-    return replace(CAPABILITIES, target_name="amdgpu", cpu_name=architecture, subgroup_size=wave, shared_memory=64 << 10)
+    own = replace(CAPABILITIES, target_name="amdgpu", cpu_name=architecture, subgroup_size=wave, shared_memory=64 << 10)
+    return replace(own, subgroup_reductions=COMBINATIONS)
 
 
 def _has_waves_of_32(architecture: str) -> bool:
@@ -79,7 +83,7 @@ def _shuffle(e: GpuEmitter, value: str, mask: int) -> str:
     elif mask < 16 and e.wave == 32:
         control = _ROW_XMASK + mask
     if control is not None:
-        return _call(e, "update.dpp.i32", f"i32 poison, i32 {value}, i32 {control}, i32 15, i32 15, i1 false")
+        return _dpp(e, value, control)
     if mask == 16 and e.wave == 32:
         low, high = _IDENTITY
         return _call(e, "permlanex16.i32", f"i32 poison, i32 {value}, i32 {low}, i32 {high - (1 << 32)}, i1 false, i1 false")
@@ -115,12 +119,36 @@ def _rsqrt(e: GpuEmitter, value: str, normal: bool) -> str:
     return e.value(f"fmul float {root}, {factor}")
 
 
-def _no_reductions(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
-    """LLVM's reductions over waves are loops over the lanes: exchanges take five or six steps."""
-    raise TypeError(f"{kind} is a reduction of NVIDIA's GPUs")
+def _dpp(e: GpuEmitter, value: str, control: int) -> str:
+    return _call(e, "update.dpp.i32", f"i32 poison, i32 {value}, i32 {control}, i32 15, i32 15, i1 false")
 
 
-def _no_products(e: GpuEmitter, op: Op) -> list[str]:
+def _reduce(e: GpuEmitter, kind: str, signed: bool, value: str) -> str:
+    """By a butterfly, as LLVM's optimiser of atomics does: its reductions over waves are loops over the lanes. Waves of 64 cannot exchange
+    values of lanes i and i ^ 4 or i ^ 8 by DPP, but mirror rows, whose quads, or halves, hold one value by then; the values of their rows
+    are combined by scalar instructions. In a branch some lanes may be missing: they take part with the identity (whole wave mode)."""
+    t = i32 if signed else u32
+    value = _call(e, "set.inactive.i32", f"i32 {value}, i32 {literal(identity(kind, t), t)}")
+
+    def combined(a: str, b: str) -> str:
+        if kind in ("min", "max"):
+            name = f"llvm.{'s' if signed else 'u'}{kind}.i32"
+            return e.value(f"call i32 {e.module.declare(name, 'i32', 'i32, i32')}(i32 {a}, i32 {b})")
+        return e.value(f"{kind} i32 {a}, {b}")
+
+    for mask in (1, 2):
+        value = combined(value, _shuffle(e, value, mask))
+    if e.wave == 32:
+        for mask in (4, 8, 16):
+            value = combined(value, _shuffle(e, value, mask))
+        return _call(e, "strict.wwm.i32", f"i32 {value}")
+    for control in (_HALF_MIRROR, _ROW_MIRROR):
+        value = combined(value, _dpp(e, value, control))
+    rows = [_call(e, "readlane.i32", f"i32 {value}, i32 {lane}") for lane in range(0, e.wave, _ROW)]
+    return _call(e, "strict.wwm.i32", f"i32 {combined(combined(rows[0], rows[1]), combined(rows[2], rows[3]))}")
+
+
+def _no_products(e: GpuEmitter, op: Op) -> NoReturn:
     raise TypeError(f"{op.attr} is a product of NVIDIA's GPUs")
 
 
@@ -144,10 +172,12 @@ AMDGPU = Dialect(
     shuffle=_shuffle,
     read=_read,
     ballot=lambda e, value: _call(e, f"ballot.i{e.wave}", f"i1 {value}", f"i{e.wave}"),
-    reduce=_no_reductions,
+    reduce=_reduce,
     barrier=_barrier,
     subgroup_barrier=_subgroup_barrier,
-    matrix_fma=_no_products,
+    matrix_load=_no_products,
+    matrix_store=_no_products,
+    matrix_product=_no_products,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.readsteadycounter', 'i64', '')}()"),  # that of cycles has 20 bits on some
     rsqrt=_rsqrt,
 )

@@ -18,7 +18,8 @@ _SUM = 8  # bytes for an accumulator
 
 
 class DistributedEmitter(TaskEmitter):
-    """Emits the function ``name``, whose parallel loop consists of ``found``. ``loop``: makes the metadata of the branch back of a loop.
+    """Emits the function ``name``, whose parallel loop consists of ``found``. ``about``: makes the metadata of accesses in the loop over a
+    stage, and that of its branch back.
 
     A block has a frame on the stack: the accumulators, then the values that cross from stage to stage.
     """
@@ -29,13 +30,12 @@ class DistributedEmitter(TaskEmitter):
         handlers: Mapping[OpCode, Handler],
         name: str,
         parts: Parts,
-        memory_suffix: str,
         found: Stages,
-        loop: Callable[[], str],
+        about: Callable[[Stage], tuple[str, str]],
     ) -> None:
-        super().__init__(module, handlers, name, parts, memory_suffix)
+        super().__init__(module, handlers, name, parts)
         self._found = found
-        self._loop = loop
+        self._about = about
 
     def iterations(
         self, index: Type, begin: str, end: str, types: Sequence[Type], initial: Sequence[str], body: Region, suffix: str
@@ -68,14 +68,15 @@ class DistributedEmitter(TaskEmitter):
     def _stage(self, stage: Stage, index: DType, types: Sequence[Type]) -> str:
         """Define the function that runs ``stage`` on the iterations from %first to %stop; returns its name."""
         name, it = self.module.unique(f"{self.function}.stage"), type_name(index)
-        emitter = _StageEmitter(self, stage, self._found, _start(len(types)))
+        memory_suffix, loop = self._about(stage)
+        emitter = _StageEmitter(self, stage, self._found, _start(len(types)), memory_suffix)
         emitter.last_uses.scan(stage.body)
         emitter.bind(self._found.outer, [f"%outer{k}" for k in range(len(self._found.outer))])
         for op in stage.remade:
             emitter.emit(op)
         places = [_at(emitter, "%frame", k * _SUM) for k in range(len(types))]
         initial = [emitter.value(f"load {type_name(t)}, ptr {place}") for t, place in zip(types, places)]
-        values = counted_loop(emitter, index, "%first", "%stop", types, initial, stage.body, f", !llvm.loop {self._loop()}")
+        values = counted_loop(emitter, index, "%first", "%stop", types, initial, stage.body, f", !llvm.loop {loop}")
         for t, place, value in zip(types, places, values):
             emitter.line(f"store {type_name(t)} {value}, ptr {place}")
         outer = "".join([f", {type_name(v.type)} %outer{k}" for k, v in enumerate(self._found.outer)])
@@ -88,8 +89,8 @@ class DistributedEmitter(TaskEmitter):
 class _StageEmitter(PartsEmitter):
     """Emits one stage: what crosses is loaded at the beginning of its body, and stored at the end. ``start``: where it begins in %frame."""
 
-    def __init__(self, caller: DistributedEmitter, stage: Stage, found: Stages, start: int) -> None:
-        super().__init__(caller.module, caller.handlers, caller.function, caller.parts, caller.memory_suffix)
+    def __init__(self, caller: DistributedEmitter, stage: Stage, found: Stages, start: int, memory_suffix: str) -> None:
+        super().__init__(caller.module, caller.handlers, caller.function, caller.parts, memory_suffix)
         self._stage, self._found, self._start = stage, found, start
 
     def region(self, region: Region) -> list[str]:

@@ -15,6 +15,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
+from spirograd.llvmgen.grouped_lanes import select_live
 from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import ModuleText, type_name
 from spirograd.llvmgen.uniform import Uniformity, is_report, is_tape
@@ -27,6 +28,7 @@ class DivergentEmitter(LaneEmitter):
         super().__init__(module, handlers, found, reductions)
         assert self._has_masks
         self._live = ""  # the mask; empty if all are live
+        self._live_bits = ""  # the same as an i64, a bit for each lane
         self._first_live = ""  # the number of the first live lane, an i64
         self._counters: dict[Op, str] = {}  # loop -> how many iterations lie before the current one, or after it
         self._results = {(op.args[0], op.attr) for op in found.body.walk() if op.code is ops.result}
@@ -35,6 +37,8 @@ class DivergentEmitter(LaneEmitter):
     def emit(self, op: Op) -> None:
         if not self._lockstep:
             super().emit(op)
+        elif self._grouped is not None and self._grouped.known.knows(op):
+            self._grouped.emit(op)
         elif op in self.found.counts:
             self.env[op] = self._counters[self.found.counts[op]]
         elif op in self.found.divergent:
@@ -77,7 +81,7 @@ class DivergentEmitter(LaneEmitter):
         bits = self.value(f"bitcast <{half} x i1> {signs} to i{half}")
         return self.value(f"icmp ne i{half} {bits}, 0")
 
-    def _effective(self) -> str:
+    def effective(self) -> str:
         if not self._live:
             return self._mask
         live = self._narrow(self._live)
@@ -85,23 +89,27 @@ class DivergentEmitter(LaneEmitter):
 
     def _with_live(self, mask: str, region: Region) -> list[str]:
         """Emit ``region`` for the lanes of ``mask``, of which there is one."""
-        outer = self._live, self._first_live
-        self._live, self._first_live = mask, self.lowest(self.bits(self._narrow(mask)))
+        outer = self._live, self._live_bits, self._first_live
+        self._live, self._live_bits = mask, self.bits(self._narrow(mask))
+        self._first_live = self.lowest(self._live_bits)
         values = self.region(region)
-        self._live, self._first_live = outer
+        self._live, self._live_bits, self._first_live = outer
         return values
 
     def _harmless(self, op: Op) -> str:
         """The value of ``op``; that of a live lane in those that are not."""
         t = op.type
-        vector = f"{self._vector_type(t)} {self.env[op]}"
+        vector = f"{self.vector_type(t)} {self.env[op]}"
         one = self.value(f"extractelement {vector}, i64 {self._first_live}")
-        return self._chosen(self._narrow(self._live), self.env[op], self._spread(one, t), t)
+        return self._chosen(self._narrow(self._live), self.env[op], self.spread(one, t), t)
+
+    def harmless_groups(self, values: Sequence[str], groups: Sequence[int], t: Type) -> list[str]:
+        return select_live(self, self._live_bits, values, groups, t) if self._live else list(values)
 
     # --- what crosses blocks ---
 
     def _carried_type(self, t: Type) -> str:
-        return self._i32s if t is u1 else self._vector_type(t)
+        return self._i32s if t is u1 else self.vector_type(t)
 
     def _packed(self, vector: str, t: Type) -> str:
         return self._wide(vector) if t is u1 else vector
@@ -175,7 +183,7 @@ class DivergentEmitter(LaneEmitter):
         (body,) = op.regions
         t = body.params[0].type
         assert isinstance(t, DType)
-        it, vector = type_name(t), self._vector_type(t)
+        it, vector = type_name(t), self.vector_type(t)
         trips, most = self._trips(op, t)
         loop, done = self.new_labels("for", "for.end")
         initial = [self._packed(self._as_vector(a), r) for a, r in zip(op.args[2:], op.type)]
@@ -187,7 +195,7 @@ class DivergentEmitter(LaneEmitter):
         backwards = op in self.found.backwards
         following = self.value(f"add nuw {it} {counter}, 1")
         count = self.value(f"sub {it} {most}, {following}") if backwards else counter
-        counts = self._spread(count, t)
+        counts = self.spread(count, t)
         live = self._wide(self.value(f"icmp ult {vector} {counts}, {trips}"))
         carried = [self._unpacked(name, r) for name, r in zip(packed, op.type)]
         self._counters[op] = count
@@ -203,7 +211,7 @@ class DivergentEmitter(LaneEmitter):
 
     def _trips(self, op: Op, t: DType) -> tuple[str, str]:
         """How many iterations each lane has, none if it is not live; and the most of any."""
-        vector = self._vector_type(t)
+        vector = self.vector_type(t)
         begin, end = (self._as_vector(a) for a in op.args[:2])
         some = self.value(f"icmp {'slt' if t.is_signed else 'ult'} {vector} {begin}, {end}")
         trips = self.value(f"sub {vector} {end}, {begin}")
@@ -216,7 +224,7 @@ class DivergentEmitter(LaneEmitter):
     def _index(self, op: Op, trips: str, count: str, counts: str) -> str:
         """The index of each lane, or that of all."""
         begin, t = op.args[0], op.regions[0].params[0].type
-        vector = self._vector_type(t)
+        vector = self.vector_type(t)
         if op in self.found.backwards:
             last = self.value(f"add {vector} {trips}, splat ({type_name(t)} -1)")
             return self.value(f"sub {vector} {last}, {counts}")
@@ -236,20 +244,26 @@ class DivergentEmitter(LaneEmitter):
             self._contiguous_load(op)
         elif self.found.interleaved(op):
             self._interleaved_load(op)
+        elif self.found.lane_stride(index):
+            self.spaced_access(op, self._harmless_gather)
         else:
-            plain = self.env[index]
-            self.env[index] = self._harmless(index)
-            self._gather(op)
-            self.env[index] = plain
+            self._harmless_gather(op)
+
+    def _harmless_gather(self, op: Op) -> None:
+        index = op.args[0]
+        plain = self.env[index]
+        self.env[index] = self._harmless(index)
+        self._gather(op)
+        self.env[index] = plain
 
     def _contiguous_load(self, op: Op) -> None:
         t = op.type
-        vector, suffix = self._vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, op.attr.dtype)}.p0"
+        vector, suffix = self.vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, op.attr.dtype)}.p0"
         pointer = self._first_address(op)
         callee = self.module.declare(f"llvm.masked.load.{suffix}", vector, f"ptr, i32, {self._mask_type}, {vector}")
-        mask = f"{self._mask_type} {self._effective()}"
+        mask = f"{self._mask_type} {self.effective()}"
         values = self.value(f"call {vector} {callee}({pointer}, i32 {op.attr.dtype.size}, {mask}, {vector} zeroinitializer)")
-        self.env[op] = self._where_active(values, self._spread(self._lane(values, t, 0), t), t)
+        self.env[op] = self._where_active(values, self.spread(self._lane(values, t, 0), t), t)
 
     def _masked_store(self, op: Op) -> None:
         value = op.args[1]
@@ -266,7 +280,7 @@ class DivergentEmitter(LaneEmitter):
         """Of the lanes that fail, the first one tells."""
         varying = {a: self.env[a] for a in op.args if self.found.varies(a)}
         for a, vector in varying.items():
-            self.env[a] = self.value(f"extractelement {self._vector_type(a.type)} {vector}, i64 {self._first_live}")
+            self.env[a] = self.value(f"extractelement {self.vector_type(a.type)} {vector}, i64 {self._first_live}")
         self.handlers[op.code](self, op)
         self.env.update(varying)
 
@@ -280,7 +294,7 @@ class DivergentEmitter(LaneEmitter):
             super()._whole_access(op, pointer)
             return
         t = op.attr.dtype
-        vector = self._vector_type(t)
+        vector = self.vector_type(t)
         old = self.value(f"load {vector}, {pointer}, align {t.size}")
         value = self._chosen(self._narrow(self._live), self._as_vector(op.args[1]), old, t)
         self.line(f"store {vector} {value}, {pointer}, align {t.size}")
@@ -289,7 +303,7 @@ class DivergentEmitter(LaneEmitter):
         if not self._live:
             super()._for_lanes(one)
             return
-        bits = self.bits(self._effective())
+        bits = self.bits(self.effective())
         loop, done = self.new_labels("lane", "lane.end")
         before = self.label
         self.line(f"br i1 {self.value(f'icmp ne i64 {bits}, 0')}, label %{loop}, label %{done}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
@@ -12,7 +13,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr, ref_of
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.callees import Callees, has_vector_forms
 from spirograd.llvmgen.cost import cost_of, costs_of_calls
@@ -21,7 +22,8 @@ from spirograd.llvmgen.divergent import DivergentEmitter
 from spirograd.llvmgen.edges import find_edges, split_loop
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.iterations import TaskEmitter
-from spirograd.llvmgen.lanes import LaneEmitter, has_masks, lane_count
+from spirograd.llvmgen.lane_groups import whole_vectors
+from spirograd.llvmgen.lanes import MASKED_LANES, LaneEmitter, has_masks, lane_count
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, literal, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
@@ -99,11 +101,12 @@ def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileO
                 module.functions.append(_serial_task(module, op, name, linkage))
                 continue
             # The iterations of a grouped task are groups, whose shared memory lies in the same place.
-            module.functions.append(_range_task(module, op, name, op.regions[1], linkage, independent=not op.attr.grouped))
+            module.functions.append(_range_task(module, op, name, op.regions[1], linkage))
             variant = None if op.attr.grouped else uncontended_body(op.regions[1], calls)
             if variant is not None:
                 variants[op] = _uncontended(name)
-                module.functions.append(_range_task(module, op, variants[op], variant, linkage, independent=False))
+                updated = frozenset([inner.attr[1] for inner in op.regions[1].walk() if inner.code is ops.atomic])
+                module.functions.append(_range_task(module, op, variants[op], variant, linkage, updated))
     first = modules[0]
     for group in groups[1:]:
         for op, name in [(tasks[k], names[k]) for k in group]:
@@ -142,7 +145,7 @@ def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOption
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "range_for"]
     if not tasks or not all(_loop(op, options, has_masks(caps))[2] for op in tasks):
         return 3
-    if any(_rereads(op.regions[1]) or _interleaves(_loop(op, options, has_masks(caps))[2]) for op in tasks):
+    if any(_rereads(op.regions[1]) or _loads_parts(_loop(op, options, has_masks(caps))[2]) for op in tasks):
         return 1
     once = [region for op in kernel.body.ops[:-1] for region in (op.regions if op.attr.kind != "range_for" else op.regions[::2])]
     loops = any(op.code in (ops.for_, ops.while_) for region in once for op in region.walk())
@@ -156,9 +159,11 @@ def _rereads(body: Region) -> bool:
     return any(op.code is ops.load and region.live_ins.issuperset(op.args) for region in inner for op in region.ops)
 
 
-def _interleaves(found: Uniformity | None) -> bool:
-    """Whether a loop in lockstep has `Uniformity.interleaved` loads."""
-    return found is not None and any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
+def _loads_parts(found: Uniformity | None) -> bool:
+    """Whether a loop in lockstep has loads of vectors of which it takes a part."""
+    if found is None or found.groups is not None:
+        return found is not None
+    return any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
 
 
 @functools.lru_cache(maxsize=8)
@@ -168,15 +173,23 @@ def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, 
         return None, task.regions[1], None
     rows = find_rows(*task.regions[:2])
     body = task.regions[1] if rows is None else rows.body
-    return rows, body, lockstep(body, options, masks)
+    multiples = None
+    if masks and whole_vectors(task.regions[0], None if rows is None else rows.extent, MASKED_LANES):
+        multiples = {} if rows is None else {rows.first: rows.extent.attr}
+    return rows, body, lockstep(body, options, masks, MASKED_LANES, multiples)
+
+
+def _unit(task: Op, module: ModuleText) -> int:
+    """How many iterations the pool hands out as one: those of a vector where each begins at a multiple of its lanes."""
+    found = _loop(task, module.options, has_masks(module.caps))[2]
+    return MASKED_LANES if found is not None and found.groups is not None else 1
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
     known = {(slot.offset, slot.kind) for slot in block.slots}
-    for op in kernel.walk():
-        ref = ref_of(op)
-        slot = ref.slot if isinstance(ref, BufferRef) else op.attr if op.code is ops.slot else None
-        if slot is not None and (slot.offset, slot.kind) not in known:
+    used = [ref.slot for _, ref in kernel.accesses if isinstance(ref, BufferRef)]
+    for slot in (*used, *[op.attr for op in kernel.walk() if op.code is ops.slot]):
+        if (slot.offset, slot.kind) not in known:
             raise ValueError(f"{kernel.name}: {slot} is not in the argument block")
 
 
@@ -191,43 +204,44 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
     return _function(name, linkage, BLOCK_PARAMETER, emitter)
 
 
-def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: str, independent: bool = True) -> str:
+def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: str, updated: frozenset[Any] = frozenset()) -> str:
     """The loop over [begin, end) of one chunk, then `finish` on what it accumulated. ``body``: that of ``op``, or the same without atomics,
-    whose iterations are not ``independent``."""
+    which updates the memory ``updated``: there its iterations are not independent."""
     bounds, _, finish = op.regions
-    if independent:
+    if not updated:
         rows, body, found = _loop(op, module.options, has_masks(module.caps))
     else:
-        rows, found = None if op.attr.grouped else find_rows(bounds, body), None
+        rows, found = find_rows(bounds, body), None
         body = body if rows is None else rows.body
     outer = () if rows is None else (rows.row, rows.first, *rows.of_row)
-    memory_suffix, about = "", []
-    if independent:
-        # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
-        group = module.node("distinct !{}")
-        about.append(module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}'))
-        memory_suffix = f", !llvm.access.group {group}"
-    scalar = not independent or prefers_scalar_iterations(body, outer)
-    if scalar:
-        about.append(module.node(_NOT_VECTORISED))
+    unlike = prefers_scalar_iterations(body, outer)
+    # Iterations of a parallel loop are independent by definition: LLVM need not prove it.
+    group = module.node("distinct !{}")
+    parallel = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
 
-    def loop() -> str:
-        return module.node(f"distinct !{{{', '.join(['{self}', *about])}}}")
+    def about(independent: bool) -> tuple[str, str]:
+        """Metadata of accesses in a loop, and of its branch back."""
+        properties = [parallel] if independent else []
+        if unlike or not independent:
+            properties.append(module.node(_NOT_VECTORISED))
+        return f", !llvm.access.group {group}" if independent else "", module.node(f"distinct !{{{', '.join(['{self}', *properties])}}}")
 
+    independent = not updated and not op.attr.grouped
+    memory_suffix, loop = about(independent)
     edges = None
-    if not scalar and found is None and not op.attr.reductions:
+    if independent and not unlike and found is None and not op.attr.reductions:
         edges = find_edges(body, None, bounds.results[1]) if rows is None else find_edges(body, rows.first, rows.extent)
-    emitter = _emitter(module, memory_suffix, name, op, body, found, loop)
+    emitter = _emitter(module, memory_suffix, name, op, body, found, lambda part: about(independent or not _writes(part, updated)))
     emitter.at(op.loc)
     emitter.ranges.update(index_ranges(bounds, body, rows))
     for region in (body, finish, *([] if edges is None else [edges.inside])):
         emitter.last_uses.scan(region)
     index = body.params[0].type
     assert isinstance(index, DType)
-    begin, end = _resized_bounds(emitter, index)
+    begin, end = _resized_bounds(emitter, index, _unit(op, module))
     reductions = op.attr.reductions
     initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
-    types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop()}"
+    types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop}"
     if rows is not None:
         values = row_loop(emitter, rows, edges, begin, end, types, initial, suffix)
     elif edges is not None:
@@ -243,27 +257,41 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
 
 
 def _emitter(
-    module: ModuleText, memory_suffix: str, name: str, op: Op, body: Region, found: Uniformity | None, loop: Callable[[], str]
+    module: ModuleText,
+    memory_suffix: str,
+    name: str,
+    op: Op,
+    body: Region,
+    found: Uniformity | None,
+    about: Callable[[Region], tuple[str, str]],
 ) -> TaskEmitter:
-    """What emits the range task ``op`` as function ``name``."""
+    """What emits the range task ``op`` as function ``name``. ``about``: makes the metadata of the loop over a stage."""
     if found is not None:
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
     if op.attr.grouped:  # in one function, on whose stack its memory lies
         return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
-    stages, parts = find_stages(body, bool(memory_suffix)), parts_of_iteration(body)
+    # One thread may run iterations that update memory in any order, as long as each update is complete.
+    stages, parts = find_stages(body), parts_of_iteration(body)
     streams = () if stages or parts or op.attr.reductions or not memory_suffix else find_streams(op, module.caps)
     if streams:
         return StreamingEmitter(module, OP_MAP, name, memory_suffix, body, streams)
     if stages is None:
         return TaskEmitter(module, OP_MAP, name, parts, memory_suffix)
-    return DistributedEmitter(module, OP_MAP, name, parts, memory_suffix, stages, loop)
+    return DistributedEmitter(module, OP_MAP, name, parts, stages, lambda stage: about(stage.body))
 
 
-def _resized_bounds(emitter: FunctionEmitter, index: DType) -> tuple[str, str]:
-    """%begin and %end as the index type."""
-    if index.bits == 64:
-        return "%begin", "%end"
-    return emitter.convert("trunc", "%begin", dt.i64, index), emitter.convert("trunc", "%end", dt.i64, index)
+def _writes(region: Region, memory: frozenset[Any]) -> bool:
+    """Whether ``region`` stores to some of ``memory``."""
+    return any(op.code is ops.store and op.attr in memory for op in region.walk())
+
+
+def _resized_bounds(emitter: FunctionEmitter, index: DType, unit: int) -> tuple[str, str]:
+    """%begin and %end as the index type. ``unit``: so many iterations they count as one."""
+    bounds = ["%begin", "%end"]
+    if unit > 1:
+        bounds = [emitter.value(f"mul i64 {bound}, {unit}") for bound in bounds]
+    begin, end = (emitter.resize(bound, dt.i64, index) for bound in bounds)
+    return begin, end
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], variants: dict[Op, str], calls: Mapping[str, int]) -> str:
@@ -279,11 +307,14 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], v
         for value, text in zip(bounds.results, texts):
             assert isinstance(value.type, DType)
             wide.append(emitter.resize(text, value.type, dt.i64))
-        job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body, calls)}"
+        unit = _unit(op, module)
+        if unit > 1:
+            wide[:2] = [emitter.value(f"sdiv exact i64 {text}, {unit}") for text in wide[:2]]
+        job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body, calls) * unit}"
         room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {tape_lanes(op, module.caps, module.options)}"
         if updates_memory(op):
             variant = f"ptr {'@' + variants[op] if op in variants else 'null'}"
-            work = f"{job}, i64 {cost_of(body, calls, uncontended=True)}, {room}"
+            work = f"{job}, i64 {cost_of(body, calls, uncontended=True) * unit}, {room}"
             emitter.line(f"call void @{abi.POOL_UPDATE}(ptr %pool, ptr @{name}, {variant}, {work})")
         else:
             emitter.line(f"call void @{abi.POOL_RUN}(ptr %pool, ptr @{name}, {job}, {room})")

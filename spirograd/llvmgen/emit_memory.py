@@ -5,6 +5,7 @@ from __future__ import annotations
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType
+from spirograd.ir.atomics import only_reads
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen import half
 from spirograd.llvmgen.function import STACK_LIMIT, FunctionEmitter, entry_of
@@ -55,6 +56,9 @@ def emit_atomic(e: FunctionEmitter, op: Op) -> None:
     assert names is not None, f"atomic {kind} must be lowered to a loop before it gets here"
     index, value = op.args
     pointer = e.address(ref, index)
+    if only_reads(op):
+        e.set(op, f"load atomic {type_name(op.type)}, {pointer}{e.atomic_scope} monotonic, align {ref.dtype.size}")
+        return
     order = f"{e.atomic_scope} monotonic, align {ref.dtype.size}{e.atomic_metadata}"
     e.set(op, f"atomicrmw {names.pick(ref.dtype)} {pointer}, {e.typed(value)}{order}")
 

@@ -33,8 +33,6 @@ BUFFER_ALIGNMENT = 16
 _UNROLLED_LENGTH, _UNROLL = 48, 8
 # Short bodies of loops that run so often, as is known here, are repeated that many times. Others would spend their time in the remainder.
 _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
-# Atomics of integers that keep what is there if their operand is 0.
-_KEEPING = frozenset(("add", "sub", "or", "xor"))
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are left for what it adds.
 _ARGUMENT_BYTES = 4032
@@ -81,7 +79,7 @@ class Dialect:
     with a bit for each lane, set where an i1 is. ``reduce``: a 32-bit integer, of all lanes combined by a kind of `COMBINE`, told whether
     it is signed. ``barrier``, which has no result: waits for the workgroup. ``subgroup_barrier``: for the subgroup. ``has_members``:
     whether what subgroups do together names the lanes that do, see `GpuEmitter.members`. ``clock``: an i64 counter.
-    ``matrix_fma``: the entries of `ops.subgroup_matrix_fma`, typed.
+    ``matrix_load``, ``matrix_product``: the entries of these operations, typed. ``matrix_store`` has no result.
     ``rsqrt``: of f32, good to two units in the last place; told whether the argument is surely not subnormal.
     """
 
@@ -104,7 +102,9 @@ class Dialect:
     barrier: Callable[[GpuEmitter], None]
     subgroup_barrier: Callable[[GpuEmitter], None]
     clock: Callable[[GpuEmitter], str]
-    matrix_fma: Callable[[GpuEmitter, Op], list[str]]
+    matrix_load: Callable[[GpuEmitter, Op], list[str]]
+    matrix_store: Callable[[GpuEmitter, Op], None]
+    matrix_product: Callable[[GpuEmitter, Op], list[str]]
     rsqrt: Callable[[GpuEmitter, str, bool], str]
     stack_space: int = 0
     atomic_metadata: str = ""
@@ -251,15 +251,6 @@ def _store(e: GpuEmitter, op: Op) -> None:
     e.line(f"store {e.typed(value)}, {e.address(op.attr, index)}, align {op.attr.dtype.size}")
 
 
-def _atomic(e: GpuEmitter, op: Op) -> None:
-    """An atomic that changes nothing, as `volatile_load` of integers is, reads: no cache has to give the line up."""
-    (kind, ref), (index, value) = op.attr, op.args
-    if kind in _KEEPING and value.code is ops.const and value.attr == 0 and ref.dtype.is_int:
-        e.set(op, f"load atomic {type_name(op.type)}, {e.address(ref, index)}{e.atomic_scope} monotonic, align {ref.dtype.size}")
-    else:
-        emit_memory.emit_atomic(e, op)
-
-
 def _for(e: GpuEmitter, op: Op) -> None:
     """Short loops are unrolled: an invocation has nothing else to do while it waits for memory or for the result before."""
     _vote(e, op)
@@ -347,8 +338,16 @@ def _reduce(e: GpuEmitter, op: Op) -> None:
     e.env[op] = e.dialect.reduce(e, op.attr, op.type is i32, e.env[op.args[0]])
 
 
-def _matrix_fma(e: GpuEmitter, op: Op) -> None:
-    emit_vector.set_vector(e, op, e.dialect.matrix_fma(e, op))
+def _matrix_load(e: GpuEmitter, op: Op) -> None:
+    emit_vector.set_vector(e, op, e.dialect.matrix_load(e, op))
+
+
+def _matrix_store(e: GpuEmitter, op: Op) -> None:
+    e.dialect.matrix_store(e, op)
+
+
+def _matrix_product(e: GpuEmitter, op: Op) -> None:
+    emit_vector.set_vector(e, op, e.dialect.matrix_product(e, op))
 
 
 def _by_words(e: GpuEmitter, op: Op, exchange: Callable[[str], str]) -> None:
@@ -397,7 +396,7 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.builtin: _builtin,
     ops.load: _load,
     ops.store: _store,
-    ops.atomic: _atomic,
+    ops.atomic: emit_memory.emit_atomic,
     ops.if_: _if,
     ops.for_: _for,
     ops.while_: _while,
@@ -409,7 +408,9 @@ _OWN: dict[OpCode, Callable[[GpuEmitter, Op], None]] = {
     ops.subgroup_shuffle: _shuffle,
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
-    ops.subgroup_matrix_fma: _matrix_fma,
+    ops.matrix_load: _matrix_load,
+    ops.matrix_store: _matrix_store,
+    ops.matrix_product: _matrix_product,
     ops.subgroup_reduce: _reduce,
     ops.subgroup_scan: Unsupported("neither PTX nor AMDGPU has an instruction for it"),
 }

@@ -19,34 +19,25 @@ from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import branches, counted_loop, emit_result
 from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
+from spirograd.llvmgen.grouped_lanes import GroupedLanes
 from spirograd.llvmgen.instructions import Math
-from spirograd.llvmgen.iterations import TaskEmitter
+from spirograd.llvmgen.interleaved_loads import interleaved_load
 from spirograd.llvmgen.local_arrays import element
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, type_name
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.uniform import Uniformity, is_tape
+from spirograd.llvmgen.vector_emitter import VectorEmitter
 
+MASKED_LANES = 16  # where CPUs have masks
 # Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
 _STRIP = 4096
-# Elements of an AVX2 register; how those that interleaved loads want get there, by how many lie between them: two vectors (those loaded,
-# then what was made of them), and for each place its number in both.
-_PART = 8
-_PUT_TOGETHER: dict[int, tuple[tuple[int, int, tuple[int | None, ...]], ...]] = {
-    2: ((0, 1, (0, 2, 8, 10, 4, 6, 12, 14)), (2, 2, (0, 1, 4, 5, 2, 3, 6, 7))),
-    3: ((0, 1, (0, 9, None, 3, 12, None, 6, 15)), (3, 2, (0, 1, 10, 3, 4, 13, 6, 7)), (4, 4, (0, 3, 6, 1, 4, 7, 2, 5))),
-    4: (
-        (0, 1, (0, 8, None, None, 4, 12, None, None)),
-        (2, 3, (0, 8, None, None, 4, 12, None, None)),
-        (4, 5, (0, 1, 8, 9, 4, 5, 12, 13)),
-        (6, 6, (0, 4, 1, 5, 2, 6, 3, 7)),
-    ),
-}
+_ALL = "splat (i1 true)"  # mask of all lanes
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
 
 
 def lane_count(caps: Capabilities) -> int:
     """Iterations at once: two vectors of f32, so that one computes while the other waits."""
-    return 16 if "+avx2" in caps.cpu_features else 8
+    return MASKED_LANES if has_masks(caps) else 8
 
 
 def has_masks(caps: Capabilities) -> bool:
@@ -54,14 +45,13 @@ def has_masks(caps: Capabilities) -> bool:
     return "+avx2" in caps.cpu_features
 
 
-class LaneEmitter(TaskEmitter):
+class LaneEmitter(VectorEmitter):
     """Emits the parallel loop that ``found`` describes for several iterations at once. ``reductions``: of that loop."""
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], found: Uniformity, reductions: Sequence[Reduction]) -> None:
-        super().__init__(module, handlers, "", {})
+        super().__init__(module, handlers, lane_count(module.caps))
         self.found = found
         self.reductions = reductions
-        self.lanes = lane_count(module.caps)
         self._has_masks = has_masks(module.caps)
         self._end = ""  # of the iterations, as i64
         self._mask = ""  # of the lanes that have an iteration; empty if all have
@@ -76,6 +66,7 @@ class LaneEmitter(TaskEmitter):
         fused = fused_products(found.body) if self._contract and self.has_fma else {}
         self._products = {s: p for s, p in fused.items() if found.varies(p)}  # by the sum with which they are fused
         self._fused = frozenset(self._products.values())
+        self._grouped = None if found.groups is None else GroupedLanes(self, found.groups)
         self._lockstep = False  # whether operations are emitted for all lanes
         self._vector = False  # whether the one being emitted differs between them
 
@@ -185,12 +176,8 @@ class LaneEmitter(TaskEmitter):
     def width(self) -> int:
         return self.lanes if self._vector else 1
 
-    def _vector_type(self, t: Type) -> str:
-        assert isinstance(t, DType)
-        return type_name(Lanes(self.lanes, t))
-
     def type_text(self, t: Type) -> str:
-        return self._vector_type(t) if self._vector else type_name(t)
+        return self.vector_type(t) if self._vector else type_name(t)
 
     def overload(self, t: DType) -> str:
         return f"v{self.lanes}{super().overload(t)}" if self._vector else super().overload(t)
@@ -202,16 +189,10 @@ class LaneEmitter(TaskEmitter):
         text: str = self.env[op]
         if not self._vector or self.found.varies(op):
             return text
-        return self._spread(text, op.type) if text.startswith("%") else f"splat ({type_name(op.type)} {text})"
-
-    def _spread(self, text: str, t: Type) -> str:
-        """A vector with ``text`` in all lanes."""
-        vector = self._vector_type(t)
-        first = self.value(f"insertelement {vector} poison, {type_name(t)} {text}, i32 0")
-        return self.value(f"shufflevector {vector} {first}, {vector} poison, <{self.lanes} x i32> zeroinitializer")
+        return self.spread(text, op.type)
 
     def _lane(self, vector: str, t: Type, k: int) -> str:
-        return self.value(f"extractelement {self._vector_type(t)} {vector}, i32 {k}")
+        return self.value(f"extractelement {self.vector_type(t)} {vector}, i32 {k}")
 
     # --- regions ---
 
@@ -231,33 +212,36 @@ class LaneEmitter(TaskEmitter):
     def _number_lanes(self) -> None:
         """The indices of the lanes, from that of the first; which lanes are active."""
         index = self.found.index
-        vector, first = self._vector_type(index.type), self.env[index]
+        vector, first = self.vector_type(index.type), self.env[index]
         numbers = f"<{', '.join(f'{type_name(index.type)} {k}' for k in range(self.lanes))}>"
-        if self._has_masks:
+        if self._grouped is not None:
+            self._active, self._mask, first = str(self.lanes), _ALL, self.resize(first, i64, i32)
+            self._grouped.begin(index, first)
+        elif self._has_masks:
             left = self.value(f"sub i64 {self._end}, {first}")
             self._active = self.call_intrinsic("umin", u64, [left, self._stride])
-            active = self._spread(self.resize(self._active, i64, i32), i32)
+            active = self.spread(self.resize(self._active, i64, i32), i32)
             self._mask = self.value(f"icmp ult {vector} {numbers}, {active}")
             if self._listed:
                 listed = self.value(f"load {vector}, ptr {self._listing(first)}, align 4")
-                self.env[index] = self._where_active(listed, self._spread(self._lane(listed, i32, 0), i32), i32)
+                self.env[index] = self._where_active(listed, self.spread(self._lane(listed, i32, 0), i32), i32)
                 return
             numbers = self.value(f"select {self._mask_type} {self._mask}, {vector} {numbers}, {vector} zeroinitializer")
             first = self.resize(first, i64, i32)
         self._first = {index: first}
-        self.env[index] = self.value(f"add nsw {vector} {self._spread(first, index.type)}, {numbers}")
+        self.env[index] = self.value(f"add nsw {vector} {self.spread(first, index.type)}, {numbers}")
 
     @property
     def _mask_type(self) -> str:
-        return self._vector_type(u1)
+        return self.vector_type(u1)
 
     def _where_active(self, vector: str, other: str, t: Type) -> str:
         """``vector`` in the lanes that have an iteration, ``other`` in the rest."""
-        return self._chosen(self._mask, vector, other, t)
+        return vector if self._mask == _ALL else self._chosen(self._mask, vector, other, t)
 
     def _chosen(self, mask: str, vector: str, other: str, t: Type) -> str:
         """``vector`` in the lanes of ``mask``, ``other`` in the rest."""
-        vt = self._vector_type(t)
+        vt = self.vector_type(t)
         return self.value(f"select {self._mask_type} {mask}, {vt} {vector}, {vt} {other}")
 
     def bits(self, condition: str) -> str:
@@ -270,8 +254,7 @@ class LaneEmitter(TaskEmitter):
         callee = self.module.declare("llvm.cttz.i64", "i64", "i64, i1")
         return self.value(f"call i64 {callee}(i64 {bits}, i1 true)")
 
-    def _effective(self) -> str:
-        """The mask of the lanes in which effects take place."""
+    def effective(self) -> str:
         return self._mask
 
     def _as_vector(self, op: Op) -> str:
@@ -283,12 +266,18 @@ class LaneEmitter(TaskEmitter):
     def emit(self, op: Op) -> None:
         if not self._lockstep:
             super().emit(op)
+        elif self._grouped is not None and self._grouped.known.knows(op):
+            self._grouped.emit(op)
         elif op.code in _CONTROL:
             _CONTROL[op.code](self, op)
         elif self.found.varies(op):
             _VARYING.get(op.code, LaneEmitter._on_vectors)(self, op)
         else:
             super().emit(op)
+
+    def note_first(self, op: Op, text: str) -> None:
+        if self.found.lane_stride(op):
+            self._first[op] = text
 
     def lane_types(self, op: Op) -> list[Type]:
         """Types of the results of a control operation in lockstep."""
@@ -311,16 +300,50 @@ class LaneEmitter(TaskEmitter):
             self._access(op)
         elif self._has_masks and self.found.interleaved(op):
             self._interleaved_load(op)
-        elif op.attr.dtype is not u1:
-            self._gather(op)
-        else:
+        elif op.attr.dtype is u1:
             self._lane_by_lane(op)
+        elif self._has_masks and self.found.lane_stride(op.args[0]):
+            self.spaced_access(op, self._gather)
+        else:
+            self._gather(op)
 
     def _store(self, op: Op) -> None:
         if is_tape(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
             self._access(op)
+        elif self.found.lane_stride(op.args[0]) and op.attr.dtype is not u1:
+            self.spaced_access(op, self._lane_by_lane)
         else:
             self._lane_by_lane(op)
+
+    def spaced_access(self, op: Op, otherwise: Callable[[Op], None]) -> None:
+        """Elements at regular distances: an access for each lane and nothing else if all of them take part."""
+        mask = self.effective()
+        if mask in ("", _ALL):
+            self._access_each(op)
+            return
+        each, some, done = self.new_labels("each", "some", "accessed")
+        self.line(f"br i1 {self.value(f'icmp eq i64 {self.bits(mask)}, {(1 << self.lanes) - 1}')}, label %{each}, label %{some}")
+        values = []
+        for label, access in ((each, self._access_each), (some, otherwise)):
+            self.start(label)
+            access(op)
+            values.append(f"[ {self.env.get(op)}, %{self.label} ]")
+            self.goto(done)
+        self.start(done)
+        if op.code is ops.load:
+            self.set(op, f"phi {self.vector_type(op.type)} {', '.join(values)}")
+
+    def _access_each(self, op: Op) -> None:
+        t, stride = op.attr.dtype, self.found.lane_stride(op.args[0])
+        pointer, vector = self._first_address(op), "poison" if op.code is ops.load else self._as_vector(op.args[1])
+        for k in range(self.lanes):
+            place = f"ptr {self.value(f'getelementptr {type_name(t)}, {pointer}, i64 {k * stride}')}"
+            if op.code is ops.store:
+                self.line(f"store {type_name(t)} {self._lane(vector, t, k)}, {place}, align {t.size}")
+                continue
+            element = self.value(f"load {type_name(t)}, {place}, align {t.size}")
+            vector = self.value(f"insertelement {self.vector_type(t)} {vector}, {type_name(t)} {element}, i32 {k}")
+        self.env[op] = vector
 
     def _atomic(self, op: Op) -> None:
         if self.found.adds_together(op):
@@ -381,7 +404,7 @@ class LaneEmitter(TaskEmitter):
 
     def _both_arms(self, op: Op) -> None:
         """Both branches, one after the other: they have no effects."""
-        condition = f"{self._vector_type(u1)} {self.env[op.args[0]]}"
+        condition = f"{self.vector_type(u1)} {self.env[op.args[0]]}"
         arms = [self.region(region) for region in op.regions]
         types = [type_name(t) for t in self.lane_types(op)]
         self.env[op] = [self.value(f"select {condition}, {t} {a}, {t} {b}") for t, a, b in zip(types, *arms)]
@@ -406,7 +429,7 @@ class LaneEmitter(TaskEmitter):
         return pointer
 
     def _whole_access(self, op: Op, pointer: str) -> None:
-        vector, align = self._vector_type(op.attr.dtype), op.attr.dtype.size
+        vector, align = self.vector_type(op.attr.dtype), op.attr.dtype.size
         if op.code is ops.load:
             self.set(op, f"load {vector}, {pointer}, align {align}")
         else:
@@ -424,7 +447,7 @@ class LaneEmitter(TaskEmitter):
             self.goto(done)
         self.start(done)
         if op.code is ops.load:
-            self.set(op, f"phi {self._vector_type(op.type)} {', '.join(values)}")
+            self.set(op, f"phi {self.vector_type(op.type)} {', '.join(values)}")
 
     def tape_index(self, index: str, t: DType) -> tuple[str, DType]:
         return (self.value(f"mul nsw i64 {self.resize(index, t, i64)}, {self._stride}"), i64)
@@ -432,13 +455,13 @@ class LaneEmitter(TaskEmitter):
     def _masked_access(self, op: Op, pointer: str) -> None:
         """Neighbouring elements, of the lanes that have an iteration: no memory may follow the last one's."""
         t = op.attr.dtype
-        vector, suffix = self._vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, t)}.p0"
-        mask = f"{self._mask_type} {self._effective()}"
+        vector, suffix = self.vector_type(t), f"v{self.lanes}{FunctionEmitter.overload(self, t)}.p0"
+        mask = f"{self._mask_type} {self.effective()}"
         if op.code is ops.store:
             callee = self.module.declare(f"llvm.masked.store.{suffix}", "void", f"{vector}, ptr, i32, {self._mask_type}")
             self.line(f"call void {callee}({vector} {self._as_vector(op.args[1])}, {pointer}, i32 {t.size}, {mask})")
             return
-        others = self._spread(self.value(f"load {type_name(t)}, {pointer}, align {t.size}"), t)
+        others = self.spread(self.value(f"load {type_name(t)}, {pointer}, align {t.size}"), t)
         callee = self.module.declare(f"llvm.masked.load.{suffix}", vector, f"ptr, i32, {self._mask_type}, {vector}")
         self.set(op, f"call {vector} {callee}({pointer}, i32 {t.size}, {mask}, {vector} {others})")
 
@@ -448,43 +471,25 @@ class LaneEmitter(TaskEmitter):
         self._vector = True
         pointers = self.pointer(op.attr, op.args[0])
         self._vector = False
-        vector, addresses = self._vector_type(t), f"<{self.lanes} x ptr>"
+        vector, addresses = self.vector_type(t), f"<{self.lanes} x ptr>"
         name = f"llvm.masked.gather.v{self.lanes}{FunctionEmitter.overload(self, t)}.v{self.lanes}p0"
         callee = self.module.declare(name, vector, f"{addresses}, i32, {self._mask_type}, {vector}")
         self.set(op, f"call {vector} {callee}({addresses} {pointers}, i32 {t.size}, {self._mask_type} splat (i1 true), {vector} poison)")
 
     def _interleaved_load(self, op: Op) -> None:
-        """Every n-th element: vectors are loaded, of which each has some, and put together. Nothing else is accessed."""
-        t, count = op.attr.dtype, self.found.lane_stride(op.args[0])
-        pointer, lanes = self._first_address(op), f"<{self.lanes} x i32>"
-        part, overload = f"<{_PART} x {type_name(t)}>", f"v{_PART}{FunctionEmitter.overload(self, t)}"
-        mask = self.value(f"sext {self._mask_type} {self._effective()} to {lanes}")
-        callee = self.module.declare(f"llvm.masked.load.{overload}.p0", part, f"ptr, i32, <{_PART} x i1>, {part}")
-        parts = []
-        for lane in range(0, self.lanes, _PART):
-            vectors = []
-            for start in range(lane * count, (lane + _PART) * count, _PART):
-                chosen = ", ".join(f"i32 {p // count if p % count == 0 else self.lanes}" for p in range(start, start + _PART))
-                spread = self.value(f"shufflevector {lanes} {mask}, {lanes} zeroinitializer, <{_PART} x i32> <{chosen}>")
-                wanted = self.value(f"icmp slt <{_PART} x i32> {spread}, zeroinitializer")
-                at = self.value(f"getelementptr {type_name(t)}, {pointer}, i64 {start}")
-                vectors.append(self.value(f"call {part} {callee}(ptr {at}, i32 {t.size}, <{_PART} x i1> {wanted}, {part} zeroinitializer)"))
-            for a, b, places in _PUT_TOGETHER[count]:
-                picked = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in places)
-                vectors.append(self.value(f"shufflevector {part} {vectors[a]}, {part} {vectors[b]}, <{_PART} x i32> <{picked}>"))
-            parts.append(vectors[-1])
-        order = ", ".join(f"i32 {k}" for k in range(self.lanes))
-        values = self.value(f"shufflevector {part} {parts[0]}, {part} {parts[1]}, <{self.lanes} x i32> <{order}>")
-        self.env[op] = self._where_active(values, self._spread(self._lane(values, t, 0), t), t)
+        """Every n-th element."""
+        stride = self.found.lane_stride(op.args[0])
+        values = interleaved_load(self, op.attr.dtype, stride, [(self._first_address(op), self.effective())])
+        self.env[op] = self._where_active(values, self.spread(self._lane(values, op.type, 0), op.type), op.type)
 
     def _add_once(self, op: Op) -> None:
         """All lanes add to one element: their sum."""
         index, value = op.args
         t, kind = op.attr[1].dtype, "fadd" if op.attr[1].dtype.is_float else "add"
         zero = literal(-0.0 if t.is_float else 0, t)  # 0.0 makes 0.0 of -0.0
-        vector, vt = self._as_vector(value), self._vector_type(t)
+        vector, vt = self._as_vector(value), self.vector_type(t)
         if self._mask:
-            vector = self._chosen(self._effective(), vector, f"splat ({type_name(t)} {zero})", t)
+            vector = self._chosen(self.effective(), vector, f"splat ({type_name(t)} {zero})", t)
         start, params, flags = (f"{type_name(t)} {zero}, ", f"{type_name(t)}, {vt}", "reassoc ") if t.is_float else ("", vt, "")
         name = f"llvm.vector.reduce.{kind}.v{self.lanes}{FunctionEmitter.overload(self, t)}"
         total = self.value(f"call {flags}{type_name(t)} {self.module.declare(name, type_name(t), params)}({start}{vt} {vector})")
@@ -533,11 +538,11 @@ class LaneEmitter(TaskEmitter):
     def _in_memory(self, t: Type, vector: str = "") -> str:
         """Stack memory for a value of each lane, with ``vector`` in it. A byte for each u1."""
         name, stored = self.name(), i8 if t is u1 else t
-        self.entry.append(f"  {name} = alloca {self._vector_type(stored)}, align 64")
+        self.entry.append(f"  {name} = alloca {self.vector_type(stored)}, align 64")
         if vector:
             if t is u1:
-                vector = self.value(f"zext {self._mask_type} {vector} to {self._vector_type(i8)}")
-            self.line(f"store {self._vector_type(stored)} {vector}, ptr {name}")
+                vector = self.value(f"zext {self._mask_type} {vector} to {self.vector_type(i8)}")
+            self.line(f"store {self.vector_type(stored)} {vector}, ptr {name}")
         return name
 
     def _element(self, array: str, t: Type, lane: str) -> str:
@@ -558,10 +563,10 @@ class LaneEmitter(TaskEmitter):
 
     def _from_memory(self, array: str, t: Type) -> str:
         """The values of the lanes; lanes without an iteration get that of the first."""
-        vector = self.value(f"load {self._vector_type(i8 if t is u1 else t)}, ptr {array}")
+        vector = self.value(f"load {self.vector_type(i8 if t is u1 else t)}, ptr {array}")
         if t is u1:
-            vector = self.value(f"trunc {self._vector_type(i8)} {vector} to {self._mask_type}")
-        return self._where_active(vector, self._spread(self._lane(vector, t, 0), t), t) if self._mask else vector
+            vector = self.value(f"trunc {self.vector_type(i8)} {vector} to {self._mask_type}")
+        return self._where_active(vector, self.spread(self._lane(vector, t, 0), t), t) if self._mask else vector
 
 
 _LaneHandler = Callable[[LaneEmitter, Op], None]

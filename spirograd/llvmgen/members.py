@@ -16,7 +16,9 @@ from spirograd.ir.nodes import Op, Region
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import type_name
 
-_MEETING = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_reduce, ops.subgroup_barrier))
+# Of the operations at which lanes meet, those whose instructions name the lanes. The others need no votes: there is no instruction for
+# scans, all lanes of a warp run a product of matrices, and shuffles are in code of the compiler that all lanes run.
+_NAMING_LANES = frozenset((ops.subgroup_read, ops.subgroup_ballot, ops.subgroup_reduce, ops.subgroup_barrier))
 
 
 class Votes(NamedTuple):
@@ -28,7 +30,7 @@ class Votes(NamedTuple):
 
 
 def _meets(region: Region) -> bool:
-    return not _MEETING.isdisjoint(region.codes)
+    return not _NAMING_LANES.isdisjoint(region.codes)
 
 
 def votes_of(e: FunctionEmitter, op: Op, ballot: Callable[[str], str], members: str) -> dict[Region, Votes]:

@@ -113,7 +113,12 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.subgroup_scan: _GPU,
     ops.subgroup_read: _GPU,
     ops.subgroup_ballot: _GPU,
-    ops.subgroup_matrix_fma: _GPU,
+    ops.tile_entries: _KERNEL_LEVEL,
+    ops.tile_rows: _KERNEL_LEVEL,
+    ops.tile_product: _KERNEL_LEVEL,
+    ops.matrix_load: _GPU,
+    ops.matrix_store: _GPU,
+    ops.matrix_product: _GPU,
     ops.subgroup_shuffle: _GPU,
     # diagnostics
     ops.check: _KERNEL_LEVEL,

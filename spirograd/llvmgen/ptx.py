@@ -10,13 +10,10 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import f16, f64
-from spirograd.base.matrix_shapes import SHAPES
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
-from spirograd.ir.nodes import Op
+from spirograd.llvmgen import ptx_matrices
 from spirograd.llvmgen.gpu import CAPABILITIES, Dialect, GpuEmitter
-from spirograd.llvmgen.module import type_name
 from spirograd.llvmgen.toolchain import MachineCode, by_thread, optimise, parse
 
 _WARP = 32
@@ -24,7 +21,7 @@ _WARP = 32
 _RESIDENT = 512
 # Architectures from this number on are known to no version of PTX before 7.3.
 _KNOWN_SINCE_7_3 = 87
-_AMPERE = 80  # the first architecture that reduces over warps, multiplies matrices of f64, and those of f16 in these shapes
+_AMPERE = 80  # the first architecture that reduces over warps
 _REDUCTIONS = ("add", "min", "max", "and", "or", "xor")
 _TRIPLE = "nvptx64-nvidia-cuda"
 _CALL = re.compile(r"// callseq (\d+)")
@@ -79,26 +76,6 @@ def _subgroup_barrier(e: GpuEmitter) -> None:
     e.line(f"call void {e.module.declare('llvm.nvvm.bar.warp.sync', 'void', 'i32')}(i32 {_members(e)})")
 
 
-def _matrix_fma(e: GpuEmitter, op: Op) -> list[str]:
-    """The instruction takes pairs of f16 as one operand."""
-    shape = SHAPES[op.attr]
-    a, b, c = shape.split([e.env[arg] for arg in op.args])
-    name = f"llvm.nvvm.mma.m{shape.rows}n{shape.columns}k{shape.depth}.row.col" + (".f64" if shape.factor is f64 else ".f32.f32")
-    factors = [*a, *b]
-    kind, total = type_name(shape.factor), type_name(shape.total)
-    if shape.factor is f16:
-        pairs = []
-        for low, high in zip(factors[::2], factors[1::2]):
-            half = e.value(f"insertelement <2 x half> poison, half {low}, i32 0")
-            pairs.append(e.value(f"insertelement <2 x half> {half}, half {high}, i32 1"))
-        factors, kind = pairs, "<2 x half>"
-    types = [kind] * len(factors) + [total] * len(c)
-    result = f"{{ {', '.join([total] * len(c))} }}"
-    operands = ", ".join([f"{t} {operand}" for t, operand in zip(types, [*factors, *c])])
-    found = e.value(f"call {result} {e.module.declare(name, result, ', '.join(types))}({operands})")
-    return [f"{total} {e.value(f'extractvalue {result} {found}, {k}')}" for k in range(len(c))]
-
-
 def _active(e: GpuEmitter) -> str:
     return e.value(f"call i32 {e.module.declare('llvm.nvvm.activemask', 'i32', '')}()")
 
@@ -145,7 +122,9 @@ NVPTX = Dialect(
     reduce=_reduce,
     barrier=_barrier,
     subgroup_barrier=_subgroup_barrier,
-    matrix_fma=_matrix_fma,
+    matrix_load=ptx_matrices.load,
+    matrix_store=ptx_matrices.store,
+    matrix_product=ptx_matrices.product,
     clock=lambda e: e.value(f"call i64 {e.module.declare('llvm.nvvm.read.ptx.sreg.clock64', 'i64', '')}()"),
     rsqrt=_rsqrt,
     has_members=True,
@@ -153,12 +132,12 @@ NVPTX = Dialect(
 
 
 @by_thread
-def _target_machine(architecture: str, has_stack: bool) -> Any:
-    """``has_stack``: whether the code looks at the stack, which PTX 7.3 (CUDA 11.3) can."""
+def _target_machine(architecture: str, has_stack: bool, has_matrices: bool) -> Any:
+    """``has_stack``: whether the code looks at the stack, which PTX 7.3 (CUDA 11.3) can. ``has_matrices``: whether it multiplies those."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask.
-    features = "+ptx63" if architecture in ("sm_70", "sm_72") else ""
+    # By itself LLVM takes the first version that knows the architecture: for Volta one without activemask, for Turing one without products.
+    features = "+ptx63" if architecture in ("sm_70", "sm_72") else "+ptx65" if architecture == "sm_75" and has_matrices else ""
     if has_stack and int(re.sub(r"\D", "", architecture)) < _KNOWN_SINCE_7_3:
         features = "+ptx73"
     return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features=features, opt=3)
@@ -166,7 +145,8 @@ def _target_machine(architecture: str, has_stack: bool) -> Any:
 
 def capabilities(architecture: str) -> Capabilities:
     """What every GPU of an architecture ("sm_90") can do."""
-    recent = int(re.sub(r"\D", "", architecture)) >= _AMPERE
+    number = int(re.sub(r"\D", "", architecture))
+    recent = number >= _AMPERE
     return replace(
         CAPABILITIES,
         target_name="cuda",
@@ -174,7 +154,7 @@ def capabilities(architecture: str) -> Capabilities:
         subgroup_size=_WARP,
         shared_memory=48 << 10,
         atomic_f16_add=True,
-        matrix_shapes=tuple(SHAPES) if recent else (),
+        matrix_shapes=ptx_matrices.shapes(number),
         subgroup_reductions=_REDUCTIONS if recent else (),
     )
 
@@ -184,7 +164,7 @@ def compile_ptx(text: str, caps: Capabilities, options: CompileOptions) -> Machi
 
     Raises SpirogradRuntimeError with LLVM's message if the text is no valid module: a defect of the emitter.
     """
-    machine = _target_machine(caps.cpu_name, "@llvm.stacksave" in text)
+    machine = _target_machine(caps.cpu_name, "@llvm.stacksave" in text, "@llvm.nvvm.mma" in text)
     with closing(parse(text, machine)) as module:
         if options.optimize:
             optimise(module, machine, max(options.opt_level, 1), vectorise=False, slp=False)

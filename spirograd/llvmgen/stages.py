@@ -54,8 +54,8 @@ class Stages:
     outer: tuple[Op, ...]
 
 
-def find_stages(body: Region, independent: bool) -> Stages | None:
-    """The stages of the body of a loop, whose iterations are ``independent`` or run in order; None if it is small, or cannot be cut."""
+def find_stages(body: Region) -> Stages | None:
+    """The stages of the body of a parallel loop; None if it is small, or cannot be cut."""
     sizes = [1 + sum([1 for region in op.regions for _ in region.walk()]) for op in body.ops]
     if sum(sizes) <= LARGE:
         return None
@@ -65,7 +65,7 @@ def find_stages(body: Region, independent: bool) -> Stages | None:
         return None
     stages = tuple(_stages(body, bounds, uses))
     places, frame = _placed(stages)
-    block = _BLOCK if independent and not _is_ordered(body) else 1
+    block = 1 if _is_ordered(body) else _BLOCK
     while block * frame > _FRAME and block > _SMALLEST_BLOCK:
         block //= 2
     return Stages(stages, places, frame, block, tuple(uses.outer))

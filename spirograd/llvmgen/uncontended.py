@@ -15,7 +15,12 @@ _GAIN = 2
 
 def updates_memory(task: Op) -> bool:
     """Whether a range task has atomics, so that no other launch may update memory without them at the same time."""
-    return any(effect == "atomic" for region in task.regions[1:] for op in region.walk() for effect, _ in accesses_of(op))
+    for region in task.regions[1:]:
+        if any(effect == "atomic" for effect, _ in region.accesses):
+            return True
+        if ops.call_memory in region.codes and any(effect == "atomic" for op in region.walk() for effect, _ in accesses_of(op)):
+            return True
+    return False
 
 
 def uncontended_body(body: Region, calls: Mapping[str, int]) -> Region | None:

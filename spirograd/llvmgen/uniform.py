@@ -9,12 +9,15 @@ then uniform if it is the same in all lanes that take part.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spirograd.base.dtypes import DType, Vec, f16, i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.llvmgen.cost import trips
 from spirograd.llvmgen.guarded_loops import find_guarded_loop
+from spirograd.llvmgen.lane_groups import LaneGroups
 from spirograd.llvmgen.strides import stride
 
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
@@ -57,6 +60,7 @@ class Uniformity:
         self.divergent: set[Op] = set()  # control operations through which lanes go different ways
         self.backwards: set[Op] = set()  # those of them that are counted loops whose lanes end together, instead of beginning together
         self.counts: dict[Op, Op] = {}  # operation that counts the iterations of such a loop, before or after it -> the loop
+        self.groups: LaneGroups | None = None  # where each vector begins at a multiple of its lanes, and loads gain from it
         self._masked = self._waiting = 0  # how many divergent operations are around the current one, and how many `while`
         self._region(body)
 
@@ -198,6 +202,20 @@ class Uniformity:
             return self.lane_stride(a)
         return self.lane_stride(b) if op.code is ops.add and a not in self.varying else 0
 
+    def find_groups(self, lanes: int, multiples: Mapping[Op, int]) -> None:
+        """Find values that groups of lanes share, where every vector begins at a multiple of ``lanes``, if loads gain from it."""
+        if self.guard is not None or self.counts or any(map(is_tape, self.body.walk())):
+            return
+        loads = [op for op in self.body.walk() if op.code is ops.load and self.varies(op)]
+        regular = {op for op in loads if self.contiguous(op.args[0]) or self.interleaved(op)}
+        groups = LaneGroups(self.body, lanes, self.varying, multiples, regular)
+        if groups.gains:
+            self.groups = groups
+
+    def grouped(self, op: Op) -> bool:
+        """Whether groups of lanes share ``op``, or it loads elements at regular distances for each of them."""
+        return self.groups is not None and self.groups.knows(op)
+
     def interleaved(self, op: Op) -> bool:
         """Whether the load ``op`` is of every second, third or fourth element of 32 bits: of one entry of small vectors."""
         return op.attr.dtype.bits == 32 and self.lane_stride(op.args[0]) in INTERLEAVED
@@ -228,13 +246,17 @@ def _speculable(op: Op) -> bool:
     return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem, ops.call)
 
 
-def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity | None:
+def lockstep(
+    body: Region, options: CompileOptions, masks: bool, lanes: int = 0, multiples: Mapping[Op, int] | None = None
+) -> Uniformity | None:
     """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
-    has masked loads and stores."""
+    has masked loads and stores. ``multiples``: if each vector begins at a multiple of ``lanes``, values that are the same in all
+    iterations and not greater than the index -> a number that divides them."""
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
     loops = bool(body.codes & {ops.for_, ops.while_})
-    if not loops and (not masks or ops.if_ not in body.codes or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
+    divides = multiples is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
+    if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
         return None
     guarded = find_guarded_loop(body) if masks else None
     try:
@@ -244,10 +266,12 @@ def lockstep(body: Region, options: CompileOptions, masks: bool) -> Uniformity |
         return None
     if found.divergent and (not masks or options.check_bounds or options.check_overflow):
         return None  # with checks, the first iteration that fails is reported
+    if masks and multiples is not None and not (options.check_bounds or options.check_overflow):
+        found.find_groups(lanes, multiples)
     work = _Work(found, masks)
     work.add(found.body, 1)
     if not loops:
-        return found if found.divergent and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
+        return found if (found.divergent or found.groups) and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
     return found if work.chain and work.scattered <= work.arithmetic else None
 
 
@@ -286,7 +310,7 @@ class _Work:
     def _cost(self, op: Op) -> int:
         if op.code is not ops.load:
             return _ACCESS
-        return _INTERLEAVED_LOAD if self.masks and self.found.interleaved(op) else self.load
+        return _INTERLEAVED_LOAD if self.masks and (self.found.interleaved(op) or self.found.grouped(op)) else self.load
 
     def _is_scattered(self, op: Op) -> bool:
         if op.code is ops.atomic:

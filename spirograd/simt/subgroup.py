@@ -57,7 +57,8 @@ def sync() -> None:
 def wait(mask: Value | None) -> None:
     """`sync` of the threads that the bits of ``mask`` name; None: of all."""
     groups.current("subgroup.sync")
-    scalar.builder().emit(ir.subgroup_barrier, *_operands(mask), type=VOID)
+    named = () if mask is None else (mask.op,)
+    scalar.builder().emit(ir.subgroup_barrier, *named, type=VOID)
 
 
 def mem_fence() -> None:
@@ -72,22 +73,13 @@ memory_barrier = mem_fence
 # --- values of other lanes ---------------------------------------------------------------------------------------------------
 
 
-def _operands(mask: Value | None) -> tuple[Any, ...]:
-    return () if mask is None else (mask.op,)
-
-
 def shuffle(value: Any, index: Any) -> Value:
     """The ``value`` of the thread of the subgroup with number ``index``."""
-    return read(value, index, None)
-
-
-def read(value: Any, index: Any, mask: Value | None) -> Value:
-    """`shuffle` in the threads that the bits of ``mask`` name; None: in all."""
     groups.current("subgroup.shuffle")
     operand, lane = as_value(value), scalar.cast(index, i32)
     if operand.dtype is u1:
-        return scalar.cast(read(scalar.cast(operand, i32), lane, mask), u1)
-    return Value(scalar.builder().emit(ir.subgroup_read, operand.op, lane.op, *_operands(mask), type=operand.dtype))
+        return scalar.cast(shuffle(scalar.cast(operand, i32), lane), u1)
+    return Value(scalar.builder().emit(ir.subgroup_read, operand.op, lane.op, type=operand.dtype))
 
 
 def broadcast(value: Any, index: Any) -> Value:
@@ -112,7 +104,7 @@ def read_within(value: Any, lane: Value, inside: Value, mask: Value | None) -> V
     own = as_value(value)
     if mask is not None:
         inside = as_value(arithmetic.logical_and(inside, names(mask, lane)))
-    return as_value(arithmetic.select(inside, read(own, arithmetic.select(inside, lane, invocation_id()), mask), own))
+    return as_value(arithmetic.select(inside, shuffle(own, arithmetic.select(inside, lane, invocation_id())), own))
 
 
 def read_up(value: Any, offset: Any, mask: Value | None) -> Value:
@@ -216,9 +208,11 @@ def _function(form: str, kind: str, tiled: bool) -> Callable[..., Value]:
     apply, doc = _FORMS[form]
 
     def over_subgroup(value: Any) -> Value:
+        groups.current(f"subgroup.{form}_{kind}")
         return apply(kind, value, log2_group_size())
 
     def over_tile(value: Any, log2_size: Any) -> Value:
+        groups.current(f"subgroup.{form}_{kind}_tiled")
         return apply(kind, value, _steps(log2_size))
 
     function: Callable[..., Value] = over_tile if tiled else over_subgroup
@@ -241,15 +235,14 @@ def existing() -> Value:
     return scalar.emit(ir.shr, scalar.constant((1 << lanes) - 1, u32), scalar.cast(missing, u32))
 
 
-def _votes(holds: Value, mask: Value | None = None, of_branch: bool = False) -> Value:
-    """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, or are not
-    in ``mask``. ``of_branch``: only those that take the branch get here."""
+def _votes(holds: Value, mask: Value | None = None) -> Value:
+    """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, do not get
+    here, or are not in ``mask``."""
     live = _live()
     if live.op.code is not ir.const:
         holds = as_value(arithmetic.logical_and(holds, invocation_id() < live))
     t = u32 if group_size() <= 32 else u64
-    here = scalar.constant(0, u32) if of_branch else mask
-    votes = Value(scalar.builder().emit(ir.subgroup_ballot, holds.op, *_operands(here), type=t))
+    votes = Value(scalar.builder().emit(ir.subgroup_ballot, holds.op, type=t))
     return votes if mask is None else scalar.emit(ir.and_, votes, mask)
 
 
@@ -300,15 +293,15 @@ def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
     return _vote("or", predicate, _steps(log2_size))
 
 
-def first_ballots(predicate: Any, mask: Value | None, of_branch: bool = False) -> Value:
-    """`ballot_first_n` of 32 threads, of those that the bits of ``mask`` name; None: of all. ``of_branch``: see `_votes`."""
-    return _ballot(predicate, u32, min(32, group_size()), mask, of_branch)
+def first_ballots(predicate: Any, mask: Value | None) -> Value:
+    """`ballot_first_n` of 32 threads, of those that the bits of ``mask`` name; None: of all."""
+    return _ballot(predicate, u32, min(32, group_size()), mask)
 
 
-def _ballot(predicate: Any, dtype: DType, count: int, mask: Value | None = None, of_branch: bool = False) -> Value:
+def _ballot(predicate: Any, dtype: DType, count: int, mask: Value | None = None) -> Value:
     lane = invocation_id()
     if language_options().has_ballots:
-        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0), mask, of_branch), dtype)
+        votes = scalar.cast(_votes(as_value(as_value(predicate) != 0), mask), dtype)
         known = (1 << count) - 1
         return votes if count == dtype.bits else scalar.emit(ir.and_, votes, scalar.constant(known, dtype))
     holds = as_value(arithmetic.logical_and(as_value(predicate) != 0, lane < count))

@@ -87,7 +87,7 @@ def ballot(predicate: Any) -> Value:
 
 def active_mask() -> Value:
     """The lanes that get here together, as a u32: in a branch those that take it."""
-    return subgroup.first_ballots(1, None, of_branch=True)
+    return subgroup.first_ballots(1, None)
 
 
 def sync(mask: Any) -> None:
@@ -101,7 +101,7 @@ def match_all(mask: Any, val: Any) -> Value:
     if named is None:
         return subgroup.all_equal(val)
     first = scalar.cast(scalar.emit(ir.ctz, named), i32)
-    return subgroup.vote_of("and", scalar.cast(as_value(val) == subgroup.read(val, first, named), i32), named)
+    return subgroup.vote_of("and", scalar.cast(as_value(val) == subgroup.shuffle(val, first), i32), named)
 
 
 def match_any(mask: Any, value: Any) -> Value:
@@ -109,7 +109,7 @@ def match_any(mask: Any, value: Any) -> Value:
     named = _named(mask)
     found = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):
-        theirs = subgroup.first_ballots(as_value(value) == subgroup.read(value, lane, named), named)
+        theirs = subgroup.first_ballots(as_value(value) == subgroup.shuffle(value, lane), named)
         found = arithmetic.select(subgroup.invocation_id() == lane, theirs, found)
     return found
 

@@ -13,6 +13,7 @@ from spirograd.ir import nodes as ir_nodes
 from spirograd.ir.nodes import Kernel, Op, TaskAttr, called
 from spirograd.ir.slot_names import slot_names
 from spirograd.spirvgen.buffer_access import AddressedMemory, BoundMemory
+from spirograd.spirvgen.emit_matrices import uses_matrices
 from spirograd.spirvgen.emit_vector import VectorStackSlots
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.function import Function
@@ -77,7 +78,8 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     if attr.group_size > caps.max_group_size:
         message = f"a workgroup of {attr.group_size} invocations: the device has at most {caps.max_group_size}"
         raise SpirogradUnsupportedError(message, task.loc or kernel.loc)
-    module = Module((1, 5), ADDRESSING[caps.target_name], "GLSL450")
+    regions = (*task.regions, *[f.body for f in called(kernel.functions, task.regions)])
+    module = Module((1, 5), ADDRESSING[caps.target_name], "Vulkan" if uses_matrices(regions) else "GLSL450")
     module.embeds_sources = options.keep_stages
     module.continues_sources = not caps.target.naga
     function = Function(module, attr.name if attr.name.startswith(kernel.name) else f"{kernel.name}_{attr.name}".rstrip("_"))
@@ -85,7 +87,6 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.loc = task.loc or kernel.loc
     e.slot_names = slot_names(kernel, block.slots)
     e.stack_slots = VectorStackSlots(e, task.regions)
-    regions = (*task.regions, *[f.body for f in called(kernel.functions, task.regions)])
     e.memory = AddressedMemory(e, block, regions) if caps.buffer_address else BoundMemory(e, block, regions)
     e.callee = _Callees(e, kernel).id
     e.grouped = attr.grouped

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i32, i64, u64
+from spirograd.ir.atomics import only_reads
 from spirograd.ir.nodes import Op, SharedRef
 from spirograd.spirvgen.buffer_access import atomic_view
 from spirograd.spirvgen.emit_workgroup import shared_element
 from spirograd.spirvgen.emitter import Emitter
 from spirograd.spirvgen.module import enumerant
 
-_SCOPE_DEVICE = enumerant("Scope", "Device")
 _SCOPE_SUBGROUP = enumerant("Scope", "Subgroup")
 _SCOPE_WORKGROUP = enumerant("Scope", "Workgroup")
+_SCOPE_DEVICE = enumerant("Scope", "Device")
 _RELAXED = enumerant("MemorySemantics", "Relaxed")
 _ORDERED = enumerant("MemorySemantics", "AcquireRelease") | enumerant("MemorySemantics", "UniformMemory")
 # Kind of atomic -> instruction per kind of element. The rest have been lowered to loops over `cas`.
@@ -54,17 +55,17 @@ def emit_slot(e: Emitter, op: Op) -> None:
 def emit_load(e: Emitter, op: Op) -> None:
     t = op.attr.dtype
     if isinstance(op.attr, SharedRef):
-        e.ids[op] = e.f.load(e.type(t), shared_element(e, op.attr, op.args[0]))
+        e.ids[op] = e.f.load(e.type(t), shared_element(e, op.attr, op.args[0]), access=e.f.shared_access)
     else:
-        e.ids[op] = e.f.load(e.type(t), e.memory.element(op.attr, t, op.args[0]), e.memory.alignment(t))
+        e.ids[op] = e.f.load(e.type(t), e.memory.element(op.attr, t, op.args[0]), e.memory.alignment(t), e.f.shared_access)
 
 
 def emit_store(e: Emitter, op: Op) -> None:
     t = op.attr.dtype
     if isinstance(op.attr, SharedRef):
-        e.f.store(shared_element(e, op.attr, op.args[0]), e.ids[op.args[1]])
+        e.f.store(shared_element(e, op.attr, op.args[0]), e.ids[op.args[1]], access=e.f.shared_access)
     else:
-        e.f.store(e.memory.element(op.attr, t, op.args[0]), e.ids[op.args[1]], e.memory.alignment(t))
+        e.f.store(e.memory.element(op.attr, t, op.args[0]), e.ids[op.args[1]], e.memory.alignment(t), e.f.shared_access)
 
 
 def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
@@ -95,9 +96,13 @@ def emit_atomic(e: Emitter, op: Op) -> None:
             return
         e.m.capability(needed[1])
     pointer = shared_element(e, ref, op.args[0]) if shared else e.memory.element(ref, view, op.args[0])
-    scope = e.m.constant_u32(_SCOPE_WORKGROUP if shared else _SCOPE_DEVICE)
+    scope = e.m.constant_u32(_SCOPE_WORKGROUP if shared else e.m.device_scope)
+    relaxed = e.m.constant_u32(_RELAXED)
+    if only_reads(op):
+        e.ids[op] = e.f.value("AtomicLoad", e.type(t), pointer, scope, relaxed)
+        return
     value = e.bitcast(e.ids[op.args[1]], t, view)
-    old = e.f.value(name, e.type(view), pointer, scope, e.m.constant_u32(_RELAXED), value)
+    old = e.f.value(name, e.type(view), pointer, scope, relaxed, value)
     e.ids[op] = e.bitcast(old, view, t)
 
 
@@ -110,7 +115,7 @@ def emit_cas(e: Emitter, op: Op) -> None:
     index, expected, desired = op.args
     relaxed = e.m.constant_u32(_RELAXED)
     pointer = e.memory.element(ref, t, index)
-    operands = (pointer, e.m.constant_u32(_SCOPE_DEVICE), relaxed, relaxed, e.ids[desired], e.ids[expected])
+    operands = (pointer, e.m.constant_u32(e.m.device_scope), relaxed, relaxed, e.ids[desired], e.ids[expected])
     e.ids[op] = e.f.value("AtomicCompareExchange", e.type(t), *operands)
 
 
@@ -122,7 +127,7 @@ def emit_claim(e: Emitter, op: Op) -> None:
         held = e.claims[op.attr] = e.f.variable(word, op.attr.name, e.const(-1, i32))
     with e.f.selection(e.f.value("SLessThan", e.m.type_bool, e.f.load(word, held), e.const(0, i32))):
         pointer = e.memory.element(op.attr, i32, op.args[0])
-        scope, relaxed = e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_RELAXED)
+        scope, relaxed = e.m.constant_u32(e.m.device_scope), e.m.constant_u32(_RELAXED)
         e.f.store(held, e.f.value("AtomicIAdd", word, pointer, scope, relaxed, e.const(1, i32)))
     e.ids[op] = e.f.load(word, held)
 
@@ -130,7 +135,7 @@ def emit_claim(e: Emitter, op: Op) -> None:
 def emit_barrier(e: Emitter, op: Op) -> None:
     """Scope Device, of the memory of buffers. Left out where the driver is known to break on it, and to need none."""
     if e.caps.memory_barriers:
-        e.f.do("MemoryBarrier", e.m.constant_u32(_SCOPE_DEVICE), e.m.constant_u32(_ORDERED))
+        e.f.do("MemoryBarrier", e.m.constant_u32(e.m.device_scope), e.m.constant_u32(_ORDERED | e.m.ordering))
 
 
 def emit_clock(e: Emitter, op: Op) -> None:

@@ -56,25 +56,30 @@ def emit_builtin(e: Emitter, op: Op) -> None:
     e.ids[op] = e.bitcast(value, u32, i32)
 
 
-def shared_element(e: Emitter, ref: SharedRef, index: Op) -> int:
-    """A pointer to an element of shared memory."""
-    t = e.type(ref.dtype)
+def shared_variable(e: Emitter, ref: SharedRef) -> int:
+    """The array that is shared memory."""
     array = e.shared.get(ref)
     if array is None:
-        array = e.shared[ref] = e.m.global_variable("Workgroup", e.m.array(t, ref.length), ref.name)
-    return e.f.value("AccessChain", e.m.pointer("Workgroup", t), array, e.ids[index])
+        array = e.shared[ref] = e.m.global_variable("Workgroup", e.m.array(e.type(ref.dtype), ref.length), ref.name)
+    return array
+
+
+def shared_element(e: Emitter, ref: SharedRef, index: Op) -> int:
+    """A pointer to an element of shared memory."""
+    return e.f.value("AccessChain", e.m.pointer("Workgroup", e.type(ref.dtype)), shared_variable(e, ref), e.ids[index])
 
 
 def emit_workgroup_barrier(e: Emitter, op: Op) -> None:
     scope = e.const(_WORKGROUP, u32)
-    e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | (_BUFFERS if e.grouped else 0), u32))
+    semantics = _SHARED_SEMANTICS | (_BUFFERS if e.grouped else 0)
+    e.f.do("ControlBarrier", scope, scope, e.const(semantics | e.m.ordering, u32))
 
 
 def emit_subgroup_barrier(e: Emitter, op: Op) -> None:
     """Left out where the driver takes barriers of memory for those of workgroups: it runs subgroups in step."""
     if e.caps.memory_barriers:
         scope = e.const(_SUBGROUP, u32)
-        e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | _BUFFERS, u32))
+        e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | _BUFFERS | e.m.ordering, u32))
 
 
 def emit_subgroup_combine(e: Emitter, op: Op) -> None:
@@ -87,7 +92,7 @@ def emit_subgroup_combine(e: Emitter, op: Op) -> None:
 
 def emit_subgroup_read(e: Emitter, op: Op) -> None:
     """Lanes that do not exist may be named: the result is unspecified then."""
-    value, lane = op.args[:2]
+    value, lane = op.args
     e.m.capability("GroupNonUniformShuffle")
     source = e.bitcast(e.ids[lane], i32, u32)
     e.ids[op] = e.f.value("GroupNonUniformShuffle", e.type(op.type), e.const(_SUBGROUP, u32), e.ids[value], source)

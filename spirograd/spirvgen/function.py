@@ -72,20 +72,29 @@ class Function:
         self._extend(((len(operands) + 5) << 16 | _EXT_INST, type_id, rid, imported, GLSL[name], *operands))
         return rid
 
-    def load(self, type_id: int, pointer: int, aligned: int = 0) -> int:
-        """OpLoad; ``aligned`` is the alignment in bytes that a physical pointer needs, 0 for other pointers."""
+    @property
+    def shared_access(self) -> int:
+        """The operand of accesses to memory that several invocations see."""
+        return self.module.shared_access
+
+    def load(self, type_id: int, pointer: int, aligned: int = 0, access: int = 0) -> int:
+        """OpLoad; ``aligned`` is the alignment in bytes that a physical pointer needs, 0 for other pointers. ``access``: its operand."""
         module = self.module
         rid = module.bound
         module.bound = rid + 1
         if aligned:
-            self._extend((6 << 16 | _LOAD, type_id, rid, pointer, _ALIGNED, aligned))
+            self._extend((6 << 16 | _LOAD, type_id, rid, pointer, _ALIGNED | access, aligned))
+        elif access:
+            self._extend((5 << 16 | _LOAD, type_id, rid, pointer, access))
         else:
             self._extend((4 << 16 | _LOAD, type_id, rid, pointer))
         return rid
 
-    def store(self, pointer: int, value: int, aligned: int = 0) -> None:
+    def store(self, pointer: int, value: int, aligned: int = 0, access: int = 0) -> None:
         if aligned:
-            self._extend((5 << 16 | _STORE, pointer, value, _ALIGNED, aligned))
+            self._extend((5 << 16 | _STORE, pointer, value, _ALIGNED | access, aligned))
+        elif access:
+            self._extend((4 << 16 | _STORE, pointer, value, access))
         else:
             self._extend((3 << 16 | _STORE, pointer, value))
 

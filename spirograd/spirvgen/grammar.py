@@ -199,8 +199,12 @@ INSTRUCTIONS: dict[str, tuple[int, str]] = {
     "SDotAccSat": (4453, "IdResultType IdResult IdRef IdRef IdRef PackedVectorFormat?"),
     "UDotAccSat": (4454, "IdResultType IdResult IdRef IdRef IdRef PackedVectorFormat?"),
     "SUDotAccSat": (4455, "IdResultType IdResult IdRef IdRef IdRef PackedVectorFormat?"),
-    "ReadClockKHR": (5056, "IdResultType IdResult IdScope"), "DemoteToHelperInvocation": (5380, ""),
-    "IsHelperInvocationEXT": (5381, "IdResultType IdResult"),
+    "TypeCooperativeMatrixKHR": (4456, "IdResult IdRef IdScope IdRef IdRef IdRef"),
+    "CooperativeMatrixLoadKHR": (4457, "IdResultType IdResult IdRef IdRef IdRef? MemoryAccess?"),
+    "CooperativeMatrixStoreKHR": (4458, "IdRef IdRef IdRef IdRef? MemoryAccess?"),
+    "CooperativeMatrixMulAddKHR": (4459, "IdResultType IdResult IdRef IdRef IdRef CooperativeMatrixOperands?"),
+    "CooperativeMatrixLengthKHR": (4460, "IdResultType IdResult IdRef"), "ReadClockKHR": (5056, "IdResultType IdResult IdScope"),
+    "DemoteToHelperInvocation": (5380, ""), "IsHelperInvocationEXT": (5381, "IdResultType IdResult"),
     "AtomicFMinEXT": (5614, "IdResultType IdResult IdRef IdScope IdMemorySemantics IdRef"),
     "AtomicFMaxEXT": (5615, "IdResultType IdResult IdRef IdScope IdMemorySemantics IdRef"), "AssumeTrueKHR": (5630, "IdRef"),
     "ExpectKHR": (5631, "IdResultType IdResult IdRef IdRef"), "DecorateString": (5632, "IdRef Decoration"),
@@ -269,7 +273,10 @@ INSTRUCTION_NEEDS: dict[str, tuple[str, ...]] = {
     "SubgroupFirstInvocationKHR": ("SubgroupBallotKHR",), "SubgroupAllKHR": ("SubgroupVoteKHR",), "SubgroupAnyKHR": ("SubgroupVoteKHR",),
     "SubgroupAllEqualKHR": ("SubgroupVoteKHR",), "GroupNonUniformRotateKHR": ("GroupNonUniformRotateKHR",),
     "SubgroupReadInvocationKHR": ("SubgroupBallotKHR",), "SDot": ("DotProduct",), "UDot": ("DotProduct",), "SUDot": ("DotProduct",),
-    "SDotAccSat": ("DotProduct",), "UDotAccSat": ("DotProduct",), "SUDotAccSat": ("DotProduct",), "ReadClockKHR": ("ShaderClockKHR",),
+    "SDotAccSat": ("DotProduct",), "UDotAccSat": ("DotProduct",), "SUDotAccSat": ("DotProduct",),
+    "TypeCooperativeMatrixKHR": ("CooperativeMatrixKHR",), "CooperativeMatrixLoadKHR": ("CooperativeMatrixKHR",),
+    "CooperativeMatrixStoreKHR": ("CooperativeMatrixKHR",), "CooperativeMatrixMulAddKHR": ("CooperativeMatrixKHR",),
+    "CooperativeMatrixLengthKHR": ("CooperativeMatrixKHR",), "ReadClockKHR": ("ShaderClockKHR",),
     "DemoteToHelperInvocation": ("DemoteToHelperInvocation",), "IsHelperInvocationEXT": ("DemoteToHelperInvocationEXT",),
     "AtomicFMinEXT": ("AtomicFloat16MinMaxEXT", "AtomicFloat32MinMaxEXT", "AtomicFloat64MinMaxEXT"),
     "AtomicFMaxEXT": ("AtomicFloat16MinMaxEXT", "AtomicFloat32MinMaxEXT", "AtomicFloat64MinMaxEXT"),
@@ -407,12 +414,16 @@ ENUMERANTS: dict[str, dict[str, int]] = {
         "AtomicFloat64MinMaxEXT": 5613, "AtomicFloat16MinMaxEXT": 5616, "ExpectAssumeKHR": 5629, "DotProductInputAll": 6016,
         "DotProductInput4x8Bit": 6017, "DotProductInput4x8BitPacked": 6018, "DotProduct": 6019, "RayCullMaskKHR": 6020,
         "BitInstructions": 6025, "GroupNonUniformRotateKHR": 6026, "AtomicFloat32AddEXT": 6033, "AtomicFloat64AddEXT": 6034,
-        "AtomicFloat16AddEXT": 6095, "GroupUniformArithmeticKHR": 6400},
+        "AtomicFloat16AddEXT": 6095, "GroupUniformArithmeticKHR": 6400, "CooperativeMatrixKHR": 6022},
     "RayQueryIntersection": {"RayQueryCandidateIntersectionKHR": 0, "RayQueryCommittedIntersectionKHR": 1},
     "RayQueryCommittedIntersectionType": {"RayQueryCommittedIntersectionNoneKHR": 0, "RayQueryCommittedIntersectionTriangleKHR": 1,
         "RayQueryCommittedIntersectionGeneratedKHR": 2},
     "RayQueryCandidateIntersectionType": {"RayQueryCandidateIntersectionTriangleKHR": 0, "RayQueryCandidateIntersectionAABBKHR": 1},
     "PackedVectorFormat": {"PackedVectorFormat4x8Bit": 0},
+    "CooperativeMatrixOperands": {"MatrixASignedComponentsKHR": 1, "MatrixBSignedComponentsKHR": 2, "MatrixCSignedComponentsKHR": 4,
+        "MatrixResultSignedComponentsKHR": 8, "SaturatingAccumulationKHR": 16},
+    "CooperativeMatrixLayout": {"RowMajorKHR": 0, "ColumnMajorKHR": 1},
+    "CooperativeMatrixUse": {"MatrixAKHR": 0, "MatrixBKHR": 1, "MatrixAccumulatorKHR": 2},
 }
 
 # kind -> value -> kinds of the operands that follow such an enumerant
@@ -530,7 +541,7 @@ ENUMERANT_NEEDS: dict[tuple[str, str], tuple[str, ...]] = {
 # kinds that are masks of bits
 MASKS: frozenset[str] = frozenset({
     "ImageOperands", "FPFastMathMode", "SelectionControl", "LoopControl", "FunctionControl", "MemorySemantics", "MemoryAccess",
-    "KernelProfilingInfo", "RayFlags", "FragmentShadingRate",
+    "KernelProfilingInfo", "RayFlags", "FragmentShadingRate", "CooperativeMatrixOperands",
 })
 
 # capability -> the extension that brings it, where no version of the core does
@@ -548,7 +559,7 @@ CAPABILITY_EXTENSIONS: dict[str, str] = {
     "ExpectAssumeKHR": "SPV_KHR_expect_assume", "BitInstructions": "SPV_KHR_bit_instructions",
     "GroupNonUniformRotateKHR": "SPV_KHR_subgroup_rotate", "AtomicFloat32AddEXT": "SPV_EXT_shader_atomic_float_add",
     "AtomicFloat64AddEXT": "SPV_EXT_shader_atomic_float_add", "AtomicFloat16AddEXT": "SPV_EXT_shader_atomic_float16_add",
-    "GroupUniformArithmeticKHR": "SPV_KHR_uniform_group_instructions",
+    "GroupUniformArithmeticKHR": "SPV_KHR_uniform_group_instructions", "CooperativeMatrixKHR": "SPV_KHR_cooperative_matrix",
 }
 
 # instruction of GLSL.std.450 -> number

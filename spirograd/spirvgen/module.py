@@ -91,6 +91,12 @@ class Module:
         self.use_enumerant("MemoryModel", memory_model)
         values = (enumerant("AddressingModel", addressing), enumerant("MemoryModel", memory_model))
         self.add("memory_model", "MemoryModel", *values)
+        # In Vulkan's model accesses concern the invocation alone unless they say otherwise, barriers say which way they order them, and
+        # scope Device takes a feature. In that of GLSL all accesses concern all.
+        vulkan = memory_model == "Vulkan"
+        self.shared_access = enumerant("MemoryAccess", "NonPrivatePointer") if vulkan else 0
+        self.ordering = enumerant("MemorySemantics", "MakeAvailable") | enumerant("MemorySemantics", "MakeVisible") if vulkan else 0
+        self.device_scope = enumerant("Scope", "QueueFamily" if vulkan else "Device")
 
     # --- words ---------------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ _FREE = _names(
     "TypeVoid TypeBool TypeVector TypeArray TypeRuntimeArray TypeStruct TypeFunction ConstantTrue ConstantFalse ConstantNull "
     "Function FunctionParameter FunctionCall FunctionEnd Label Branch BranchConditional SelectionMerge LoopMerge Return ReturnValue "
     "Variable AccessChain GroupNonUniformShuffle "
-    "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic ControlBarrier MemoryBarrier "
-    "AtomicIAdd AtomicAnd AtomicOr AtomicXor AtomicExchange "
+    "CompositeConstruct CompositeExtract CompositeInsert VectorExtractDynamic VectorInsertDynamic "
+    "AtomicLoad AtomicIAdd AtomicAnd AtomicOr AtomicXor AtomicExchange "
     "GroupNonUniformFAdd GroupNonUniformFMul GroupNonUniformIAdd GroupNonUniformIMul "
     "GroupNonUniformBitwiseAnd GroupNonUniformBitwiseOr GroupNonUniformBitwiseXor"
 )
@@ -59,6 +59,11 @@ _CAPABILITIES = _names(
     "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic "
     "GroupNonUniformShuffle"
 )
+# The scopes of barriers: of execution and memory, or of memory alone. naga drops a barrier at which less than a workgroup waits, with no
+# more than a line in its log, and takes the others for barriers of these scopes.
+_WORKGROUP, _DEVICE = ENUMERANTS["Scope"]["Workgroup"], ENUMERANTS["Scope"]["Device"]
+_SCOPES = {"ControlBarrier": (_WORKGROUP, _WORKGROUP), "MemoryBarrier": (_DEVICE,)}
+_SCOPE_NAMES = {value: name for name, value in ENUMERANTS["Scope"].items()}
 _STORAGE = _names("Input StorageBuffer PushConstant Workgroup Function")
 _WIDTHS = {"TypeInt": (32, 64), "TypeFloat": (16, 32, 64)}
 _INFINITY = {16: 0x7C00, 32: 0x7F800000, 64: 0x7FF0000000000000}
@@ -91,6 +96,7 @@ class _Checker:
         self.scalars: dict[int, tuple[str, int, int]] = {}  # type id -> ("TypeInt" | "TypeFloat", bits, signed)
         self.aggregates: set[int] = set()  # ids of struct and array types
         self.type_of: dict[int, int] = {}  # result id -> type id
+        self.words: dict[int, int] = {}  # id of a constant -> its first word
         self.places: dict[int, list[int]] = {}  # variable -> [descriptor set, binding]
         self.pointer_types: set[int] = set()
         self.pointers: set[int] = set()  # ids of values that are pointers
@@ -133,6 +139,7 @@ class _Checker:
 
     def constant(self, name: str, operands: tuple[int, ...]) -> None:
         kind, bits, _ = self.scalars[operands[0]]
+        self.words[operands[1]] = operands[2]
         if kind == "TypeFloat":
             pattern = struct.unpack("<Q", struct.pack("<2I", *operands[2:], *(0,) * (4 - len(operands))))[0]
             if pattern & _INFINITY[bits] == _INFINITY[bits]:
@@ -150,6 +157,11 @@ class _Checker:
     def access(self, name: str, operands: tuple[int, ...]) -> None:
         if len(operands) > (3 if name == "Load" else 2):
             self._fail(name, "memory operands")
+
+    def barrier(self, name: str, operands: tuple[int, ...]) -> None:
+        scopes = tuple([self.words[operand] for operand in operands[:-1]])
+        if scopes != _SCOPES[name]:
+            self._fail(name, f"scope {', '.join([_SCOPE_NAMES.get(scope, str(scope)) for scope in scopes])}")
 
     def select(self, name: str, operands: tuple[int, ...]) -> None:
         if operands[0] in self.aggregates:
@@ -197,6 +209,7 @@ _RULES = {
     **dict.fromkeys(_UNSIGNED_RESULT, _Checker.unsigned_result),
     **dict.fromkeys(_WIDTHS, _Checker.scalar_type),
     **dict.fromkeys(("Load", "Store"), _Checker.access),
+    **dict.fromkeys(_SCOPES, _Checker.barrier),
     **dict.fromkeys(("TypeStruct", "TypeArray", "TypeRuntimeArray"), _Checker.aggregate),
     "Capability": _Checker.capability,
     "Extension": _Checker.free,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
-from spirograd.spirvgen import emit_control, emit_math, emit_memory, emit_scalar, emit_vector, emit_workgroup
+from spirograd.spirvgen import emit_control, emit_math, emit_matrices, emit_memory, emit_scalar, emit_vector, emit_workgroup
 from spirograd.spirvgen.emitter import Handler
 from spirograd.spirvgen.instructions import Glsl, Instr, Unsupported
 
@@ -113,7 +113,12 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.subgroup_scan: emit_workgroup.emit_subgroup_combine,
     ops.subgroup_read: emit_workgroup.emit_subgroup_read,
     ops.subgroup_ballot: emit_workgroup.emit_subgroup_ballot,
-    ops.subgroup_matrix_fma: Unsupported("cooperative matrices of Vulkan do not tell which entries an invocation holds"),
+    ops.tile_entries: _KERNEL_ONLY,
+    ops.tile_rows: _KERNEL_ONLY,
+    ops.tile_product: _KERNEL_ONLY,
+    ops.matrix_load: emit_matrices.emit_load,
+    ops.matrix_store: emit_matrices.emit_store,
+    ops.matrix_product: emit_matrices.emit_product,
     ops.subgroup_shuffle: Unsupported("devices with subgroup_arithmetic reduce by one instruction"),
     # diagnostics
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),

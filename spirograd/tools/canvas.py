@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spirograd.base.errors import SpirogradValueError
+from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
 from spirograd.tools.media_packages import media_package
 from spirograd.tools.pictures import as_array, as_bytes
 
@@ -19,8 +19,11 @@ Floats = npt.NDArray[np.float32]
 
 
 def colours(color: Any) -> Floats:
-    """0xRRGGBB, or an array of these, as numbers in [0, 1] in a last axis of three."""
-    numbers = as_array(color).astype(np.int64)[..., None]
+    """0xRRGGBB, or an array of these, as numbers in [0, 1] in a last axis of three. Raises SpirogradTypeError for what is no number."""
+    given = as_array(color)
+    if given.dtype.kind not in "iufb":
+        raise SpirogradTypeError(f"a colour is an integer, got {color!r}", None, "write 0xFF0000 for red")
+    numbers = given.astype(np.int64)[..., None]
     return np.asarray(((numbers >> np.array([16, 8, 0])) & 255) / 255, np.float32)
 
 
@@ -73,13 +76,16 @@ class Canvas:
     def lines(self, begin: Any, end: Any, radius: float, color: Any) -> None:
         """Lines from ``begin`` to ``end``, each (n, 2); ``color`` is a number or has n."""
         a, b = self._points(begin), self._points(end)
+        _need_as_many(a, b)
         for p, q, hue in zip(a, b, np.broadcast_to(colours(color), (len(a), 3))):
             if np.isfinite(p).all() and np.isfinite(q).all():
                 self._near(p, q, radius, hue)
 
     def triangles(self, a: Any, b: Any, c: Any, color: Any) -> None:
         """Triangles with the corners ``a``, ``b``, ``c``, each (n, 2); ``color`` is a number or has n."""
-        corners = np.stack([self._points(a), self._points(b), self._points(c)], 1)
+        ends = [self._points(a), self._points(b), self._points(c)]
+        _need_as_many(*ends)
+        corners = np.stack(ends, 1)
         for triangle, hue in zip(corners, np.broadcast_to(colours(color), (len(corners), 3))):
             if np.isfinite(triangle).all():
                 region, points = self._region(triangle.min(0), triangle.max(0))
@@ -114,8 +120,17 @@ class Canvas:
         return self.pixels[x0:x1, y0:y1], points.astype(np.float32)
 
     def _points(self, pos: Any) -> Floats:
-        points = as_array(pos).astype(np.float32).reshape(-1, 2)
-        return points * self._size
+        points = as_array(pos)
+        if points.ndim == 0 or points.shape[-1] != 2:
+            raise SpirogradValueError(f"positions have two coordinates in [0, 1] each, in an array of shape (n, 2), got {points.shape}")
+        return points.astype(np.float32).reshape(-1, 2) * self._size
+
+
+def _need_as_many(*ends: Floats) -> None:
+    """Raise SpirogradValueError unless there are as many of each."""
+    counts = [len(points) for points in ends]
+    if len(set(counts)) > 1:
+        raise SpirogradValueError(f"a line or triangle has a position in each array, got {' and '.join(map(str, counts))} positions")
 
 
 def _cross(a: Floats, b: Floats) -> Floats:

@@ -244,8 +244,30 @@ def test_arrays_that_do_not_fit():
         algorithms.parallel_sort(x)
     with pytest.raises(sg.SpirogradValueError, match="`values` has 3 elements, and 4 are needed"):
         algorithms.parallel_sort(sg.ndarray(sg.i32, 4), sg.ndarray(sg.i32, 3))
+    with pytest.raises(sg.SpirogradTypeError, match=r"got an ndarray of f32 of shape \(2, 3\)"):
+        algorithms.parallel_sort(sg.ndarray(sg.f32, (2, 3)))
     with pytest.raises(sg.SpirogradValueError, match="there is no operation 'mean'"):
         algorithms.reduce(sg.ndarray(sg.i32, 4), "mean")
+    for length in (-1, "a", 2.5, True):
+        with pytest.raises(sg.SpirogradValueError, match="takes the length of its arrays, an integer from 0 on"):
+            algorithms.PrefixSumExecutor(length)
+
+
+@pytest.mark.archs("cpu")
+@pytest.mark.parametrize(
+    ("dtype", "start"), [(sg.i32, 1.5), (sg.i32, 1 << 31), (sg.u8, -1), (sg.i64, float("inf")), (sg.u32, float("nan"))]
+)
+def test_starts_that_elements_cannot_be(dtype, start):
+    with pytest.raises(sg.SpirogradValueError, match=rf"`start`: .* is no {dtype}, the type of the elements"):
+        algorithms.exclusive_scan(sg.ndarray(dtype, 4), start=start)
+
+
+def test_least_and_greatest_skip_nan():
+    a = np.array([np.nan, 3, np.nan, -2, np.inf, np.nan], "f4")
+    x, y = made(a, sg.f32), sg.ndarray(sg.f32, 6)
+    assert algorithms.reduce(x, "min") == -2 and algorithms.reduce(x, "max") == np.inf
+    algorithms.inclusive_scan(x, y, "max")
+    assert np.array_equal(y.to_numpy(), np.fmax.accumulate(a), equal_nan=True)
 
 
 SPECIAL = [np.nan, 2.0, -np.inf, 0.0, -0.0, np.inf, -np.nan, -1.0, 0.0, -0.0]
@@ -285,6 +307,8 @@ def test_arrays_that_overlap():
     x, f = sg.ndarray(sg.i32, 20), sg.field(sg.i32, 20)
     algorithms.parallel_sort(x[::2], x[1::2])
     algorithms.parallel_sort(x[:10], x[10:])
+    algorithms.histogram(x[:19], x[19:])
+    algorithms.histogram(x, x[3:3])
     for call in (
         lambda: algorithms.parallel_sort(x[:10], x[9:19]),
         lambda: algorithms.parallel_sort(f, f),
@@ -292,16 +316,11 @@ def test_arrays_that_overlap():
         lambda: algorithms.inclusive_scan(x[:10], x[1:11]),
         lambda: algorithms.select(x, f, x),
         lambda: algorithms.unique(x[::-1], x),
+        lambda: algorithms.histogram(x, x[3:5]),
+        lambda: algorithms.histogram(x[18:], x[:19]),
     ):
         with pytest.raises(sg.SpirogradValueError, match=r"overlap: pass memory of its own for each"):
             call()
-
-
-@pytest.mark.archs("cpu")
-def test_tapes_refuse_views():
-    x, loss = sg.ndarray(sg.f32, 20, needs_grad=True), sg.ndarray(sg.f32, (), needs_grad=True)
-    with pytest.raises(sg.SpirogradUnsupportedError, match="`keys` is a view: tapes do not record"), sg.ad.Tape(loss):
-        algorithms.parallel_sort(x[:10])
 
 
 @pytest.mark.archs("cpu")

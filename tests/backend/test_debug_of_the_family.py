@@ -46,6 +46,31 @@ def test_overflow_is_printed_and_the_kernel_goes_on(debug: Any, capfd: pytest.Ca
     assert "does not fit" not in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("t", ["i8", "i32", "i64"])
+def test_the_division_that_wraps_is_an_overflow(debug: Any, t: str) -> None:
+    debug()
+    dtype, lowest = getattr(sg, t), int(getattr(sg, t).min)
+
+    @sg.kernel
+    def divided(x: dtype, y: dtype) -> dtype:
+        return x // y
+
+    @sg.kernel
+    def turned(x: dtype) -> dtype:
+        return x // sg.cast(-1, dtype)
+
+    @sg.kernel
+    def remainder(x: dtype, y: dtype) -> dtype:
+        return x % y
+
+    assert divided(lowest + 1, -1) == turned(lowest + 1) == -lowest - 1
+    assert divided(lowest, 1) == lowest
+    assert remainder(lowest, -1) == 0
+    for run, args in ((divided, (lowest, -1)), (turned, (lowest,))):
+        with pytest.raises(sg.SpirogradAssertionError, match=f"{lowest} // -1 does not fit {t}"):
+            run(*args)
+
+
 @pytest.mark.parametrize("t", NARROW)
 def test_narrow_types_are_checked(debug: Any, t: str) -> None:
     debug()

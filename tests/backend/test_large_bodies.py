@@ -116,6 +116,31 @@ def test_atomics_that_dominate(session) -> None:
     np.testing.assert_array_equal(cells.to_numpy(), 2 * counts)
 
 
+@pytest.mark.optimized
+@pytest.mark.archs("cpu")
+def test_what_comes_before_updates_is_vectorised(session) -> None:
+    """Without atomics, too: blocks of iterations pass the stages before the updates, which come one after the other."""
+
+    @sg.kernel
+    def scatter(x: sg.types.ndarray(sg.f32, 1), where: sg.types.ndarray(sg.i32, 1), bins: sg.types.ndarray(sg.f32, 1)):
+        for i in x:
+            a = grown(x[i], MANY)
+            for k in sg.static(range(80)):
+                bins[(where[i] + k) % 100] += a * (k % 5)
+
+    for n in SIZES:
+        x, where, bins = starts(n), np.arange(n, dtype=np.int32) * 7 % 50, np.zeros(100, np.float32)
+        scatter(x, where, bins)
+        expected = np.zeros(100)
+        for k in range(80):
+            np.add.at(expected, (where + k) % 100, grown_in_numpy(x, MANY) * (k % 5))
+        np.testing.assert_allclose(bins, expected, rtol=1e-4, atol=1e-4)
+    functions = scatter.stages()["kernel.opt.ll"].split("\ndefine ")
+    stages = [text for text in functions if ".uncontended.stage" in text.split("(")[0]]
+    assert len(stages) > 1
+    assert "x float> @llvm.sqrt" in stages[0] and "x float>" not in stages[-1]
+
+
 def test_large_serial_code(session) -> None:
     """Without a parallel loop: functions that take and return values, loops and branches in them."""
 

@@ -230,23 +230,26 @@ def test_vector_values_cross_tasks(arch: str) -> None:
 
 
 def test_loop_variables_do_not_leak(arch: str) -> None:
-    """The name of a loop's index is the loop's own: a variable of that name outside keeps its value."""
+    """The name of a loop's index is the loop's own, and free afterwards. (Where a variable outside has that name and is read afterwards,
+    Python would find the last index in it, so that is an error: tests/errors/cases/names.txt.)"""
 
     @sg.kernel
     def run(out: INTS):
         i = 42
+        out[3] = i
         for i in range(3):
             out[i] = i
+        i = 6
+        out[5] = 2 * i
         for k in range(1):
             j = 7
+            out[6] = j
             for j in range(4):
                 out[4] += j
-            out[5] = j
-        out[3] = i
 
-    out = ints(6)
+    out = ints(7)
     run(out)
-    assert out.tolist() == [0, 1, 2, 42, 6, 7]
+    assert out.tolist() == [0, 1, 2, 42, 6, 12, 7]
 
 
 def test_changing_the_index_changes_nothing(arch: str) -> None:
@@ -487,3 +490,23 @@ def test_many_iterations_with_long_inner_loops(arch: str) -> None:
     by_field(4200)
     assert np.unique(few.to_numpy()).tolist() == [5000]
     assert np.unique(x.to_numpy()).tolist() == [4200]
+
+
+def test_an_index_may_have_the_name_of_a_variable_that_is_not_read_afterwards(session):
+    @sg.kernel
+    def count(n: sg.i32) -> sg.i32:
+        s = 0
+        i = 0
+        while i < n:
+            i += 1
+            s += i
+        for i in range(n):
+            s += 10 * i
+        for _ in range(1):
+            for i in range(2):
+                s += 100 * i
+            i = n
+            s += 1000 * i
+        return s
+
+    assert count(4) == 10 + 10 * 6 + 100 + 4000

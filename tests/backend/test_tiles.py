@@ -338,10 +338,9 @@ def test_refusals(arch: str) -> None:
     refused("a Tile16x16 is of f16, f32 or f64, not of i32", sizes)
 
 
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")  # wgpu has no f64
 def test_products_in_groups_that_lack_threads(arch: str) -> None:
     """How many threads there are is known at run time only: the last group has those of the rows, and no others."""
-    if arch == "wgpu":
-        pytest.skip("wgpu has no f64")
     sg.init(arch=arch)
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(2, 2, 16, 16))

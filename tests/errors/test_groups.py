@@ -19,6 +19,46 @@ def test_outside_of_parallel_loops():
         work()
 
 
+def test_reductions_outside_of_kernels():
+    sg.init(arch=sg.interpreter)
+    for call, name in ((lambda: subgroup.reduce_add(3), "reduce_add"), (lambda: subgroup.exclusive_max_tiled(3, 1), "exclusive_max_tiled")):
+        with pytest.raises(sg.SpirogradSyntaxError, match=f"`subgroup.{name}` works in the body of a parallel loop"):
+            call()
+
+
+@pytest.mark.parametrize("size", ["a", 32.0, True], ids=str)
+def test_sizes_of_groups_are_integers(size):
+    sg.init(arch=sg.interpreter)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(64):
+            block.sync()
+
+    with pytest.raises(sg.SpirogradTypeError, match="`block_dim` is the number of threads of a group, got") as info:
+        work()
+    assert "sg.loop_config(block_dim=size)" in str(info.value)
+
+
+def test_shared_arrays_of_types_of_numpy():
+    sg.init(arch=sg.interpreter)
+    y = sg.field(sg.f32, 32)
+
+    @sg.kernel
+    def work(dtype: sg.template()):
+        sg.loop_config(block_dim=32)
+        for i in y:
+            shared = block.SharedArray(32, dtype)
+            shared[i] = i + 0.5
+            block.sync()
+            y[i] = shared[31 - i]
+
+    for dtype in (np.float32, np.dtype("f4"), float):
+        work(dtype)
+        assert (y.to_numpy() == np.arange(32)[::-1] + 0.5).all()
+
+
 def test_races():
     sg.init(arch=sg.interpreter, detect_races=True)
     y = sg.field(sg.i32, 64)

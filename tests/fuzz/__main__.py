@@ -31,6 +31,7 @@ from . import (
     gradients,
     group_programs,
     matrix_programs,
+    partitions,
     run,
     sparse,
     sparse_gradients,
@@ -100,13 +101,30 @@ FUZZERS = {
     "sparse_gradients": Fuzzer(
         sparse_gradients.write, sparse_gradients.check, sparse_gradients.failure, sparse_gradients.shortened, ("cpu", "vulkan", "wgpu")
     ),
+    "sparse_checkpoints": Fuzzer(
+        sparse_gradients.write,
+        sparse_gradients.check_checkpoints,
+        sparse_gradients.failure_of_checkpoints,
+        sparse_gradients.shortened_for_checkpoints,
+        ("cpu", "vulkan", "wgpu"),
+    ),
+    "partitions": Fuzzer(partitions.write, partitions.check, partitions.failure, partitions.shortened, ("cpu",)),
     "algorithms": Fuzzer(
-        algorithm_programs.write, algorithm_programs.check, algorithm_programs.failure, algorithm_programs.shortened,
+        algorithm_programs.write,
+        algorithm_programs.check,
+        algorithm_programs.failure,
+        algorithm_programs.shortened,
         ("interpreter", "cpu", "vulkan", "wgpu"),
     ),
     "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan")),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
-    "tiles": Fuzzer(matrix_programs.tiles, matrix_programs.check_tiles, matrix_programs.failure_of_tiles, as_it_is, ("interpreter", "cpu")),
+    "tiles": Fuzzer(
+        matrix_programs.tiles,
+        matrix_programs.check_tiles,
+        matrix_programs.failure_of_tiles,
+        as_it_is,
+        ("interpreter", "cpu", "vulkan", "wgpu"),
+    ),
 }
 
 

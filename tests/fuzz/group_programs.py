@@ -10,7 +10,7 @@ import numpy as np
 from . import run
 
 _HEAD = """import spirograd as sg
-from spirograd.simt import block, subgroup
+from spirograd.simt import block, subgroup, warp
 
 @sg.kernel
 def work(x: sg.types.NDArray[sg.i32, 1], y: sg.types.NDArray[sg.i32, 2], flag: sg.i32, m: sg.i32):
@@ -19,6 +19,7 @@ def work(x: sg.types.NDArray[sg.i32, 1], y: sg.types.NDArray[sg.i32, 2], flag: s
         s = block.SharedArray({size}, sg.i32)
         t = block.thread_idx()
         live = min({size}, {n} - (i - t))
+        lanes = min(32, live - t // 32 * 32)
         a, b, c = x[i], i, t * 2
 """
 _TAIL = """
@@ -44,7 +45,8 @@ class Program:
     def block(self, depth: int, pad: str, lines: list[str]) -> None:
         for _ in range(self.r.randint(2, 4)):
             v, w = self.r.choice("abc"), self.r.choice("abc")
-            kinds = ["plain", "exchange", "exchange", "some", "inner", *["nested"] * (2 * (depth > 0)), *["subgroup"] * self.subgroups]
+            kinds = ["plain", "exchange", "exchange", "some", "inner", *["nested"] * (2 * (depth > 0))]
+            kinds += ["subgroup", "own", "lanes"] * self.subgroups
             kind = self.r.choice(kinds)
             if kind == "nested":
                 self.nested(depth - 1, pad, lines)
@@ -59,7 +61,34 @@ class Program:
             "some": [f"if {v} % 2 == 0:", f"    {w} = {w} + {v} * 3", "    if t % 3 == 1:", f"        {v} = {w} - 1"],
             "inner": ["for q in range(t % 4):", f"    {v} += q * {w}"],
             "subgroup": [f"{v} = subgroup.inclusive_add({w})"],
+            "own": self.of_each_subgroup(v, w),
+            "lanes": self.of_lanes(v, w),
         }[kind]
+
+    def of_each_subgroup(self, v: str, w: str) -> list[str]:
+        """A branch, and a loop, on which the threads of a subgroup agree."""
+        r = self.r
+        return [
+            f"if (t // 32 + flag) % {r.randint(1, 3)} == 0:",
+            f"    for q in range(t // 32 + {r.randint(-1, 2)}):",
+            f"        {v} = subgroup.inclusive_add({w}) - q",
+            f"        for p in range({r.choice(['2', 'm'])}):",
+            f"            {w} = {w} + subgroup.shuffle({v}, p % lanes)",
+            "else:",
+            f"    {w} = subgroup.shuffle({w}, {r.randint(0, 7)} % lanes)",
+        ]
+
+    def of_lanes(self, v: str, w: str) -> list[str]:
+        """Loops that lanes leave one by one."""
+        r = self.r
+        inner = [f"for p in range(t % {r.randint(1, 4)}, 4):", f"    {w} = {w} * 3 + sg.cast(warp.active_mask() >> 3, sg.i32) % 7"]
+        return [
+            f"q = t % {r.randint(2, 5)}",
+            f"while q * q < {r.randint(1, 30)}:",
+            f"    {v} += warp.any_nonzero(warp.active_mask(), {w} % {r.randint(2, 9)} == 0) + q",
+            *["    " + line for line in inner],
+            "    q += 1",
+        ]
 
     def nested(self, depth: int, pad: str, lines: list[str]) -> None:
         number, self.loops = self.loops, self.loops + 1

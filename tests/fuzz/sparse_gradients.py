@@ -172,8 +172,8 @@ class _Loaded:
         self.steps = [STEPS[name](self.x, self.y, self.lists, field_of_pairs) for name in program.steps]
         self.program = program
 
-    def run(self, values: Sequence[float]) -> None:
-        """From nothing active to the loss, under a tape, and its gradient."""
+    def run(self, values: Sequence[float], times: int = 1, **limits: Any) -> None:
+        """From nothing active to the loss, under a tape with ``limits``, and its gradient; the steps so many ``times``."""
         x, y, lists, loss = self.x, self.y, self.lists, self.loss
 
         @sg.kernel
@@ -190,10 +190,14 @@ class _Loaded:
             field.fill(0.0)
         for element, value in zip(self.program.active, values):
             x[divmod(element, EXTENTS[1])] = value
-        with sg.ad.Tape(loss):
-            for step in self.steps:
+        with sg.ad.Tape(loss, **limits):
+            for step in self.steps * times:
                 step()
             finish()
+
+    def gradient(self) -> np.ndarray:
+        """Of the elements that were active at first."""
+        return np.array([self.x.grad[divmod(e, EXTENTS[1])] for e in self.program.active], np.float64)
 
 
 def check(program: Program, archs: Sequence[str]) -> bool:
@@ -208,7 +212,7 @@ def check(program: Program, archs: Sequence[str]) -> bool:
         try:
             loaded = _Loaded(program, t)
             loaded.run(values)
-            gradient = np.array([loaded.x.grad[divmod(e, EXTENTS[1])] for e in program.active], np.float64)
+            gradient = loaded.gradient()
             if expected is None:
                 losses = []
                 for sign in (1, -1):
@@ -227,7 +231,46 @@ def check(program: Program, archs: Sequence[str]) -> bool:
     return True
 
 
-def failure(program: Program, archs: Sequence[str]) -> str:
+def check_checkpoints(program: Program, archs: Sequence[str]) -> bool:
+    """Raises `Wrong` where a tape with checkpoints finds another gradient, or leaves other memory, than a plain one; whether one exists."""
+    r = random.Random(repr(program))
+    values = [r.uniform(0.2, 0.6) for _ in program.active]
+    for arch in archs:
+        t = sg.f64 if arch in ("cpu", "interpreter") else sg.f32
+        sg.init(arch=getattr(sg, arch), cpu_max_num_threads=1)
+        try:
+            loaded = _Loaded(program, t)
+            times = r.randint(1, 3)
+
+            def found(**limits: Any) -> list[np.ndarray]:
+                loaded.run(values, times, **limits)
+                return [loaded.gradient(), *[f.to_numpy() for f in (loaded.x, loaded.y, loaded.loss)]]
+
+            wanted = found()
+            if not all(np.isfinite(a).all() for a in wanted):
+                continue
+            for limits in ({"checkpoints": 1}, {"checkpoints": r.randint(2, 4)}, {"memory_GB": r.uniform(2e-5, 2e-4)}):
+                try:
+                    others = found(**limits)
+                except sg.SpirogradRuntimeError as error:
+                    if "too little memory" not in str(error):
+                        raise
+                    continue
+                for name, a, b in zip(("the gradient", "x", "y", "the loss"), wanted, others):
+                    if np.abs(a - b).max() > (1e-9 if t is sg.f64 else 2e-3) * max(1.0, np.abs(a).max()):
+                        raise Wrong(f"{arch}: with {limits} and the steps {times} times {name} differs by {np.abs(a - b).max()}")
+        except sg.SpirogradUnsupportedError:
+            return False
+        finally:
+            sg.reset()
+    return True
+
+
+def failure_of_checkpoints(program: Program, archs: Sequence[str]) -> str:
+    return failure(program, archs, check_checkpoints)
+
+
+def failure(program: Program, archs: Sequence[str], check: Callable[[Program, Sequence[str]], bool] = check) -> str:
     """What is wrong, in one line, or ""."""
     try:
         check(program, archs)
@@ -236,7 +279,11 @@ def failure(program: Program, archs: Sequence[str]) -> str:
     return ""
 
 
-def shortened(program: Program, archs: Sequence[str]) -> Program:
+def shortened_for_checkpoints(program: Program, archs: Sequence[str]) -> Program:
+    return shortened(program, archs, failure_of_checkpoints)
+
+
+def shortened(program: Program, archs: Sequence[str], failure: Callable[[Program, Sequence[str]], str] = failure) -> Program:
     """The program with as few steps and active elements as still fail."""
     kind = failure(program, archs).partition(":")[0]
     for name in ("steps", "active"):

@@ -17,7 +17,7 @@ def test_sparse_matrices(seed: int, arch: str) -> None:
     matrix_programs.check_matrices(seed, (arch,))
 
 
-@pytest.mark.archs("interpreter", "cpu", "cuda")  # modules for Vulkan take llvmpipe long
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")
 @pytest.mark.parametrize("seed", seeds(2, 60))
 def test_tiles(seed: int, arch: str) -> None:
     matrix_programs.check_tiles(matrix_programs.tiles(seed), (arch,))

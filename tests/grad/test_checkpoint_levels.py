@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import weakref
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from cases import rounding_of_sums
 
 import spirograd as sg
 from spirograd.ad.binomial import Limits, repetitions
@@ -104,8 +107,7 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
     if "disk_GB" in options:
         options["disk_folder"] = tmp_path
     found, report = program.run(**options)
-    # Where workgroups run at the same time, atomics add up gradients in another order each time.
-    tolerance = 1e-3 if arch in ("cuda", "amdgpu") else 0
+    tolerance = rounding_of_sums()
     for a, b in zip(wanted, found):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 10)
     facts = {level.name: level for level in report.repetitions.levels}
@@ -113,7 +115,7 @@ def test_gradients_are_the_same(arch: str, levels: str, tmp_path: Path) -> None:
         assert 0 <= level.peak <= level.limit == int(options[f"{name}_GB"] * GB)
     assert facts["memory"].peak > 4 * N
     moved = "host" if "host_GB" in options else "disk"
-    assert facts[moved].copies > 3 and facts[moved].nbytes >= facts[moved].peak > 0
+    assert facts[moved].copies > 3 and facts[moved].nbytes >= facts[moved].peak - facts[moved].staging > 0
     if levels == "all":
         assert facts["disk"].copies > 1
     assert f"  {moved:<6}  at most {facts[moved].peak} bytes of " in str(report)
@@ -157,10 +159,30 @@ class Copy(Saved):
         memory.used += nbytes
 
 
+class BytesAlive:
+    """Bytes of the arrays that `copy_levels` makes: ``now``, and ``most`` at a time, until they are garbage."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = 0
+        monkeypatch.setattr("spirograd.ad.copy_levels.np", SimpleNamespace(empty=self.empty, uint8=np.uint8))
+
+    def empty(self, nbytes: int, dtype: Any) -> np.ndarray:
+        made = np.empty(nbytes, dtype)
+        weakref.finalize(made, self.add, -nbytes)
+        self.add(nbytes)
+        return made
+
+    def add(self, nbytes: int) -> None:
+        self.now += nbytes
+        self.most = max(self.most, self.now)
+
+
 @pytest.mark.archs("cpu")
 @pytest.mark.parametrize("seed", range(30))
-def test_limits_of_levels_hold(seed: int, tmp_path: Path) -> None:
-    """Copies of any sizes come, also between older ones, and go, while others are on their way: each level takes no more than it may."""
+def test_limits_of_levels_hold(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of any sizes come, also between older ones, and go, while others are on their way: each level takes no more than it may, the
+    host with what arrives there, waits for files and is kept for other copies."""
+    on_host = BytesAlive(monkeypatch)
     rng = random.Random(seed)
     memory = CopyMemory(4_000, FakeAllocation(0, rng).free_up)
     levels = CopyLevels(LevelLimits(4_000, rng.choice([0, 1_500, 3_000]), 5_000, str(tmp_path)), memory)
@@ -182,9 +204,14 @@ def test_limits_of_levels_hold(seed: int, tmp_path: Path) -> None:
         there = [sum(saved.nbytes for saved in copies if saved.level == level) for level in range(3)]
         assert all(nbytes <= size for nbytes, size in zip(there, levels.sizes))
         assert all(used.peak <= size for used, size in zip(levels.used[1:], levels.sizes[1:]))
+        assert not levels.limits.host or on_host.now <= on_host.most <= levels.limits.host
         levels.files._worker.submit(int).result()  # files are written, or deleted, by then
         assert sum(file.stat().st_size for file in tmp_path.glob("*/*")) <= levels.sizes[2]
     assert full > 3 and levels.used[2].copies > 10
+    for report in levels.reports():
+        if report.name == "host":
+            assert on_host.most <= report.peak <= report.limit and 0 < report.staging <= report.peak
+            assert f", at most {report.staging} bytes for copies under way" in str(report)
     for saved in copies:
         assert saved._elsewhere is None or saved._elsewhere.data().nbytes == saved.nbytes
     levels.close()
@@ -506,7 +533,7 @@ def test_a_slow_host_is_left(arch: str, monkeypatch: pytest.MonkeyPatch) -> None
     now = timed(program, monkeypatch)
     found, report = program.run(memory_GB=14_000 / GB, host_GB=1)
     for a, b in zip(wanted, found):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=rounding_of_sums(), atol=rounding_of_sums() / 10)
     host = report.repetitions.levels[1]
     assert host.left and 3 < host.copies < 60
     assert f"left after {host.copies} copies: a checkpoint takes {1e3 * host.cost.copy:.3g} ms there" in str(report)
@@ -528,7 +555,7 @@ def test_a_slow_disk_is_not_used(arch: str, tmp_path: Path, monkeypatch: pytest.
     found, report = program.run(memory_GB=14_000 / GB, disk_GB=1, disk_folder=tmp_path)
     assert now[0] < 20  # with copies on the disk: 40
     for a, b in zip(wanted, found):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=rounding_of_sums(), atol=rounding_of_sums() / 10)
     (disk,) = report.repetitions.levels[1:]
     assert not disk.used and disk.cost.copy > 0.2 > disk.cost.step > 0
     assert f"  disk    not used: a checkpoint takes {1e3 * disk.cost.copy:.3g} ms there, a step that runs again" in str(report)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import rounding_of_sums
 
 import spirograd as sg
 from spirograd.runtime.allocations import Allocation, Memory
@@ -131,7 +132,7 @@ def test_the_budget_is_never_exceeded(arch: str, kind: str, measured: Callable[[
                 assert budget < 2_500
             else:
                 ran += 1
-                tolerance = 1e-3 if arch in ("cuda", "amdgpu") else 0
+                tolerance = rounding_of_sums()
                 for x, y in zip(wanted, found):
                     np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance / 10)
                 assert 0 < watch.most <= report.repetitions.peak
@@ -148,7 +149,7 @@ def test_values_that_a_launch_saves_are_in_the_budget(arch: str, measured: Calla
     watch = measured()
     found, report = program.run(trips=14, memory_GB=6_000 / GB)
     for x, y in zip(wanted, found):
-        np.testing.assert_allclose(x, y, rtol=1e-3 if arch in ("cuda", "amdgpu") else 0)
+        np.testing.assert_allclose(x, y, rtol=rounding_of_sums())
     assert saved < watch.most <= report.repetitions.peak <= 6_000
     before = [x.to_numpy() for x in (program.a, program.b, program.large)]
     with pytest.raises(sg.SpirogradRuntimeError) as caught:

@@ -296,6 +296,65 @@ def test_operators_outlive_sessions(session):
     same(gradients(lambda a, b: f(a, b, 2, 0.5), u, w), before)
 
 
+@sg.kernel
+def two(u: LINE, w: LINE, a: LINE, b: LINE):
+    for i in u:
+        a[i] = sg.sin(u[i]) * w[i]
+        b[i] = u[i] ** 3
+
+
+def two_by_torch(u, w):
+    return torch.sin(u) * w, u**3
+
+
+def batched_gradients(f, *tensors):
+    """Of each entry of the first output, and of both outputs together; a second derivative of these."""
+    identity, some = torch.eye(4), torch.linspace(-1, 1, 12).reshape(3, 4)
+    first = torch.autograd.grad(f(*tensors)[0], tensors, identity, is_grads_batched=True)
+    both = torch.autograd.grad(f(*tensors), tensors, (some, some**2), is_grads_batched=True, create_graph=True)
+    return *first, *both, *torch.autograd.grad(sum((g**2).sum() for g in both), tensors)
+
+
+def by_autograd(f, *tensors):
+    functional = torch.autograd.functional
+    jacobians = [functional.jacobian(f, tensors, vectorize=True, strategy=s) for s in ("reverse-mode", "forward-mode")]
+    hessians = functional.hessian(lambda u, w: sum((y**2).sum() for y in f(u, w)), tensors, vectorize=True)
+    return [part for rows in (*jacobians, hessians) for row in rows for part in row]
+
+
+@pytest.mark.parametrize("function", [batched_gradients, by_autograd])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own rules in forward mode
+def test_batches_of_autograd(function):
+    f = sg.ad.torch_op(two, {"a": "u", "b": "u"})
+    tensors = leaves(4, 4)
+    same(function(f, *tensors), function(two_by_torch, *tensors))
+
+
+def test_batches_that_there_are_not():
+    u, w = leaves(4, 4)
+    plain = sg.ad.torch_function(two, {"a": "u", "b": "u"})
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"has no rule for `is_grads_batched=True` [^$]*`sg.ad.torch_op`"):
+        torch.autograd.grad(plain(u, w)[0], u, torch.eye(4), is_grads_batched=True)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"no rule for the transforms of `torch\.func`: kernel `two`[^$]*`sg"):
+        torch.func.jacrev(lambda u: plain(u, w)[0])(u)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_of_torch(reentrant):
+    f = sg.ad.torch_op(two, {"a": "u", "b": "u"})
+    u, w = leaves(4, 4)
+
+    def found(g, **options):
+        def steps(u, w):
+            return g(torch.sin(g(u, w)[0]), w)[0]
+
+        inputs = [t.detach().clone().requires_grad_() for t in (u, w)]
+        (torch.utils.checkpoint.checkpoint(steps, *inputs, **options) if options else steps(*inputs)).sum().backward()
+        return [t.grad for t in inputs]
+
+    same(found(f, use_reentrant=reentrant), found(two_by_torch))
+
+
 @pytest.mark.parametrize("case", KERNELS)
 def test_kernels_that_are_no_functions(case):
     f = sg.ad.torch_op(KERNELS[case].made(), {"b": "a"})

@@ -12,7 +12,9 @@ import pytest
 from cases import by_day
 
 import spirograd as sg
+from spirograd.base.dtypes import DType
 from spirograd.lang import context
+from spirograd.simt import subgroup
 from validation import rdna3
 from validation.case import load
 from validation.rdna3.execute import EmulatorError
@@ -55,6 +57,35 @@ def test_ranges_larger_than_the_grid() -> None:
     count(out)
     count(out)
     assert (out == 2 * np.arange(len(out))).all()
+
+
+@pytest.mark.parametrize("dtype", [sg.i32, sg.u32])
+@pytest.mark.parametrize(("n", "size"), [(200, 64), (77, 32)])
+def test_reductions_of_subgroups(dtype: DType, n: int, size: int) -> None:
+    """By exchanges within instructions, also in groups that lack threads, and in a branch that only some subgroups take."""
+    sg.init(arch="amdgpu")
+    kinds = ("add", "mul", "min", "max", "and", "or", "xor")
+    x, y, z = sg.ndarray(dtype, n), sg.ndarray(dtype, (len(kinds), n)), sg.ndarray(dtype, n)
+    a = np.random.default_rng(n).integers(dtype.min, dtype.max, n, dtype.np, endpoint=True)
+    x.from_numpy(a)
+
+    @sg.kernel
+    def reduce(x: sg.types.NDArray[dtype, 1], y: sg.types.NDArray[dtype, 2], z: sg.types.NDArray[dtype, 1]):
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            for k in sg.static(range(7)):
+                y[k, i] = getattr(subgroup, "reduce_" + kinds[k])(x[i])
+            if i // 32 % 2 == 0:
+                z[i] = subgroup.reduce_add(x[i])
+
+    reduce(x, y, z)
+    text = reduce.asm()
+    assert "row_xmask:8" in text and "v_permlanex16" in text and "ds_" not in text
+    found = [np.add, np.multiply, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or, np.bitwise_xor]
+    waves = np.split(a, range(32, n, 32))
+    wanted = np.array([np.concatenate([np.full(len(w), f.reduce(w, dtype=w.dtype)) for w in waves]) for f in found])
+    assert (y.to_numpy() == wanted).all()
+    assert (z.to_numpy() == np.where(np.arange(n) // 32 % 2 == 0, wanted[0], 0)).all()
 
 
 def test_an_access_outside_of_memory_is_found() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, f16, f32, f64, i32, i64, u32
+from spirograd.base.dtypes import VOID, DType, f16, f32, f64, i32, i64, u32
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
@@ -18,9 +18,10 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef
 from spirograd.spirvgen.disasm import disassemble, opcode_names
 from spirograd.spirvgen.emit import TaskModule, emit_task
-from spirograd.spirvgen.grammar import OPCODES
+from spirograd.spirvgen.grammar import ENUMERANTS, OPCODES
 from spirograd.spirvgen.module import ModuleError
 from spirograd.spirvgen.naga_check import check_for_naga
+from validation.mutation_parts import Instruction, Parts
 
 from . import kit
 
@@ -170,6 +171,39 @@ def test_what_naga_gets_wrong_is_refused(opcode: str, change: Any, why: str) -> 
     check_for_naga(binary)
     with pytest.raises(ModuleError, match=why):
         check_for_naga(_with(binary, opcode, change))
+
+
+def _barriers() -> bytes:
+    args = kit.Args([i32])
+
+    def build(b: Builder) -> None:
+        b.emit(ops.workgroup_barrier, type=VOID)
+        b.emit(ops.barrier, type=VOID)
+        b.store(args.refs[0], b.const(0), b.const(1))
+
+    return emit(kit.serial(build), args, caps=replace(kit.WGPU, memory_barriers=True)).binary
+
+
+@pytest.mark.parametrize(
+    "opcode, at, scope",
+    [
+        ("ControlBarrier", 0, "Subgroup"),
+        ("ControlBarrier", 1, "Subgroup"),
+        ("ControlBarrier", 1, "Device"),
+        ("MemoryBarrier", 0, "Workgroup"),
+    ],
+)
+def test_scopes_of_barriers(opcode: str, at: int, scope: str) -> None:
+    """naga drops barriers at which subgroups wait."""
+    binary = _barriers()
+    check_for_naga(binary)
+    parts = Parts.of(binary)
+    words, number = parts.code[parts.indices(opcode)[0]].words, parts.new_id()
+    before = parts.definitions()[words[at]]
+    parts.code.insert(parts.code.index(before), Instruction("Constant", [before.type, number, ENUMERANTS["Scope"][scope]]))
+    words[at] = number
+    with pytest.raises(ModuleError, match=rf"Op{opcode}: scope .*{scope}"):
+        check_for_naga(parts.to_bytes())
 
 
 def test_pointers_are_no_values() -> None:

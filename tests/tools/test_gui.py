@@ -109,6 +109,22 @@ def test_other_shapes_cover_something(gui: sg.GUI) -> None:
     assert _red(gui)[19:, :].sum() > 3, "text begins at its position"
 
 
+def test_what_cannot_be_drawn(gui: sg.GUI) -> None:
+    some = np.full((5, 2), 0.5)
+    for call, message in (
+        (lambda: gui.circles(np.ones(5)), r"array of shape \(n, 2\), got \(5,\)"),
+        (lambda: gui.circles(np.ones((4, 3))), r"array of shape \(n, 2\), got \(4, 3\)"),
+        (lambda: gui.triangles(some, some, np.ones((5, 3))), r"got \(5, 3\)"),
+        (lambda: gui.triangles(some, some, some[:4]), "got 5 and 5 and 4 positions"),
+        (lambda: gui.lines(some, some[:4]), "got 5 and 4 positions"),
+        (lambda: gui.circles(some, color="red"), "a colour is an integer, got 'red'"),
+    ):
+        with pytest.raises(sg.SpirogradError, match=message):
+            call()
+    gui.circles(np.ones((0, 2)))
+    gui.lines(some[:0], some[:0])
+
+
 def test_frames_are_written_and_cleared(gui: sg.GUI, tmp_path: Path) -> None:
     gui.circle((0.5, 0.5), 0xFFFFFF, 4)
     gui.show(str(tmp_path / "frame.png"))

@@ -119,7 +119,7 @@ def test_the_table_counts_and_keeps_rows(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n## Results\n\nold")
     write(page, markdown(rows, argparse.Namespace(arch="cpu", frames=3, rounds=2)))
-    assert page.read_text().startswith("# Page\n\n## Results\n\nTaken on ") and "old" not in page.read_text()
+    assert page.read_text().startswith("# Page\n\n## Results\n\nMeasured on ") and "old" not in page.read_text()
     assert read(page) == rows
     rows = renew(rows, [Compared(Program("b", Path("b.py")), ran, ran, {"x": 0.0})])
     assert list(rows) == ["a", "b", "c"] and rows["b"][2] == "1 equal to 0e+00"

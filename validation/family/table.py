@@ -40,12 +40,12 @@ def renew(rows: Rows, results: list[Compared], times_only: bool = False) -> Rows
 def markdown(rows: Rows, options: argparse.Namespace) -> str:
     """The table, below what ran where and what was counted."""
     head = (
-        f"Taken on {datetime.date.today():%d %B %Y}, {platform.machine()}, {os.cpu_count()} cores, {_LOADED if _loaded() else ''}back end "
-        f"`{options.arch}`; Taichi on the CPU of the same machine. {totals(rows)}. Fields are compared after {options.frames} frames, with "
-        f"one thread and the same random numbers: the largest difference, relative to the largest magnitude of the field. Up to "
-        f"{TOLERANCE:g} they count as equal; of others, those are apart by rounding that Taichi computes as differently when it rounds "
-        "otherwise, or that are equal in double precision. Times are of one frame, with all threads; both libraries take turns, and each "
-        f"frame counts with the shortest of {options.rounds} times.\n\n"
+        f"Measured on {datetime.date.today():%d %B %Y}, {platform.machine()}, {os.cpu_count()} cores, {_LOADED if _loaded() else ''}"
+        f"back end `{options.arch}`; Taichi on the CPU of the same machine. {totals(rows)}. Fields are compared after "
+        f"{options.frames} frames, with one thread and the same random numbers: the largest difference, relative to the largest "
+        f"magnitude of the field. Up to {TOLERANCE:g} they count as equal; of others, those are apart by rounding that Taichi computes as "
+        "differently when it rounds otherwise, or that are equal in double precision. Times are of one frame, with all threads; both "
+        f"libraries take turns, and each frame counts with the shortest of {options.rounds} times.\n\n"
     )
     return head + "\n".join([_HEAD.rstrip(), *(f"| {' | '.join([name, *cells])} |" for name, cells in rows.items())]) + "\n"
 

@@ -134,6 +134,11 @@ def _use(node: ast.stmt, name: str) -> str:
     return READ if _reads(node, name) else _NONE
 
 
+def read_after(name: str, loop: ast.For, tree: ast.FunctionDef) -> bool:
+    """Whether what follows ``loop`` in the function may read the value that ``name`` has then."""
+    return _after(tree.body, loop, name) not in (_NONE, _WRITTEN)
+
+
 def _after(statements: Sequence[ast.stmt], loop: ast.For, name: str) -> str:
     """`first_use` of what may run after ``loop``; "unknown" if it is not among the statements."""
     for k, statement in enumerate(statements):
@@ -144,6 +149,14 @@ def _after(statements: Sequence[ast.stmt], loop: ast.For, name: str) -> str:
             if inside == "unknown":
                 continue
             if inside == _NONE and isinstance(statement, (ast.For, ast.While)):
-                inside = READ if first_use(statement.body, name) == READ else _NONE
+                inside = _next_iteration(statement, name)
             return inside if inside != _NONE else first_use(statements[k + 1 :], name)
     return "unknown"
+
+
+def _next_iteration(loop: ast.For | ast.While, name: str) -> str:
+    """`first_use` of the next iteration of ``loop``. A `for` gives its index a value, and does not evaluate its range again."""
+    if isinstance(loop, ast.While):
+        return _use(loop, name)
+    own = any(_is(part, name) for part in parts_of(loop.target))
+    return READ if not own and first_use(loop.body, name) == READ else _NONE

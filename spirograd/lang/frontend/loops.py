@@ -13,9 +13,11 @@ from spirograd.lang import forms, scalar
 from spirograd.lang.frontend.call_effects import is_static
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import LoopScope
+from spirograd.lang.frontend.loop_dependences import read_after
 from spirograd.lang.frontend.loop_spaces import RunTimeRange, loop_space
 from spirograd.lang.frontend.parallel_loops import needs_order, parallel_loop
 from spirograd.lang.frontend.serial_loops import Bind, refuse_else, serial_loop
+from spirograd.lang.frontend.syntax_facts import names_in
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.trip_counts import range_number, range_type, strided
 from spirograd.lang.frontend.unrolling import bind_static, unroll
@@ -100,6 +102,7 @@ def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: 
 
 def _run_time_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
     """A loop from ``begin`` to below ``end``; ``bind`` gives its targets their values."""
+    _refuse_hidden(t, node)
     parallel = at_top_level(t) and not options.get("serialize", False) and not needs_order(t, node, begin, end)
     t.frame.loops.append(LoopScope("parallel" if parallel else "serial", t.b.depth + 1))
     try:
@@ -109,6 +112,17 @@ def _run_time_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bin
             serial_loop(t, node, begin, end, bind)
     finally:
         t.frame.loops.pop()
+
+
+def _refuse_hidden(t: Tracer, node: ast.For) -> None:
+    """SpirogradSyntaxError if an index hides a variable that is read after the loop: Python would leave the last index in it."""
+    for name in sorted(names_in(node.target)):
+        if name in t.frame.variables and read_after(name, node, t.frame.source.tree):
+            raise t.syntax_error(
+                f"the index `{name}` of this loop hides the variable `{name}`, which is read after the loop",
+                node.target,
+                "give the index another name; an index ends with its loop, so assign to the variable in the loop what it is to hold then",
+            )
 
 
 HANDLERS: dict[type[ast.AST], Handler] = {ast.For: _for}

@@ -17,7 +17,7 @@ from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import template
 from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, List, Path
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub
+from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub, volatile_load
 from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_real_function
@@ -48,22 +48,27 @@ def _activated(at: Any, number: Any, table: template(), region: template()) -> i
     """The number of the cell at an entry of a table, activated if it is not. ``number``: of the cell among all of its node.
 
     Whoever takes an entry leaves BUSY there and puts back what belongs there, within the same iteration: invocations that run in lockstep
-    do not wait for each other for ever.
+    do not wait for each other for ever. An entry is taken only if it was read as NULL. Otherwise each of the invocations that wait for one
+    cell would take the entry once, while all others retry: on a GPU, that takes a minute for 1M of them.
     """
     cell = NULL
     while cell == NULL:
-        found = atomic_exchange(table[at], BUSY)
+        found = volatile_load(table[at])
         if found == NULL:
-            made = _number(region)
-            if made < region.capacity[None]:
-                region.home[made] = number + 1
-                cell = made
-                found = made
-            else:
-                cell = OVERFLOW
-            atomic_exchange(table[at], found)
+            found = atomic_exchange(table[at], BUSY)
+            if found == NULL:
+                made = _number(region)
+                if made < region.capacity[None]:
+                    region.home[made] = number + 1
+                    cell = made
+                    found = made
+                else:
+                    cell = OVERFLOW
+                atomic_exchange(table[at], found)
+            elif found > NULL:
+                atomic_exchange(table[at], found)
+                cell = found
         elif found > NULL:
-            atomic_exchange(table[at], found)
             cell = found
     return cell
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+import numpy as np
+
 from spirograd.base.wording import did_you_mean
 from spirograd.lang import forms, scalar
 from spirograd.lang.frontend.call_effects import static_callee
@@ -37,6 +39,9 @@ def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
             raise type_error(f"`loop_config` has no option `{name}`", did_you_mean(name, forms.LOOP_OPTIONS) or known)
         if is_runtime(value):
             raise type_error(f"option `{name}` of `loop_config` must be known while compiling", "use a constant or a template argument")
+    size = scalar.known(options.get("block_dim"))
+    if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
+        raise type_error(f"`block_dim` is the number of threads of a group, got {describe(size)}", "pass an integer, or leave it out")
     return options
 
 

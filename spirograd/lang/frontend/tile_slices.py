@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 from spirograd.base.dtypes import i32
+from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.lvalues import Lvalue, Part
 from spirograd.lang.frontend.memory_elements import element_of
@@ -42,7 +44,14 @@ def store_tile(t: Tracer, view: Any, tile: Any) -> None:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
+    whole = _has_columns(view, columns, len(entries))
     b.begin()
+    if scalar.known(whole) is not False:
+        b.begin()
+        for k, entry in enumerate(entries):
+            _element(t, view, (at, scalar.constant(k, i32))).store(entry)
+        then = b.end()
+        b.begin()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
         there = _inside(view, columns, column)
@@ -51,6 +60,8 @@ def store_tile(t: Tracer, view: Any, tile: Any) -> None:
         b.begin()
         _element(t, view, (at, column)).store(entry)
         _under(there)
+    if scalar.known(whole) is not False:
+        b.if_(whole.op, then, b.end())
     _under(here)
 
 
@@ -88,18 +99,26 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
+    whole = _has_columns(view, columns, len(entries))
     b.begin()
-    found = []
+    if scalar.known(whole) is not False:
+        b.begin()
+        loads = [_element(t, view, (at, scalar.constant(k, i32))).load() for k in range(len(entries))]
+        complete = b.end([scalar.cast(value, entry.dtype).op for value, entry in zip(loads, entries)])
+        b.begin()
+    found: Sequence[Op] = ()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
         there = _inside(view, columns, column)
         if scalar.known(there) is False:  # an index that is known to be out of range would be an error
-            found.append(entry.op)
+            found = (*found, entry.op)
             continue
         b.begin()
         then = b.end([scalar.cast(_element(t, view, (at, column)).load(), entry.dtype).op])
         b.begin()
-        found += b.if_(there.op, then, b.end([entry.op]))
+        found = (*found, *b.if_(there.op, then, b.end([entry.op])))
+    if scalar.known(whole) is not False:
+        found = b.if_(whole.op, complete, b.end(found))
     then = b.end(found)
     b.begin()
     return [Value(op) for op in b.if_(here.op, then, b.end([entry.op for entry in entries]))]
@@ -130,6 +149,13 @@ def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
     place, whole = part.place(at), scalar.as_value(view.base.shape[axis])
     inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, whole))
     return scalar.as_value(scalar.bit_and(scalar.as_value(arithmetic.cmp_lt(at, part.extent)), inside))
+
+
+def _has_columns(view: ViewProxy, axis: int, size: int) -> Value:
+    """Whether the slice, and its memory, have all columns of a tile: its first and its last one, between which the others lie. Then
+    accesses need no conditions, and devices make one of several."""
+    first, last = [_inside(view, axis, scalar.constant(k, i32)) for k in (0, size - 1)]
+    return scalar.as_value(scalar.bit_and(first, last))
 
 
 def _has_row(view: ViewProxy, axis: int, at: Value, size: int) -> Value:

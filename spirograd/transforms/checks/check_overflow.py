@@ -21,7 +21,7 @@ Test = Callable[[Builder, tuple[Op, ...], Op], Op]
 
 def check_overflow(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Put a `check`, or a `print` if the options say so, after integer additions, also atomic ones of signed integers, subtractions,
-    multiplications, left shifts, (signed) negations and absolute values; and a `check` after integer divisions by what may be 0.
+    multiplications, left shifts, (signed) negations, absolute values and divisions; and a `check` after integer divisions by what may be 0.
 
     The wrapped result is used all the same. Arithmetic marked by an attribute (addresses) is left alone.
     """
@@ -39,14 +39,18 @@ class _CheckOverflow(Rewriter):
             self.handlers[code] = self._divided
 
     def _divided(self, op: Op) -> Op:
-        """Division by zero gives some number on every device; the program did not mean it."""
+        """Division by zero gives some number on every device; the program did not mean it. The lowest number has no quotient by -1."""
         new = self.copy(op)
         x, y = new.args
-        if op.attr is not None or y.code is ops.const:
+        t, expression = _dtype(y), _DIVISIONS[op.code]
+        if op.attr is not None:
             return new
-        message = f"{_DIVISIONS[op.code]}: integer division by zero"
-        site = FaultSite("overflow", message, (_dtype(x), _dtype(y)), op.loc)
-        self.b.emit(ops.check, self.b.emit(ops.ne, y, self.b.const(0, _dtype(y))), x, y, attr=site, type=VOID)
+        if y.code is not ops.const:
+            site = FaultSite("overflow", f"{expression}: integer division by zero", (_dtype(x), t), op.loc)
+            self.b.emit(ops.check, self.b.emit(ops.ne, y, self.b.const(0, t)), x, y, attr=site, type=VOID)
+        if op.code in _QUOTIENTS and t.kind == "int" and _may_be(x, int(t.min)) and _may_be(y, -1):
+            fits = self.b.emit(ops.not_, _is_lowest_by_minus_one(self.b, x, y))
+            self._require(fits, new.args, f"{expression} does not fit {t.name}", op)
         return new
 
     def _checked(self, op: Op) -> Op:
@@ -90,6 +94,10 @@ def _dtype(op: Op) -> DType:
     return op.type
 
 
+def _may_be(op: Op, number: int) -> bool:
+    return op.code is not ops.const or op.attr == number
+
+
 def _not_negative(b: Builder, x: Op) -> Op:
     return b.emit(ops.ge, x, b.const(0, _dtype(x)))
 
@@ -119,9 +127,13 @@ def _mul(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
     fits = b.emit(ops.or_, b.emit(ops.eq, y, zero), back)
     if not t.is_signed:
         return fits
-    # The one case in which the division wraps too.
-    lowest = b.emit(ops.and_, b.emit(ops.eq, x, b.const(int(t.min), t)), b.emit(ops.eq, y, b.const(-1, t)))
-    return b.emit(ops.and_, fits, b.emit(ops.not_, lowest))
+    return b.emit(ops.and_, fits, b.emit(ops.not_, _is_lowest_by_minus_one(b, x, y)))
+
+
+def _is_lowest_by_minus_one(b: Builder, x: Op, y: Op) -> Op:
+    """Whether ``x / y`` is the one signed division that wraps."""
+    t = _dtype(x)
+    return b.emit(ops.and_, b.emit(ops.eq, x, b.const(int(t.min), t)), b.emit(ops.eq, y, b.const(-1, t)))
 
 
 def _not_lowest(b: Builder, args: tuple[Op, ...], r: Op) -> Op:
@@ -144,6 +156,7 @@ _DIVISIONS: dict[OpCode, str] = {
     ops.floordiv: "{0} // {1}",
     ops.floormod: "{0} % {1}",
 }
+_QUOTIENTS = (ops.idiv, ops.floordiv)
 _TESTS: dict[OpCode, tuple[Test, str]] = {
     ops.add: (_add, "{0} + {1}"),
     ops.sub: (_sub, "{0} - {1}"),

@@ -32,7 +32,7 @@ def hoist_space_checks(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     It then holds also if one of these loops has no iteration, so that the derivative of the kernel can keep it without keeping the loop.
     """
-    return _Hoist().kernel(kernel) if any(is_space_check(op) for op in kernel.walk()) else kernel
+    return _Hoist().kernel(kernel) if ops.check in kernel.codes and any(is_space_check(op) for op in kernel.walk()) else kernel
 
 
 def take_space_limits(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[SpaceLimit, ...]]:

@@ -21,7 +21,7 @@ def exact_extrema(kernel: Kernel, ctx: PassContext) -> Kernel:
     Else the kernel and its gradient, compiled apart, could fuse other operations, and no iteration of the gradient would find its value to
     be the extremum.
     """
-    if not any(_is_extremum(op) for op in kernel.walk()):
+    if ops.atomic not in kernel.codes or not any(_is_extremum(op) for op in kernel.walk()):
         return kernel
     kernel = inline_calls(kernel, ctx)
     loops = [op for op in kernel.body.ops if op.regions and any(_is_extremum(inner) for r in op.regions for inner in r.walk())]

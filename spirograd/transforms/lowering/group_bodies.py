@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from spirograd.analysis.group_values import GroupValues, meets
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
+from spirograd.base.matrix_shapes import SHAPES, TOTAL, row_stride
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef, ref_of
@@ -101,10 +103,10 @@ class MaskedBody(GroupBody):
         self.env.update(zip(out, b.if_(self.active, then, orelse)))
 
     def meet(self, op: Op) -> None:
-        if op.code in (ops.workgroup_barrier, ops.subgroup_matrix_fma):
+        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot):
             self.visit(op)
-        elif op.code is ops.subgroup_ballot:
-            self.env[op] = self.b.emit(op.code, self.value(op.args[0]), type=op.type)  # all get here, named or not
+        elif op.code in _TILES:
+            _TILES[op.code](self, op)
         elif op.code is ops.subgroup_barrier:
             native = self.caps.subgroup_read and not self.caps.target.naga
             self.b.emit(op.code if native else ops.workgroup_barrier, type=VOID)
@@ -217,10 +219,10 @@ class MaskedBody(GroupBody):
         self.env[op] = b.emit(op.code, value, attr=op.attr, type=t)
 
     def _read(self, op: Op) -> None:
-        """By the instruction of the device, or through shared memory. All invocations get here, named or not."""
+        """By the instruction of the device, or through shared memory."""
         b, t = self.b, op.type
         assert isinstance(t, DType)
-        value, lane = [self.value(a) for a in op.args[:2]]
+        value, lane = self.args(op)
         if self.caps.subgroup_read:
             self.env[op] = b.emit(op.code, value, lane, type=t)
             return
@@ -229,6 +231,85 @@ class MaskedBody(GroupBody):
         self._barrier()
         self.env[op] = b.load(place, lane_of_group(b, local, lane, self.caps.group_lanes, b.const(self.size)))
         self._barrier()
+
+    # --- tiles: groups of one whole subgroup ------------------------------------------------------------------------------------
+
+    def tile_entries(self, op: Op) -> None:
+        """Rows go through shared memory, from which invocations take the entries that the instruction wants of them."""
+        n, t = len(op.args), op.args[0].type
+        ref = self._shared_rows(n, t)
+        self._lay_row(ref, self.args(op))
+        self.env[op] = self._between_barriers(ops.matrix_load, (), ((self._instruction(t, op.attr), n, op.attr), ref), op.type)
+
+    def tile_rows(self, op: Op) -> None:
+        assert isinstance(op.type, Vec)
+        b, n, t = self.b, op.type.n, op.type.elem
+        ref = self._shared_rows(n, t)
+        self._between_barriers(ops.matrix_store, self.args(op), ((self._instruction(t, TOTAL), n, TOTAL), ref), VOID)
+        first = self._first_of_row(n, t)
+        row = b.emit(ops.vec, *[b.load(ref, b.emit(ops.add, first, b.const(k), attr="nsw")) for k in range(n)])
+        self.env[op] = row if n == self.size else self._in_rows(n, row)
+
+    def tile_product(self, op: Op) -> None:
+        assert isinstance(op.type, Vec)
+        attr = (self._instruction(op.type.elem, TOTAL), math.isqrt(op.type.n * self.size))
+        self.env[op] = self.b.emit(ops.matrix_product, *self.args(op), attr=attr, type=op.type)
+
+    def _instruction(self, t: Type, use: str) -> str:
+        """The name of the device's product whose total, or whose factors, have type ``t``."""
+        for name in self.caps.matrix_shapes:
+            if t is (SHAPES[name].total if use == TOTAL else SHAPES[name].factor):
+                return name
+        raise AssertionError("the front end asks for no others")
+
+    def _between_barriers(self, code: ops.OpCode, args: Sequence[Op], attr: object, t: Type) -> Op:
+        b = self.b
+        b.emit(ops.subgroup_barrier, type=VOID)
+        found = b.emit(code, *args, attr=attr, type=t)
+        b.emit(ops.subgroup_barrier, type=VOID)
+        return found
+
+    def _shared_rows(self, n: int, t: Type) -> SharedRef:
+        assert isinstance(t, DType)
+        return self._shared(f"tile{n}", t, n * row_stride(n, t))
+
+    def _first_of_row(self, n: int, t: DType) -> Op:
+        """Where the row of this thread begins in shared memory; of threads beyond, that of some row."""
+        b, row = self.b, self.thread_number()
+        if n < self.size:
+            row = b.emit(ops.and_, row, b.const(n - 1))
+        return b.emit(ops.mul, row, b.const(row_stride(n, t)), attr="nsw")
+
+    def _lay_row(self, ref: SharedRef, row: Sequence[Op]) -> None:
+        b, n = self.b, len(row)
+        first = self._first_of_row(n, ref.dtype)
+        has_row = self._has_row(n) if n < self.size else None
+        if has_row is not None:
+            b.begin()
+        for k, entry in enumerate(row):
+            b.store(ref, b.emit(ops.add, first, b.const(k), attr="nsw"), entry)
+        if has_row is not None:
+            stores = b.end()
+            b.begin()
+            b.if_(has_row, stores, b.end())
+
+    def _in_rows(self, n: int, row: Op) -> Op:
+        """``row`` in threads that have one, zeros in others."""
+        b, t = self.b, row.type
+        has_row = self._has_row(n)
+        assert isinstance(t, Vec)
+        at = [b.emit(ops.extract, row, b.const(k)) for k in range(n)]
+        return b.emit(ops.vec, *[b.emit(ops.select, has_row, entry, b.const(0, t.elem)) for entry in at])
+
+    def _has_row(self, n: int) -> Op:
+        return self.b.emit(ops.lt, self.thread_number(), self.b.const(n))
+
+
+_TILES: dict[ops.OpCode, Callable[[MaskedBody, Op], None]] = {
+    ops.tile_entries: MaskedBody.tile_entries,
+    ops.tile_rows: MaskedBody.tile_rows,
+    ops.tile_product: MaskedBody.tile_product,
+}
 
 
 def check_memory(body: Region, most: int, loc: Loc | None) -> None:
@@ -247,11 +328,11 @@ def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:
     return b.emit(ops.min_, b.emit(ops.add, first, inside), b.emit(ops.sub, count, b.const(1)))
 
 
-def check_divergence(values: GroupValues, branches: bool = True) -> None:
+def check_divergence(values: GroupValues) -> None:
     """SpirogradUnsupportedError for a subgroup operation in a loop that threads may leave one by one, or in a branch that only some take
-    (unless ``branches``, or if threads only wait in it): where the compiler forms the subgroups."""
+    (unless threads only wait in it): on GPUs where the compiler forms the subgroups."""
     for op in sorted(values.divergent, key=lambda op: op.loc.line if op.loc else 0):
-        if not (op.code is ops.if_ and (branches or _only_waits(op, values))):
+        if not (op.code is ops.if_ and _only_waits(op, values)):
             what = "a branch" if op.code is ops.if_ else "a loop"
             raise SpirogradUnsupportedError(
                 f"this target has no subgroup operations in {what} whose condition differs between the threads of a group",

@@ -2,12 +2,13 @@
 
 A value that is used beyond such a place is kept in an array with an element for each thread, unless it is cheap to compute again. Loops and
 branches in which all threads meet are run once for the group; of a condition that is not known to be the same in all threads the first
-thread's counts. In branches in which only subgroups meet, a mask says which threads take part.
+thread's counts. In branches and loops in which only subgroups meet, a mask says which threads take part: a branch is run if any thread
+takes it, and iteration k of a loop by all threads that have one, so that threads meet as on the interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spirograd.analysis.group_values import GroupValues, meets
 from spirograd.base.artifact import FaultSite
@@ -17,7 +18,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.lowering.group_bodies import GroupBody, check_divergence, check_memory, lane_of_group
+from spirograd.transforms.lowering.group_bodies import GroupBody, check_memory, lane_of_group
 from spirograd.transforms.pass_context import PassContext
 
 # Bytes of the stack of a thread that the shared arrays of a group may take.
@@ -69,7 +70,6 @@ class _FissionGroups(Rewriter):
         begin, end = self.inline(bounds, (), clone=True)
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
         values = GroupValues(body, size, from_zero, native=False)
-        check_divergence(values)
         first = b.emit(ops.add, begin, b.emit(ops.mul, number, b.const(size, t), attr="nsw"))
         count = b.cast(b.emit(ops.min_, b.const(size, t), b.emit(ops.sub, end, first)), i32)
         FissionedBody(b, values, self.caps.group_lanes, size, first, count, self.checks).statements(body)
@@ -226,12 +226,12 @@ class FissionedBody(GroupBody):
         elif op.code is ops.if_:
             (self._divergent_if if op in self.values.divergent else self._if)(op)
         elif op.code is ops.for_:
-            self._for(op)
+            (self._divergent_for if op in self.values.divergent else self._for)(op)
         else:
-            self._while(op)
+            (self._divergent_while if op in self.values.divergent else self._while)(op)
 
     def _read(self, op: Op) -> Op:
-        value, lane = op.args[:2]
+        value, lane = op.args
         if value in self.values.shared:
             return self.value(value)
         source = lane_of_group(self.b, self.thread_number(), self._fetch(lane), self.lanes, self.count)
@@ -307,16 +307,37 @@ class FissionedBody(GroupBody):
         """Both branches, each with a mask."""
         _, own = self._results(op)
         b, outer = self.b, self.mask
-        masks = (self._new_arrays(u1)[0], self._new_arrays(u1)[0])
-        for _ in self._each_thread(masked=False):
-            takes = self._fetch(op.args[0])
-            both = b.emit(ops.ne, b.load(outer, self.thread_number()), b.const(0, u8)) if outer is not None else b.const(True, u1)
-            self._keep((masks[0],), b.emit(ops.and_, both, takes))
-            self._keep((masks[1],), b.emit(ops.and_, both, b.emit(ops.not_, takes)))
-        for mask, region in zip(masks, op.regions):
+        conditions = (lambda: self._fetch(op.args[0]), lambda: b.emit(ops.not_, self._fetch(op.args[0])))
+        for takes, region in zip(conditions, op.regions):
+            if len(region.ops) == 1 and not own:
+                continue  # nothing happens in it
+            mask = self._taking_part(takes)
+            some = self._any(mask)
+            b.begin()
             self.mask = mask
             self._branch(region, own)
-        self.mask = outer
+            self.mask = outer
+            then = b.end()
+            b.begin()
+            b.if_(some, then, b.end())
+
+    def _taking_part(self, holds: Callable[[], Op]) -> SharedRef:
+        """A mask of those threads that take part here for which ``holds``, which is emitted in a loop over them, is true."""
+        b, (mask,) = self.b, self._new_arrays(u1)
+        if self.mask is not None:
+            for _ in self._each_thread(masked=False):
+                b.store(mask, self.thread_number(), b.const(0, u8))
+        for _ in self._each_thread():
+            self._keep((mask,), holds())
+        return mask
+
+    def _any(self, mask: SharedRef) -> Op:
+        """Whether a mask has a thread."""
+        b = self.b
+        zero, none = b.const(0), b.const(0, u8)
+        thread, found = b.begin(i32, u8)
+        (total,) = b.for_(zero, self.count, (none,), b.end([b.emit(ops.or_, found, b.load(mask, thread))]))
+        return b.emit(ops.ne, total, none)
 
     def _carried(self, op: Op, fixed: int) -> tuple[list[int], dict[int, tuple[SharedRef, ...]]]:
         """The loop-carried values of the group, by number, and arrays for the others; both have their initial values."""
@@ -365,3 +386,48 @@ class FissionedBody(GroupBody):
         self._branch(body, own)
         repeated = self.b.end([self.value(body.results[k]) for k in common])
         self._finished(op, common, self.b.while_(initial, tested, repeated))
+
+    def _divergent_for(self, op: Op) -> None:
+        """Iteration k of each thread that has one, for k from 0 on. Each thread has an index and a mask."""
+        b, outer, (region,) = self.b, self.mask, op.regions
+        _, own = self._carried(op, 2)
+        t = region.params[0].type
+        assert isinstance(t, DType)
+        number = self.kept[region.params[0]] = self._new_arrays(t)
+        last = self._new_arrays(t)
+
+        def enters() -> Op:
+            begin, end = [self._fetch(v) for v in op.args[:2]]
+            self._keep(number, begin)
+            self._keep(last, end)
+            return b.emit(ops.lt, begin, end)
+
+        mask = self._taking_part(enters)
+        b.begin()
+        tested = b.end([self._any(mask)])
+        b.begin()
+        self.mask = mask
+        self._branch(region, own)
+        for _ in self._each_thread():
+            held, end = [self._held(arrays, t, self.thread_number()) for arrays in (number, last)]
+            following = b.emit(ops.add, held, b.const(1, t), attr="nsw")
+            self._keep(number, following)
+            self._keep((mask,), b.emit(ops.lt, following, end))
+        self.mask = outer
+        b.while_((), tested, b.end())
+
+    def _divergent_while(self, op: Op) -> None:
+        """The condition and the body by the threads that have not left the loop."""
+        b, outer, (condition, body) = self.b, self.mask, op.regions
+        _, own = self._carried(op, 0)
+        mask = self._taking_part(lambda: b.const(True, u1))
+        b.begin()
+        self.mask = mask
+        self.statements(condition)
+        for _ in self._each_thread():
+            self._keep((mask,), self._fetch(condition.results[0]))
+        tested = b.end([self._any(mask)])
+        b.begin()
+        self._branch(body, own)
+        self.mask = outer
+        b.while_((), tested, b.end())

@@ -66,9 +66,11 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     slot says to what. The size is a multiple of 8.
     """
     found: set[Slot] = set()
-    # Operations that differ in their operands only take the same entries.
-    for op in {(op.code, id(op.attr)): op for op in kernel.walk() if op.code is not ops.const}.values():
-        found.update(_slots_of(op, kernel))
+    for op in kernel.walk():
+        if op.code in _TAKING:
+            found.update(_slots_of(op, kernel))
+    for _, ref in kernel.accesses:
+        found.update(_slots_of_memory(ref))
     tapes = tapes_of(kernel)
     if tapes:
         found.add(Slot("tapes"))
@@ -122,8 +124,11 @@ def _entry_size(slot: Slot) -> int:
     return 8 if slot.dtype is None else slot.dtype.size
 
 
+_TAKING = frozenset((ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word, ops.check, ops.print_))
+
+
 def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
-    """The entries (without offsets) that lowering ``op`` takes."""
+    """The entries (without offsets) that lowering ``op``, of `_TAKING`, takes."""
     if op.code is ops.arg:
         return [_scalar_slot(kernel, op.attr)]
     if op.code is ops.shape:
@@ -137,9 +142,11 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
         return [Slot(kind, number, dtype=i32)]
     if op.code is ops.check:
         return [Slot("fault"), Slot("launch", dtype=u32)]
-    if op.code is ops.print_:
-        return [Slot("print"), Slot("launch", dtype=u32)]
-    ref = ref_of(op)
+    return [Slot("print"), Slot("launch", dtype=u32)]
+
+
+def _slots_of_memory(ref: Ref) -> list[Slot]:
+    """The entries (without offsets) that an access to ``ref`` takes."""
     if isinstance(ref, FieldRef):
         return [Slot("tree", ref.tree)]
     if isinstance(ref, ArrayRef):

@@ -76,7 +76,10 @@ class _LowerTasks(Rewriter):
             self._range(op, size, coarsening, apart, along)
             coarsening = coarsening if along is None else along.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
-        return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
+        body = self.b.end()
+        if op.attr.grouped:
+            check_memory(body, self.ctx.caps.shared_memory, op.loc)
+        return self.b.append(Op(ops.task, VOID, (), attr, (body,), op.loc))
 
     def _serial(self, op: Op) -> None:
         b = self.b
@@ -89,7 +92,6 @@ class _LowerTasks(Rewriter):
         """A grouped task: a workgroup runs every n-th group of iterations, all of its invocations together."""
         b = self.b
         bounds, body, _ = op.regions
-        check_memory(body, self.ctx.caps.shared_memory, op.loc)
         begin, end = self.inline(bounds, ())
         b.at(op)
         share = self._share(begin, end, (), size)
@@ -98,7 +100,7 @@ class _LowerTasks(Rewriter):
         from_zero = bounds.results[0].code is ops.const and bounds.results[0].attr == 0
         values = GroupValues(body, size, from_zero, native)
         if not native:
-            check_divergence(values, branches=False)
+            check_divergence(values)
 
         def group(k: Op, _: Sequence[Op]) -> Sequence[Op]:
             active = None if full else b.emit(ops.lt, k, share.count)

@@ -36,7 +36,7 @@ class _Fold(Rewriter):
     def _pure(self, op: Op) -> Op:
         args = self.args(op)
         if args[0].code is ops.const:
-            if isinstance(op.type, DType) and all(a.code is ops.const for a in args):
+            if isinstance(op.type, DType) and args[-1].code is ops.const and all(a.code is ops.const for a in args):
                 return self._evaluate(op, args)
             if op.code.commutative:
                 args = (args[1], args[0])
@@ -45,9 +45,10 @@ class _Fold(Rewriter):
             new = rule(self.b, op, args)
             if new is not None:
                 return new
-        if args == op.args and not self.cloning:
-            return self.b.append(op)
-        return self.b.append(Op(op.code, op.type, args, op.attr, (), op.loc, op.primal))
+        if self.cloning or (args is not op.args and args != op.args):
+            op = Op(op.code, op.type, args, op.attr, (), op.loc, op.primal)
+        self.b.ops.append(op)
+        return op
 
     def _evaluate(self, op: Op, args: tuple[Op, ...]) -> Op:
         values = [_scalar(a).np.type(a.attr) for a in args]

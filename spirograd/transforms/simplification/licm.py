@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from spirograd.analysis.effects import may_alias, orders, writes
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, Region
+from spirograd.ir.integer_ranges import Range, range_of
+from spirograd.ir.nodes import FieldRef, Kernel, Op, Ref, Region, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -16,8 +17,9 @@ _LOOPS = frozenset((ops.for_, ops.while_))
 def licm(kernel: Kernel, ctx: PassContext) -> Kernel:
     """Hoist pure operations that stand directly in the body of a serial loop, as far out as their operands allow (no operation traps).
 
-    A load moves only out of a `for` that runs at least once, by its constant bounds, writes nothing that may be the same memory, and has
-    no barrier. Loops that `lower_tasks` made around the bodies of tasks stay as they are: their trip count is one or small.
+    A load moves only out of a `for` that writes nothing that may be the same memory, and has no barrier. The loop must run at least once,
+    by its constant bounds, unless the load is of an element of a field or temporary that surely exists. Loops that `lower_tasks` made
+    around the bodies of tasks stay as they are: their trip count is one or small.
     """
     around = {op for task in kernel.body.ops if _is_lowered(task) for op in task.regions[0].ops if op.code in _LOOPS}
     loops = sum(op.code in _LOOPS for op in kernel.walk()) if around else not _LOOPS.isdisjoint(kernel.codes)
@@ -35,6 +37,8 @@ class _Licm(Rewriter):
         self.level: dict[Op, int] = {}  # value -> depth of the region that defines it
         self.floor: list[int] = []  # per open region: the outermost one to which its operations may move
         self.frozen: list[frozenset[Ref] | None] = []  # per open region: what its loop writes; None if loads must stay
+        self.runs: list[bool] = []  # per open region: whether its loop surely has an iteration
+        self.ranges: dict[Op, Range] = {}  # of integers, see `range_of`
         self.lists: list[list[Op]] = []  # per open region: what it holds so far
         self.owner: Op | None = None
         self.around = around  # loops that nothing leaves
@@ -49,11 +53,14 @@ class _Licm(Rewriter):
         if not loop and _LOOPS.isdisjoint(region.codes) and self.env.keys().isdisjoint(region.live_ins):
             return region
         self.floor.append(self.floor[-1] if loop else depth)
-        self.frozen.append(writes(owner) if loop and owner is not None and _runs(owner) and not orders(owner) else None)
+        fixed = loop and owner is not None and owner.code is ops.for_ and not orders(owner)
+        self.frozen.append(writes(owner) if fixed and owner is not None else None)
+        self.runs.append(fixed and owner is not None and _runs(owner))
         self.level.update((p, depth) for p in region.params)
         new = super().region(region)
         self.floor.pop()
         self.frozen.pop()
+        self.runs.pop()
         del self.lists[depth:]
         return new
 
@@ -99,20 +106,30 @@ class _Licm(Rewriter):
         return max([self.floor[-1], *inner])
 
     def _load_target(self, op: Op) -> int:
-        """One loop at a time: as far as each loop on the way is sure to run and does not write the memory."""
+        """One loop at a time: as far as each loop on the way does not write the memory, and is sure to run if the element may not exist."""
         target = len(self.floor) - 1
         lowest = self._target(op)
         while target > lowest:
             written = self.frozen[target]
             if written is None or any(may_alias(op.attr, ref) for ref in written):
                 break
+            if not self.runs[target] and not self._exists(op):
+                break
             target -= 1
         return target
+
+    def _exists(self, load: Op) -> bool:
+        """Whether the element of ``load`` surely exists, so that it may be loaded even if the loop has no iteration."""
+        ref = load.attr
+        if not isinstance(ref, (FieldRef, TempRef)):
+            return False
+        extents = (*ref.shape, *ref.element_shape) if isinstance(ref, FieldRef) else ref.shape
+        origin = ref.layout.origin if isinstance(ref, FieldRef) else ()
+        firsts = (*origin, *[0] * (len(extents) - len(origin)))
+        return all(range_of(k, self.ranges).within(first, first + n - 1) for k, first, n in zip(load.args, firsts, extents))
 
 
 def _runs(loop: Op) -> bool:
     """Whether a `for` surely has an iteration."""
-    if loop.code is not ops.for_:
-        return False
     begin, end = loop.args[:2]
     return begin.code is ops.const and end.code is ops.const and bool(begin.attr < end.attr)

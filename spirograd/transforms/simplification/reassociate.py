@@ -16,7 +16,9 @@ def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     Only where nothing else looks at the partial sums, so that compensated summation and running totals stay as they are written.
     """
-    if not ctx.options.fast_math or not any(op.code is ops.for_ and len(op.args) > 2 for op in kernel.walk()):
+    if not ctx.options.fast_math or ops.for_ not in kernel.codes:
+        return kernel
+    if not any(op.code is ops.for_ and len(op.args) > 2 for op in kernel.walk()):
         return kernel
     return _Reassociate(kernel).kernel(kernel)
 

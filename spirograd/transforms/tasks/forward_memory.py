@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from spirograd.analysis.effects import may_alias, nested, reads
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, Region
+from spirograd.ir.nodes import Kernel, Op, Ref, Region, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.simplification.dce import dce
 
+_ACCESSING = frozenset(("read", "write", "atomic"))
+
 
 def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
     """In tasks: fused loops have more to forward, and so have atomics that became loads and stores."""
-    if not ctx.options.optimize:
+    if not ctx.options.optimize or not any(_returns(region) for task in kernel.body.ops for region in task.regions):
         return kernel
     forwarded = cse(kernel, ctx)
     stored = _DeadStores().kernel(forwarded)
     return kernel if stored is kernel else dce(stored, ctx)
+
+
+def _returns(region: Region) -> bool:
+    """Whether an operation in ``region`` accesses memory that one before it stores to."""
+    stored: set[Ref] = set()
+    for op in region.walk():
+        if op.code.effect in _ACCESSING:
+            ref = ref_of(op)
+            if stored and ref in stored:
+                return True
+            if op.code is ops.store:
+                stored.add(op.attr)
+    return False
 
 
 class _DeadStores(Rewriter):

@@ -70,6 +70,8 @@ class _Reductions(Rewriter):
 
 def _find(body: Region, wide_sums: bool) -> list[_Target]:
     """The elements that ``body`` may accumulate into."""
+    if ops.atomic not in body.codes:
+        return []
     accesses = [op for op in body.walk() if accesses_of(op)]
     candidates = [op for op in accesses if op.code is ops.atomic and op.attr[0] in _KINDS]
     if not candidates:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spirograd.analysis.effects import effects, may_alias, reads, touches, writes
+from spirograd.analysis.effects import AliasSets, effects, may_alias, reads, touches, writes
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
@@ -14,7 +14,7 @@ from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Effects, Slot
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Layout, Op, TempRef, Term
+from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Layout, Op, Ref, SharedRef, TapeRef, TempRef, Term, accesses_of
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse
 
@@ -85,9 +85,11 @@ def test_effects(kernel: Kernel) -> None:
     parts_written = frozenset({("array", 0, "grad"), ("tree", 4, "1")})
     assert effects(kernel) == Effects(reading, frozenset({("array", 0), ("tree", 4)}), parts_read, parts_written)
     slot = Slot("array", index=1)
-    device = parse('kernel "d"\nref b = BufferRef("b", Slot("array", index=1), f32)\nref t = BufferRef("t", Slot("temps"), f32)\n{\n'
-                   '  task[TaskAttr("serial", "a")]() {\n    %i = const[0]() : i32\n    %v = load[b](%i) : f32\n    store[t](%i, %v)\n'
-                   "    yield()\n  }\n  yield()\n}\n")
+    device = parse(
+        'kernel "d"\nref b = BufferRef("b", Slot("array", index=1), f32)\nref t = BufferRef("t", Slot("temps"), f32)\n{\n'
+        '  task[TaskAttr("serial", "a")]() {\n    %i = const[0]() : i32\n    %v = load[b](%i) : f32\n    store[t](%i, %v)\n'
+        "    yield()\n  }\n  yield()\n}\n"
+    )
     assert slot.is_buffer and effects(device) == Effects(frozenset({("array", 1)}), frozenset(), frozenset({("array", 1, "primal")}))
 
 
@@ -97,6 +99,42 @@ def test_memory_of_an_operation(kernel: Kernel) -> None:
     assert {r.name for r in reads(reading)} == {"x"} and not writes(reading)
     assert {(r.name, getattr(r, "role", "")) for r in writes(writing)} == {("x", "grad"), ("g", "primal")}
     assert {r.name for r in touches(writing)} == {"x", "f", "g"}
+
+
+def test_accesses_of_regions(kernel: Kernel) -> None:
+    """Those of all operations, once for each reference, in order."""
+    each = [(effect, ref) for op in kernel.walk() for effect, ref in accesses_of(op)]
+    assert kernel.accesses == list(dict.fromkeys(each)) and len(each) == 6
+    branches = next(op for op in kernel.walk() if op.code is ops.if_).regions
+    named = [[(effect, ref.name) for effect, ref in region.accesses] for region in branches]
+    assert named == [[("read", "f"), ("write", "x")], [("atomic", "g")]]
+
+
+def _references() -> tuple[list[Ref], list[Ref]]:
+    """References of every kind, of kernel IR and of device IR; some are equal, but other objects."""
+    layout = Layout((Term(0, 1, 0, 4),))
+    roles = ("primal", "grad")
+    fields = [FieldRef("f", tree, key, dt.f32, (4,), (), layout, role) for tree, key in ((0, 0), (0, 1), (1, 2)) for role in roles]
+    arrays = [ArrayRef("x", arg, dt.f32, 1, role=role) for arg in (0, 1) for role in roles]
+    own: list[Ref] = [TempRef("s", dt.f32), TempRef("t", dt.f32), TapeRef("p", dt.f32, 1, 0), TapeRef("q", dt.f32, 1, 0)]
+    shared: list[Ref] = [SharedRef("a", dt.f32, 4), SharedRef("b", dt.f32, 4)]
+    slots = [Slot("tree"), Slot("tree", index=1), Slot("array"), Slot("array", index=1), Slot("temps"), Slot("tapes"), Slot("fault")]
+    buffers = [BufferRef("b", slot, t) for slot in slots for t in (dt.f32, dt.u32)]
+    again: list[Ref] = [ArrayRef("x", 1, dt.f32, 1), FieldRef("f", 0, 1, dt.f32, (4,), (), layout), TempRef("t", dt.f32)]
+    return [*fields, *own, *arrays, *shared, *again], [*shared, *buffers, BufferRef("b", Slot("array"), dt.f32)]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_sets_of_what_may_alias(level: int) -> None:
+    """The same as comparing each with each, at every time while more are added."""
+    refs, sets = _references()[level], AliasSets()
+    for count in range(1, len(refs) + 1):
+        seen = refs[:count]
+        numbers = [sets.number(ref) for ref in seen]
+        assert [a == b for a in numbers for b in numbers] == [a == b for a in seen for b in seen]
+        assert len(sets) == len(set(numbers))
+        for a, number in zip(seen, numbers):
+            assert set(sets.aliases(number)) == {k for b, k in zip(seen, numbers) if may_alias(a, b)}
 
 
 def test_aliasing() -> None:

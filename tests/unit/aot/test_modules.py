@@ -320,6 +320,8 @@ _DEVICE = Capabilities("vulkan", int64=True, subgroup_size=32, subgroup_arithmet
         ({"loop_limit": 65535}, {}, ""),
         ({"memory_barriers": False}, {}, "`memory_barriers`"),
         ({}, {"memory_barriers": False}, "`memory_barriers`"),
+        ({"matrix_shapes": ("m16n16k16_f16",)}, {}, "`matrix_shapes`"),
+        ({"matrix_shapes": ("m16n16k16_f16",)}, {"matrix_shapes": ("m16n8k16_f16", "m16n16k16_f16")}, ""),
         ({}, {"max_group_size": 32}, "workgroups of 64 invocations, and the device takes 32"),
         ({}, {"max_push_constants": 64}, "take 100 bytes"),
         ({}, {"max_push_constants": 256}, ""),
@@ -335,7 +337,7 @@ def test_requirements_of_processors():
     assert problems(old, new, []) == []
     *abilities, architecture = problems(new, old, [])
     assert architecture == "the code is for sm_90, and the device is sm_70"
-    assert all(line.startswith(("`subgroup_reductions`", "`subgroup_scans`")) for line in abilities)
+    assert all(line.startswith(("`subgroup_reductions`", "`subgroup_scans`", "`matrix_shapes`")) for line in abilities)
     amd = replace(old, target_name="amdgpu", cpu_name="gfx1100")
     assert problems(amd, replace(amd, cpu_name="gfx1200"), []) != []
     host = sg.lang.context.session().device.caps

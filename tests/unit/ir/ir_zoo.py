@@ -28,6 +28,23 @@ def arithmetic(kernel_level: bool, indent: str = "  ") -> str:
     return "".join([f"{indent}{line}\n" for line in lines])
 
 
+def tiled(code: str, attribute: str, operands: int, results: int, name: str) -> str:
+    """An operation on tiles of 16 x 16 numbers of f64."""
+    result = f"%{name} = " if results else ""
+    return f"    {result}{code}{attribute}({', '.join(['%wide'] * operands)}){f' : vec<{results},f64>' if results else ''}\n"
+
+
+TILE_OPERATIONS = (
+    tiled("tile_entries", '["total"]', 16, 8, "entries")
+    + tiled("tile_product", "", 24, 8, "product")
+    + tiled("tile_rows", "", 8, 16, "tile_rows")
+)
+MATRIX_OPERATIONS = (
+    tiled("matrix_load", '[(("m8n8k4_f64", 16, "transposed b"), rows)]', 0, 8, "held")
+    + tiled("matrix_store", '[(("m8n8k4_f64", 16, "total"), rows)]', 8, 0, "")
+    + tiled("matrix_product", '[("m8n8k4_f64", 16)]', 24, 8, "more")
+)
+
 KERNEL = (
     """kernel "zoo \\"quoted\\""
 arg ScalarArg("n", i32)
@@ -71,6 +88,12 @@ return i32_2
     %old2 = atomic[("min", a_b)](%k, %k, %j) : i32
     yield()
   }
+  for[LoopAttr(parallel=True, name="grouped", group_size=32, grouped=True)](%zero, %i) : () { (%k3: i32)
+    %wide = cast(%k3) : f64
+"""
+    + TILE_OPERATIONS
+    + """    yield()
+  }
   %sum = for[LoopAttr()](%zero, %i, %zero, %v) : (i32, vec<3,f32>) { (%k2: i32, %acc: i32, %vec: vec<3,f32>)
     %next = add(%acc, %k2) : i32
     yield(%next, %vec)
@@ -103,6 +126,7 @@ arg ArrayArg("x", f32, 1)
 ref x = BufferRef("x", Slot("array", index=1), f32)
 ref temps = BufferRef("temps", Slot("temps", offset=8), u32)
 ref shared = SharedRef("shared", f32, 64)
+ref rows = SharedRef("rows", f64, 320)
 function "twice" { (%p: f32)
   %d = add(%p, %p) : f32
   yield(%d)
@@ -155,11 +179,11 @@ function "stored" { (%i: i32)
     %read = subgroup_read(%other, %lane) : f32
     %most = gt(%read, %mine) : u1
     %votes = subgroup_ballot(%most) : u32
-    %fewer = subgroup_ballot(%most, %votes) : u32
     subgroup_barrier()
     %wide = cast(%mine) : f64
-    %product = subgroup_matrix_fma["m8n8k4_f64"](%wide, %wide, %wide, %wide) : vec<2,f64>
-    store[shared](%lane, %read)
+"""
+    + MATRIX_OPERATIONS
+    + """    store[shared](%lane, %read)
     workgroup_barrier()
     %theirs = load[shared](%first) : f32
     store[x](%groups, %theirs)

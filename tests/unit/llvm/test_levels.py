@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import numpy as np
 import pytest
 
+import spirograd as sg
 from spirograd.base.options import CompileOptions
-from spirograd.llvmgen import toolchain
+from spirograd.llvmgen import emit, toolchain
 from spirograd.llvmgen.toolchain import compile_module, host_caps
 
 # A sum that is kept on the stack, in a loop whose trip count is not known.
@@ -52,3 +54,44 @@ def test_level_0_leaves_out_passes_that_change_nothing(need):
         toolchain.optimise(module, machine, 0, vectorise=False, slp=False, unroll=False)
         expected = toolchain._object(module, machine)
     assert compile_module(SUM, caps, options, need).binary == expected
+
+
+def test_loops_with_bounds_in_fields_need_no_passes(monkeypatch):
+    """Neither they nor their gradient: the loads of the bounds, and of what the inner loop reads, leave the loops before."""
+    needs = {}
+    original = emit.optimisation_need
+
+    def optimisation_need(kernel, *rest):
+        needs[kernel.name] = original(kernel, *rest)
+        return needs[kernel.name]
+
+    monkeypatch.setattr(emit, "optimisation_need", optimisation_need)
+    sg.init(arch=sg.cpu)
+    x, y = sg.field(sg.f32, 16, needs_grad=True), sg.field(sg.f32, 16, needs_grad=True)
+    trips = sg.field(sg.i32, 2)
+
+    @sg.kernel
+    def nest():
+        for i in x:
+            a = x[i]
+            for j in range(trips[0]):
+                a = a * 0.9
+                for _ in range(trips[1]):
+                    a = sg.sin(a) + 0.1 * x[(i + j) % 16]
+            y[i] = a
+
+    trips[0], trips[1] = 3, 0
+    x.fill(2.0)
+    nest()
+    np.testing.assert_allclose(y.to_numpy(), 2 * 0.9**3, rtol=1e-6)
+    trips[0], trips[1] = 2, 1
+    nest()
+    y.grad.fill(1.0)
+    nest.grad()
+    once = np.sin(1.8) + 0.2
+    np.testing.assert_allclose(y.to_numpy(), np.sin(0.9 * once) + 0.2, rtol=1e-6)
+    # Each iteration of the outer loop adds a tenth of one neighbour, and what comes after it scales that.
+    later = np.cos(0.9 * once) * 0.9
+    np.testing.assert_allclose(x.grad.to_numpy(), later * np.cos(1.8) * 0.9 + 0.1 * later + 0.1, rtol=1e-5)
+    assert {name: need for name, need in needs.items() if name.startswith("nest")} == {"nest": 0, "nest_grad": 0}
+    sg.reset()

@@ -204,7 +204,7 @@ def test_the_blocks_of_all_kinds_of_kernels_fit(session):
 
 
 @pytest.mark.parametrize(("dtype", "total", "instruction", "count"), [
-    (sg.f64, sg.f64, "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", 2 * 2 * 4),
+    (sg.f64, sg.f64, "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64", 2),
     (sg.f16, sg.f32, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 2),
     (sg.f32, sg.f32, "mma", 0),
 ], ids=["f64", "f16", "f32"])  # fmt: skip

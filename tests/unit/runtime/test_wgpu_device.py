@@ -11,6 +11,7 @@ from unit.runtime.calls import calls_of
 from unit.runtime.reading import read
 from unit.runtime.wgpu_modules import compiled, filled, native, run
 
+import spirograd as sg
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.size_nodes import Arg
 from spirograd.runtime.allocations import Memory
@@ -428,3 +429,35 @@ def test_arrays_that_share_must_fit_one_binding(open_wgpu):
     small = filled(memory, [5])
     run(plan, 1, 1, a, small)
     assert read(a, count=2).tolist() == [13, 7]
+
+
+@pytest.mark.archs("wgpu")
+def test_ended_sessions_leave_no_device(arch):
+    """Graphics cards have no place for many: `init` fails, in other processes, too, until the garbage collector has freed them."""
+    import wgpu  # where it is missing, there is no such back end
+
+    def counts():
+        found = wgpu.diagnostics.wgpu_native_counts.get_dict()
+        return {name: number["count"] for name, number in found.items() if name not in ("Adapter", "total")}
+
+    gc.collect()
+    sg.reset()
+    before = counts()
+    gc.disable()
+    try:
+        for _ in range(3):
+            sg.init(arch=arch)
+            x, loss = sg.field(sg.f32, 5, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+            @sg.kernel
+            def square():
+                for i in x:
+                    loss[None] += x[i] * x[i]
+
+            with sg.ad.Tape(loss):
+                square()
+            assert counts()["Device"] == before["Device"] + 1
+        sg.reset()
+        assert {name: n for name, n in counts().items() if n > before[name]} == {}
+    finally:
+        gc.enable()

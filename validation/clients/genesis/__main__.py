@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from validation.clients.genesis.scenes import SCENES
 
 _ROOT = Path(__file__).parents[3]
+_OTHER = "beside"  # the side that is spirograd on another back end
 _BELOW = "## Results\n"  # of this heading of a page is the table
 
 
@@ -30,9 +32,12 @@ def _options() -> argparse.Namespace:
         "quadrants, with numpy, llvmlite and what else spirograd needs. The exit status is 1 if a scene fails or differs.",
     )
     parser.add_argument("--python", required=True, help="a python with Genesis, which need not have quadrants")
-    parser.add_argument("--peer", help="a python with Genesis and quadrants 1.3.3; without it nothing is compared")
+    parser.add_argument("--peer", help="a python with Genesis and quadrants 1.3.3; without it and --beside nothing is compared")
     parser.add_argument("--only", action="append", metavar="PATTERN", help="scenes whose name fits (may be repeated)")
     parser.add_argument("--backend", default="cpu", help="back end of Genesis, like cpu and cuda, or of spirograd, vulkan (default cpu)")
+    parser.add_argument("--beside", metavar="BACKEND", help="without --peer: compare with spirograd itself on this back end, like cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="scenes at a time; they take turns where steps are timed (default 1)")
+    parser.add_argument("--timed", type=float, default=3.0, help="seconds in which steps are timed (default 3)")
     parser.add_argument("--precision", choices=("32", "64"), default="32", help="of floats (default 32)")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that counts as equal (default 1e-4)")
     parser.add_argument("--seconds", type=float, default=600, help="limit of one run (default 600)")
@@ -84,14 +89,17 @@ def _run_once(
     out = _folder(scene, side, options)
     out.mkdir(parents=True, exist_ok=True)
     python = options.peer if side == "quadrants" else options.python
-    ours = ["-m", "spirograd.compat.quadrants"] if side == "spirograd" else []
-    command = [python, *ours, "-m", "validation.clients.genesis.worker", "--backend", options.backend, "--precision", options.precision]
+    ours = ["-m", "spirograd.compat.quadrants"] if side != "quadrants" else []
+    backend = options.beside if side == _OTHER else options.backend
+    command = [python, *ours, "-m", "validation.clients.genesis.worker", "--backend", backend, "--precision", options.precision]
+    command += ["--timed", str(options.timed), "--turn", str((options.out / f"turn-{backend}").resolve())]
+    path = os.pathsep.join([str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
     (out / "result.json").unlink(missing_ok=True)
     with (out / "log.txt").open("w") as log:
         try:
             subprocess.run(
                 [*command, *arguments, "--out", str(out.resolve()), scene],
-                env={**os.environ, "PYTHONPATH": str(_ROOT), "SG_CACHE_DIR": cache, "QD_OFFLINE_CACHE_FILE_PATH": cache},
+                env={**os.environ, "PYTHONPATH": path, "SG_CACHE_DIR": cache, "QD_OFFLINE_CACHE_FILE_PATH": cache},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 timeout=options.seconds,
@@ -104,12 +112,14 @@ def _run_once(
 
 def _row(scene: str, options: argparse.Namespace) -> tuple[list[str], bool]:
     """The cells of a line of the table, and whether all is well."""
-    said, found = _run(scene, "spirograd", options)
+    other = "quadrants" if options.peer else _OTHER if options.beside else ""
+    with ThreadPoolExecutor(2 if options.jobs > 1 else 1) as pool:  # one at a time, the second one waits for the first one's end
+        runs = [pool.submit(_run, scene, side, options) for side in ("spirograd", other) if side]
+        (said, found), (peer, expected) = [run.result() for run in runs] + [({}, {})] * (2 - len(runs))
     if "failed" in said:
         return [said["failed"][:200].replace("|", "/"), "", "", "", ""], False
-    peer, expected = _run(scene, "quadrants", options) if options.peer else ({}, {})
     if "step" not in peer:
-        why = f"runs; Quadrants: {peer['failed'][:200].replace('|', '/')}" if peer else "runs"
+        why = f"runs; {other}: {peer['failed'][:200].replace('|', '/')}" if peer else "runs"
         return [why, "", *[_beside(said.get(key), None) for key in ("cold", "build", "step")]], True
     apart = max([_apart(found[name], array) for name, array in expected.items()], default=0.0)
     times = [_beside(said.get(key), peer.get(key)) for key in ("cold", "build", "step")]
@@ -129,11 +139,13 @@ def _apart(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _table(rows: dict[str, list[str]], options: argparse.Namespace) -> str:
+    other = f"spirograd on `{options.beside}`" if options.beside and not options.peer else "Quadrants"
+    clock = "processor time" if options.backend == "cpu" else "time by the clock (processor time on the CPU)"
     head = (
         f"Rows were taken on the days that they name, on {os.cpu_count()} cores of a {platform.machine()} machine, back end "
-        f"`{options.backend}`, in {options.precision} bits where the scene needs no others.\n\nTimes are those of spirograd, of Quadrants, "
+        f"`{options.backend}`, in {options.precision} bits where the scene needs no others.\n\nTimes are those of spirograd, of {other}, "
         "and how many times the latter is longer: building a scene and its first step, with an empty offline cache and with what that left "
-        "in it; the processor time of a step, or of a gradient, the median.\n\n"
+        f"in it; the {clock} of a step, or of a gradient, the median.\n\n"
         "| scene | spirograd | apart | first build | build again | step | taken |\n|---|---|---|---|---|---|---|\n"
     )
     return head + "".join(f"| {' | '.join([name, *cells])} |\n" for name, cells in rows.items())
@@ -148,8 +160,8 @@ def main() -> int:
     kept = options.out / "rows.json"
     rows: dict[str, list[str]] = json.loads(kept.read_text()) if kept.exists() else {}
     well = True
-    for name in names:
-        cells, good = _row(name, options)
+    pool = ThreadPoolExecutor(options.jobs)
+    for name, (cells, good) in zip(names, pool.map(lambda name: _row(name, options), names), strict=True):
         print(f"| {' | '.join([name, *cells])} |", flush=True)
         rows[name] = [*cells, f"{datetime.date.today():%d %B %Y}"]
         kept.write_text(json.dumps(rows, indent=0))

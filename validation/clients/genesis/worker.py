@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import numpy as np
 
 from validation.clients.genesis.scenes import SCENES, Scene
 
-# Steps are timed after so many, which compile kernels, try variants of them and record launches; for so many seconds, but at least so many.
-_WARM_UP, _SECONDS, _LEAST = 25, 3.0, 5
+# Steps are timed after so many, which compile kernels, try variants of them and record launches; at least so many are.
+_WARM_UP, _LEAST = 25, 5
 
 
 def _arguments() -> argparse.Namespace:
@@ -26,19 +28,41 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("scene", choices=SCENES)
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--precision", default="32")
+    parser.add_argument("--timed", type=float, default=3.0, help="seconds")
+    parser.add_argument("--turn", type=Path, help="a file that is locked while steps are timed, so that scenes take turns")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
 
-def _timed(step: Callable[[], Any], seconds: float, least: int) -> list[float]:
-    """Processor time of each step, which other processes change little."""
+def _timed(step: Callable[[], Any], seconds: float, least: int, backend: str) -> list[float]:
+    """What each step takes: on the CPU processor time, which other processes change little, else by the clock until the device is done."""
+    clock, sync = time.process_time, lambda: None
+    if backend != "cpu":
+        import quadrants
+
+        clock, sync = time.perf_counter, quadrants.sync
+    sync()
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < end:
-        begin = time.process_time()
+        begin = clock()
         step()
-        times.append(time.process_time() - begin)
+        sync()
+        times.append(clock() - begin)
     return times
+
+
+@contextlib.contextmanager
+def _turn(path: Path | None) -> Iterator[None]:
+    """Waits until no other worker with this file times steps."""
+    if path is None:
+        yield
+        return
+    import fcntl
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -60,16 +84,19 @@ def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], dic
     said = {"build": time.perf_counter() - begin, "build_cpu": time.process_time() - begin_cpu}
     if options.build_only:
         return said, {}
+    step: Callable[[], Any] = world.step
     if differentiate is not None:
         found = _arrays(looked_at)
-        steps = _timed(lambda: differentiate(gs, world, entities), _SECONDS, _LEAST)
+        step = partial(differentiate, gs, world, entities)
     else:
         for k in range(1, scene.steps):
             scene.before_step(entities, k)
             world.step()
         found = _arrays(scene.look(entities))
-        _timed(world.step, 0, max(_WARM_UP - scene.steps, 0))
-        steps = _timed(world.step, _SECONDS, _LEAST)
+        for _ in range(scene.steps, _WARM_UP):
+            step()
+    with _turn(options.turn):
+        steps = _timed(step, options.timed, _LEAST, options.backend)
     return {**said, "step": statistics.median(steps), "least": min(steps)}, found
 
 

@@ -54,7 +54,7 @@ def available() -> str | None:
     except SpirogradRuntimeError as error:
         return str(error)
     try:
-        query(choose(instance))
+        query(choose(instance), instance)
     except SpirogradRuntimeError as error:
         instance.close(reuse=False)
         return str(error)
@@ -69,7 +69,7 @@ def devices() -> list[tuple[str, str]]:
     try:
         for physical in instance.physical_devices():
             try:
-                query(physical)
+                query(physical, instance)
                 reason = ""
             except SpirogradRuntimeError as error:
                 reason = str(error)

@@ -36,6 +36,7 @@ _STRUCTURE_TYPES = {
     "VkMemoryAllocateInfo": "MEMORY_ALLOCATE_INFO",
     "VkMemoryBarrier": "MEMORY_BARRIER",
     "VkMemoryDedicatedAllocateInfo": "MEMORY_DEDICATED_ALLOCATE_INFO",
+    "VkPhysicalDeviceCooperativeMatrixFeaturesKHR": "PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR",
     "VkPhysicalDeviceFeatures2": "PHYSICAL_DEVICE_FEATURES_2",
     "VkPhysicalDeviceProperties2": "PHYSICAL_DEVICE_PROPERTIES_2",
     "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT": "PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_2_FEATURES_EXT",

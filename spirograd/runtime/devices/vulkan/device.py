@@ -53,7 +53,7 @@ class VulkanDevice(StreamedDevice):
         self._instance = take_instance(validation)
         self._messages = self._instance.messages
         try:
-            self._features = query(choose(self._instance, requested))
+            self._features = query(choose(self._instance, requested), self._instance)
             self._device, self._family, queues = create_device(self._features)
             self._fn = device_functions(self._device)
             self.info = self._features.info

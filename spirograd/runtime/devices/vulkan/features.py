@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import vulkan as vk
@@ -9,6 +10,7 @@ import vulkan as vk
 from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
 from spirograd.base.records import dataclass
 from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
@@ -25,9 +27,11 @@ from spirograd.runtime.devices.vulkan.api import (
     struct,
     text,
 )
+from spirograd.runtime.devices.vulkan.instance import Instance
 
 _V11, _V12 = "VkPhysicalDeviceVulkan11Features", "VkPhysicalDeviceVulkan12Features"
 _CLOCK = "VkPhysicalDeviceShaderClockFeaturesKHR"
+_MATRIX = "VkPhysicalDeviceCooperativeMatrixFeaturesKHR"
 _FLOAT, _FLOAT2 = "VkPhysicalDeviceShaderAtomicFloatFeaturesEXT", "VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT"
 # Structures of features in the order of their chain: (name, extension that it needs).
 _CHAIN = (
@@ -36,8 +40,10 @@ _CHAIN = (
     (_FLOAT, "VK_EXT_shader_atomic_float"),
     (_FLOAT2, "VK_EXT_shader_atomic_float2"),
     (_CLOCK, "VK_KHR_shader_clock"),
+    (_MATRIX, "VK_KHR_cooperative_matrix"),
 )
 _CORE = "core"
+_MEMORY_MODEL, _DEVICE_SCOPE = "vulkanMemoryModel", "vulkanMemoryModelDeviceScope"
 _EXTENDED_TYPES = "shaderSubgroupExtendedTypes"  # values of 8, 16 and 64 bits in operations of subgroups
 # Every feature that is switched on where it exists, and the field of Capabilities that says so.
 _FEATURES = (
@@ -61,6 +67,9 @@ _FEATURES = (
     (_FLOAT2, "shaderBufferFloat32AtomicMinMax", "atomic_f32_minmax"),
     (_CLOCK, "shaderSubgroupClock", ""),
     (_CLOCK, "shaderDeviceClock", ""),
+    (_V12, _MEMORY_MODEL, ""),
+    (_V12, _DEVICE_SCOPE, ""),
+    (_MATRIX, "cooperativeMatrix", ""),
 )
 # Without these nothing works: kernels reach memory by its address, submissions are ordered on a timeline.
 _REQUIRED = {
@@ -71,6 +80,9 @@ _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is
 _LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
 _NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # the better one first
+# Whose invocations are known to hold equal parts of a matrix each: the specification leaves it open.
+_EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,)
+_COMPONENTS = {vk.VK_COMPONENT_TYPE_FLOAT16_KHR: "f16", vk.VK_COMPONENT_TYPE_FLOAT32_KHR: "f32", vk.VK_COMPONENT_TYPE_FLOAT64_KHR: "f64"}
 _INDEPENDENCE_NONE = 2  # VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE
 _COMPUTE_STAGE = 0x20
 _WORD = 32  # of ballots: larger ones need integers of 64 bits
@@ -100,8 +112,8 @@ class Features:
     cache_identity: bytes
 
 
-def query(physical: Any) -> Features:
-    """Everything about ``physical``; raises SpirogradRuntimeError if it lacks what every kernel needs, naming what."""
+def query(physical: Any, instance: Instance) -> Features:
+    """Everything about ``physical``, a device of ``instance``; SpirogradRuntimeError if it lacks what all kernels need, naming what."""
     properties, v11, v12, v13 = _properties(physical)
     name = text(properties.deviceName)
     version = f"{properties.apiVersion >> 22}.{properties.apiVersion >> 12 & 0x3FF}.{properties.apiVersion & 0xFFF}"
@@ -137,6 +149,7 @@ def query(physical: Any) -> Features:
         nesting_limit=_NESTING_LIMIT.get(v12.driverID, 0),
         memory_barriers=v12.driverID != vk.VK_DRIVER_ID_MESA_LLVMPIPE,
         cpu_driver=kind == "cpu",
+        matrix_shapes=_matrix_shapes(physical, instance, v11, v12, enabled),
         shader_clock=next((scope for feature, scope in _CLOCKS if (_CLOCK, feature) in enabled), ""),
     )
     driver = f"{text(v12.driverName)} {text(v12.driverInfo)}".strip()
@@ -167,6 +180,29 @@ def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
         "subgroup_read": all_types and bool(operations & _SUBGROUP_SHUFFLE),
         "subgroup_ballot": bool(operations & _SUBGROUP_BALLOT) and v11.subgroupSize <= _WORD,
     }
+
+
+def _matrix_shapes(physical: Any, instance: Instance, v11: Any, v12: Any, enabled: set[tuple[str, str]]) -> tuple[str, ...]:
+    """The products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
+    needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
+    if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
+        return ()
+    return offered_shapes(instance.cooperative_matrices(physical))
+
+
+def offered_shapes(offered: Iterable[Any]) -> tuple[str, ...]:
+    """The products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
+    found = set()
+    for p in offered:
+        types = tuple([_COMPONENTS.get(t) for t in (p.AType, p.BType, p.CType, p.ResultType)])
+        if p.scope == vk.VK_SCOPE_SUBGROUP_KHR and not p.saturatingAccumulation:
+            found.add((p.MSize, p.NSize, p.KSize, *types))
+    return tuple([name for name, s in SHAPES.items() if _extents(s) in found])
+
+
+def _extents(shape: MatrixShape) -> tuple[Any, ...]:
+    factor, total = shape.factor.name, shape.total.name
+    return shape.rows, shape.columns, shape.depth, factor, factor, total, total
 
 
 def combinations(kind: str, has_arithmetic: bool) -> dict[str, Any]:
@@ -230,6 +266,8 @@ def _available_features(physical: Any, offered: set[str]) -> set[tuple[str, str]
     for group, feature, _ in _FEATURES:
         if group in chain and getattr(chain[group].features if group == _CORE else chain[group], feature):
             found.add((group, feature))
+    if (_V12, _DEVICE_SCOPE) not in found:
+        found.discard((_V12, _MEMORY_MODEL))  # without that scope, it would keep other modules from using it
     return found
 
 

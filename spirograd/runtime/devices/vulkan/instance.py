@@ -157,6 +157,17 @@ class Instance:
         """All physical devices, in the loader's order (the numbers of SG_DEVICE)."""
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
+    def cooperative_matrices(self, physical: Any) -> Any:
+        """The array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
+        function = self._function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+        count = ffi.new("uint32_t*")
+        function(physical, count, NULL)
+        found = ffi.new("VkCooperativeMatrixPropertiesKHR[]", count[0])
+        for properties in found:
+            properties.sType = vk.VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR
+        check(function(physical, count, found), "ask for products of matrices")
+        return found
+
     def close(self, reuse: bool = True) -> None:
         """Keep the instance for the next device, or destroy it: if there is an idle one already, or without ``reuse``, after failures.
 

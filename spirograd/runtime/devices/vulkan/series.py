@@ -1,8 +1,8 @@
 """Series of launches, fills and copies as one command buffer, which is recorded once and submitted as often as wanted.
 
-Work is separated by a barrier only where it conflicts with work since the last one; sections that may be done at the same time take turns,
-so that they share barriers. Arguments that fit are push constants, and so lie in
-the command buffer; others lie in memory of their own.
+Work is separated by a barrier only where it conflicts with work since the last one. Of sections that may be done at the same time, the
+first launch of each is recorded, then the second of each; launches that need no order share one barrier. Arguments that fit are push
+constants, and so lie in the command buffer; others lie in memory of their own.
 """
 
 from __future__ import annotations

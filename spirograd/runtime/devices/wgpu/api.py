@@ -261,6 +261,12 @@ def subgroup_sizes(adapter: Any) -> tuple[int, int]:
     return sizes
 
 
+def release(device: Any) -> None:
+    """Have the driver free the device, of which nothing else is left. Without this it would be there until Python collects its cycle with
+    the queue: graphics cards have no place for more than a few dozen devices of all processes together."""
+    device._release()  # and the queue
+
+
 def abandon(device: Any) -> None:
     """Make sure that nothing of ``device`` is ever released: in a forked child, its threads are not there to take part in that."""
     for thing in gc.get_objects():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice
 from spirograd.runtime.devices.wgpu.address_space import Allocator, GroupCache, Place
-from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses, probe, telling
+from spirograd.runtime.devices.wgpu.api import abandon, ffi, handle, lib, losses, probe, release, telling
 from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
 from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
@@ -77,6 +78,7 @@ class WgpuDevice(StreamedDevice):
         self._push_limit = self.caps.max_push_constants
         self._dynamic_offset = ffi.new("uint32_t[1]")
         self._losses = losses()  # of this process, that we know not to be ours
+        self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self.open_devices.add(self)
 
     # --- memory ---
@@ -105,7 +107,9 @@ class WgpuDevice(StreamedDevice):
                 pipeline = self._pipelines.create(kernel.binaries[info.binary], info.entry, len(info.bindings), immediates, indirect, what)
                 tasks.append(Task(info, pipeline, grid_limits(info, self.caps, self._features.kind)))
             arguments = self._pipelines.group([(self._stream.ring, 0, size)], dynamic=True) if indirect else None
-            return Executable(tuple(tasks), arguments)
+            made = Executable(tuple(tasks), arguments)
+            self._executables.add(made)
+            return made
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
@@ -186,7 +190,10 @@ class WgpuDevice(StreamedDevice):
             self._allocator.close()
             self._stream.close()
             del self._transfers, self._stream, self._pipelines, self._allocator
+            for executable in self._executables:  # kernels hold them, in cycles with what only the garbage collector frees
+                executable.tasks, executable.arguments = (), None
             self._device.destroy()
+            release(self._device)
 
     def _abandon(self) -> None:
         device = self._device

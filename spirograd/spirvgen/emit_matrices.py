@@ -1,0 +1,118 @@
+"""Products of tiles by cooperative matrices (SPV_KHR_cooperative_matrix), whose entries only the driver can tell apart.
+
+Invocations hold the entries of a matrix as scalars, in the order in which the matrix numbers its components. The specification leaves their
+count to the driver: devices offer products only where it is known, see `runtime/devices/vulkan/features.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.base.dtypes import DType
+from spirograd.base.matrix_shapes import SHAPES, TOTAL, TRANSPOSED, A, B, MatrixShape, held_entries, row_stride
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region, SharedRef
+from spirograd.spirvgen.emit_workgroup import shared_variable
+from spirograd.spirvgen.emitter import Emitter
+from spirograd.spirvgen.module import enumerant
+
+CODES = frozenset((ops.matrix_load, ops.matrix_store, ops.matrix_product))
+_SUBGROUP = enumerant("Scope", "Subgroup")
+_NAMES = {A: "A", B: "B", TRANSPOSED: "B", TOTAL: "Accumulator"}
+_USES = {use: enumerant("CooperativeMatrixUse", f"Matrix{name}KHR") for use, name in _NAMES.items()}
+_BY_ROWS, _BY_COLUMNS = (enumerant("CooperativeMatrixLayout", f"{kind}MajorKHR") for kind in ("Row", "Column"))
+
+
+def uses_matrices(regions: Sequence[Region]) -> bool:
+    """Whether code has cooperative matrices, which modules with the memory model of Vulkan can have."""
+    return any(not CODES.isdisjoint(region.codes) for region in regions)
+
+
+class _Rows:
+    """Rows of tiles in shared memory."""
+
+    def __init__(self, e: Emitter, ref: SharedRef, n: int) -> None:
+        self.e, self.type, self.stride = e, ref.dtype, row_stride(n, ref.dtype)
+        self._array = shared_variable(e, ref)
+
+    def at(self, row: int, column: int) -> int:
+        e = self.e
+        pointer = e.m.pointer("Workgroup", e.type(self.type))
+        return e.f.value("AccessChain", pointer, self._array, e.m.constant_u32(row * self.stride + column))
+
+    def load(self, matrix: int, row: int, column: int, layout: int = _BY_ROWS) -> int:
+        e = self.e
+        operands = (self.at(row, column), e.m.constant_u32(layout), e.m.constant_u32(self.stride))
+        return e.f.value("CooperativeMatrixLoadKHR", matrix, *operands, e.f.shared_access)
+
+    def store(self, matrix: int, row: int, column: int) -> None:
+        e = self.e
+        operands = (self.at(row, column), matrix, e.m.constant_u32(_BY_ROWS), e.m.constant_u32(self.stride))
+        e.f.do("CooperativeMatrixStoreKHR", *operands, e.f.shared_access)
+
+
+def _matrix(e: Emitter, shape: MatrixShape, use: str) -> int:
+    """The type of a matrix of a product."""
+    e.m.capability("CooperativeMatrixKHR")
+    extents = [e.m.constant_u32(n) for n in (_SUBGROUP, *shape.extents(use), _USES[use])]
+    return e.m.intern("TypeCooperativeMatrixKHR", e.type(_element(shape, use)), *extents)
+
+
+def _element(shape: MatrixShape, use: str) -> DType:
+    return shape.total if use == TOTAL else shape.factor
+
+
+def _components(e: Emitter, shape: MatrixShape, use: str) -> tuple[int, list[int]]:
+    """A variable for a matrix, and pointers to the components that the invocation has of it."""
+    variable = e.f.variable(_matrix(e, shape, use), "matrix")
+    pointer = e.m.pointer("Function", e.type(_element(shape, use)))
+    return variable, [e.f.value("AccessChain", pointer, variable, e.m.constant_u32(k)) for k in range(shape.held(use))]
+
+
+def _taken_apart(e: Emitter, shape: MatrixShape, use: str, matrix: int) -> list[int]:
+    variable, components = _components(e, shape, use)
+    e.f.store(variable, matrix)
+    return [e.f.load(e.type(_element(shape, use)), pointer) for pointer in components]
+
+
+def _joined(e: Emitter, shape: MatrixShape, use: str, n: int, entries: Sequence[Op]) -> dict[tuple[int, int], int]:
+    """The matrices of a tile, by their first row and column."""
+    found, held = {}, shape.held(use)
+    for k, place in enumerate(shape.blocks(n, use)):
+        variable, components = _components(e, shape, use)
+        for pointer, entry in zip(components, entries[k * held : (k + 1) * held]):
+            e.f.store(pointer, e.ids[entry])
+        found[place] = e.f.load(_matrix(e, shape, use), variable)
+    return found
+
+
+def _define(e: Emitter, op: Op, entries: Sequence[int]) -> None:
+    e.stack_slots.define(op, e.f.value("CompositeConstruct", e.type(op.type), *entries))
+
+
+def emit_load(e: Emitter, op: Op) -> None:
+    (name, n, use), ref = op.attr
+    shape, rows = SHAPES[name], _Rows(e, ref, n)
+    found = []
+    for row, column in shape.blocks(n, use):
+        place = (column, row, _BY_COLUMNS) if use == TRANSPOSED else (row, column, _BY_ROWS)
+        found += _taken_apart(e, shape, use, rows.load(_matrix(e, shape, use), *place))
+    _define(e, op, found)
+
+
+def emit_store(e: Emitter, op: Op) -> None:
+    (name, n, use), ref = op.attr
+    shape, rows = SHAPES[name], _Rows(e, ref, n)
+    for (row, column), matrix in _joined(e, shape, use, n, op.args).items():
+        rows.store(matrix, row, column)
+
+
+def emit_product(e: Emitter, op: Op) -> None:
+    name, n = op.attr
+    shape, held = SHAPES[name], held_entries(n)
+    a, b, total = (_joined(e, shape, use, n, op.args[k * held : (k + 1) * held]) for k, use in enumerate((A, B, TOTAL)))
+    for k in range(0, n, shape.depth):
+        for row, column in total:
+            operands = (a[row, k], b[k, column], total[row, column])
+            total[row, column] = e.f.value("CooperativeMatrixMulAddKHR", _matrix(e, shape, TOTAL), *operands)
+    _define(e, op, [entry for matrix in total.values() for entry in _taken_apart(e, shape, TOTAL, matrix)])
