@@ -69,6 +69,16 @@ def python_of_quadrants() -> str | None:
     return os.environ.get("SG_TEST_QUADRANTS") or here
 
 
+def _gpus() -> str | None:
+    """Several GPUs, between which torch sends messages."""
+    if (reason := _package("torch")()) is not None:
+        return reason
+    import torch
+
+    count = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
+    return None if count > 1 else f"{count} GPUs that torch can use"
+
+
 def _back_end(name: str) -> Callable[[], str | None]:
     return lambda: loader.available(name)
 
@@ -78,6 +88,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _program(name) for name in _PROGRAMS},
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
+    "gpus": _gpus,
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
 }

@@ -49,6 +49,9 @@ class MpiTransport(Transport):
 
         return wait
 
+    def abandon(self) -> None:
+        """Messages are on the host."""
+
     def all_reduce(self, array: Any, op: str) -> None:
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
         self._wait([self._world.Iallreduce(self._mpi.IN_PLACE, array, operation)])

@@ -50,7 +50,14 @@ class TorchTransport(Transport):
         self._torch.cuda.set_device(ordinal)
         with _failures():
             self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+            # All processes take part in the first operation of a group, and not all do in each exchange of halos.
+            self._dist.all_reduce(self._torch.zeros(1, device="cuda"), group=self._gpu)
         self.takes_gpu = True
+
+    def abandon(self) -> None:
+        if self._gpu is not None:
+            self._gpu.abort()
+            self._gpu, self.takes_gpu = None, False
 
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         operations, kept = [], []

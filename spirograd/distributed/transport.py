@@ -46,6 +46,10 @@ class Transport(ABC):
         raise NotImplementedError(f"{self.name} cannot send from the memory of a GPU")
 
     @abstractmethod
+    def abandon(self) -> None:
+        """What was posted to another GPU, and has not arrived, does not arrive any more: a kernel of the library that waits for it ends."""
+
+    @abstractmethod
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         """Begin to send and to receive messages, which pair with those of the same ``tag``, except between GPUs, where they have no tags.
         Returns what waits until all have arrived; until then messages must stay as they are. On a GPU it has the current stream of torch
@@ -82,6 +86,9 @@ class SingleProcess(Transport):
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         assert not sent and not received
         return lambda: None
+
+    def abandon(self) -> None:
+        """Nothing was posted."""
 
     def all_reduce(self, array: Any, op: str) -> None:
         """One array is its own sum."""

@@ -154,7 +154,9 @@ def waiting(what: str, begun: bool = False) -> Iterator[None]:
             raise TransportFailure("an earlier message failed")
         yield
     except TransportFailure as failure:
-        found.failed = True
+        if not found.failed:
+            found.failed = True
+            found.abandon()
         problem = (
             f"process {found.rank} of {found.size} failed in {what}: another process ended, or did not take part within "
             f"{found.timeout:g} s ({failure})"

@@ -32,9 +32,10 @@ def free_port() -> int:
     return port
 
 
-def start(count: int, program: Path, *arguments: str) -> list[subprocess.Popen[str]]:
-    """Start ``count`` processes that find each other through torch."""
+def start(count: int, program: Path, *arguments: str, arch: str = "cpu") -> list[subprocess.Popen[str]]:
+    """Start ``count`` processes that find each other through torch. ``arch``: takes the place of the back end that the program names."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    shared["SG_ARCH"] = arch
     return [
         subprocess.Popen(
             [sys.executable, str(program), *arguments],
@@ -48,10 +49,10 @@ def start(count: int, program: Path, *arguments: str) -> list[subprocess.Popen[s
     ]
 
 
-def start_alone(program: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_alone(program: Path, *arguments: str, arch: str = "cpu") -> subprocess.Popen[str]:
     """Start a process without a launcher."""
     command = [sys.executable, str(program), *arguments]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    return subprocess.Popen(command, env=environment(SG_ARCH=arch), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
 
 
 def finish(started: list[subprocess.Popen[str]], seconds: float = 150) -> list[tuple[int, str]]:
@@ -68,9 +69,9 @@ def finish(started: list[subprocess.Popen[str]], seconds: float = 150) -> list[t
     return found
 
 
-def run(count: int, program: str, *arguments: str) -> list[str]:
+def run(count: int, program: str, *arguments: str, arch: str = "cpu") -> list[str]:
     """What each of ``count`` processes prints; all must end well."""
-    found = finish(start(count, PROGRAMS / program, *arguments))
+    found = finish(start(count, PROGRAMS / program, *arguments, arch=arch))
     assert all(status == 0 for status, _ in found), "\n".join(output for _, output in found)
     return [output for _, output in found]
 

@@ -49,13 +49,17 @@ LARGER = {"mpm_slabs.py": ["--cells", "64"]}  # for 8 processes: slabs are not n
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_have_the_gradient_of_one_process(tmp_path, example, count):
+    check_example(tmp_path, example, count, "cpu")
+
+
+def check_example(folder, example, count, arch):
     program = ROOT / "examples" / "distributed" / example
     more = LARGER.get(example, []) if count > 2 else []
     found = []
     for number in (1, count):
-        path = tmp_path / f"{number}.npz"
-        arguments = ["--arch", "cpu", "--precision", "f64", *EXAMPLES[example], *more, "--save", str(path)]
-        ended = finish(start(number, program, *arguments) if number > 1 else [start_alone(program, *arguments)])
+        path = folder / f"{number}.npz"
+        arguments = ["--precision", "f64", *EXAMPLES[example], *more, "--save", str(path)]
+        ended = finish(start(number, program, *arguments, arch=arch) if number > 1 else [start_alone(program, *arguments, arch=arch)])
         assert all(status == 0 for status, _ in ended), ended
         found.append(dict(np.load(path)))
     for name, alone in found[0].items():

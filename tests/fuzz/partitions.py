@@ -35,10 +35,11 @@ def write(seed: int) -> Programs:
 
 
 def check(programs: Programs, archs: Sequence[str]) -> None:
-    """Raises Wrong. The back end is the CPU: what differs between back ends is tested with one process."""
+    """Raises Wrong. The back end is the first of ``archs``: what differs between back ends is tested with one process."""
     with tempfile.TemporaryDirectory() as folder:
         given = (str(programs.first), str(programs.count), folder, str(MOST))
-        ended = processes.finish([*processes.start(programs.processes, PROGRAM, *given), processes.start_alone(PROGRAM, *given)])
+        several = processes.start(programs.processes, PROGRAM, *given, arch=archs[0])
+        ended = processes.finish([*several, processes.start_alone(PROGRAM, *given, arch=archs[0])])
         if any(status for status, _ in ended):
             raise Wrong("\n".join(output.strip() for status, output in ended if status))
         for seed in range(programs.first, programs.first + programs.count):

@@ -96,7 +96,8 @@ def main() -> None:
     again = program(part, {}, overlapping=True)
     for options in ({"checkpoints": 2}, {"checkpoints": 5}, {"memory_GB": 2e-5}):
         other = program(part, options, overlapping=True)
-        assert all((a == b).all() for a, b in zip(again, other)), options
+        exact = dist.world.context.session().arch == "cpu"  # elsewhere sums come together in any order
+        assert all((a == b).all() if exact else np.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in zip(again, other)), options
     assert all(np.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(plain, again))
     print(f"gradients on process {dist.rank()} of {dist.size()} are right")
 
