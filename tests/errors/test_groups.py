@@ -5,6 +5,7 @@ import pytest
 from needs import need
 
 import spirograd as sg
+from spirograd.lang import context
 from spirograd.simt import block, subgroup, warp
 
 
@@ -299,3 +300,57 @@ def test_groups_too_large():
 
     with pytest.raises(sg.SpirogradTypeError, match="groups of 4096 threads are too large: this device takes at most 1024"):
         work()
+
+
+def kernel_with_shared_array(length, dtype):
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(length, dtype)
+            shared[i] = sg.cast(i, dtype)
+            block.sync()
+            y[i] = sg.cast(shared[63 - i], sg.i32)
+
+    return work
+
+
+@pytest.mark.parametrize("back_end", ["cpu", "vulkan", "wgpu"])
+def test_shared_arrays_that_are_too_large(back_end):
+    need(back_end)
+    sg.init(arch=back_end)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"the shared arrays of this loop.* take 8,000,\d{3} bytes") as info:
+        kernel_with_shared_array(2_000_000, sg.f32)()
+    assert "for i in y" in str(info.value)
+
+
+def test_shared_arrays_whose_elements_become_words():
+    """naga has no integers of 8 bits."""
+    need("wgpu")
+    sg.init(arch=sg.wgpu)
+    most = context.session().device.caps.shared_memory
+    kernel_with_shared_array(most // 4, sg.u8)()
+    with pytest.raises(sg.SpirogradUnsupportedError, match=f"take {most + 4:,} bytes; this device has {most:,} for a group"):
+        kernel_with_shared_array(most // 4 + 1, sg.u8)()
+
+
+def test_values_that_the_stack_does_not_hold():
+    """On the CPU what threads keep from one barrier to the next lies on the stack."""
+    sg.init(arch=sg.cpu)
+    x, n = sg.field(sg.f64, 2048), 1100
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=1024)
+        for i in x:
+            squares = sg.Vector([x[(i + k) % 2048] ** 2 for k in sg.static(range(n))])
+            block.sync()
+            x[i] = squares.sum()
+
+    with pytest.raises(
+        sg.SpirogradUnsupportedError, match=r"its threads keep from one barrier to the next, take \d,\d{3},\d{3} bytes"
+    ) as info:
+        work()
+    assert "for i in x" in str(info.value)

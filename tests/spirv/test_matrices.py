@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import vulkan as vk
-from unit.tile_programs import multiplied
+from unit.tile_programs import multiplied, multiplied_in
 
 import spirograd as sg
 from spirograd.base.matrix_shapes import SHAPES
@@ -46,6 +46,12 @@ def test_modules_with_cooperative_matrices(tile: Any, shape: str, products: int,
     assert text.count("OpCooperativeMatrixStoreKHR") == tile.SIZE**2 // extents
     body = text[text.index("OpFunction ") :]
     assert all("NonPrivatePointer" in line for line in body.splitlines() if "OpLoad" in line and "Aligned" in line)
+
+
+@pytest.mark.parametrize("control", ["if", "for", "while"])
+def test_products_where_only_the_memory_says_that_threads_agree(control: str) -> None:
+    (binary,) = multiplied_in(control, replace(CARD, matrix_shapes=("m16n16k16_f16",))).binaries
+    assert disassemble(binary).count("OpCooperativeMatrixMulAddKHR") == 1
 
 
 def properties(m: int, n: int, k: int, *types: int, scope: int = vk.VK_SCOPE_SUBGROUP_KHR, saturates: int = 0) -> Any:
