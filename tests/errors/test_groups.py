@@ -6,7 +6,7 @@ from needs import need
 
 import spirograd as sg
 from spirograd.lang import context
-from spirograd.simt import block, subgroup, warp
+from spirograd.simt import Tile16x16, block, subgroup, warp
 
 
 def test_outside_of_parallel_loops():
@@ -245,6 +245,37 @@ def test_a_barrier_that_some_cannot_reach():
     with pytest.raises(sg.SpirogradSyntaxError, match="threads 0 and 30 go different ways") as info:
         work()
     assert "if i < 990" in str(info.value)
+
+
+def kernel_of_a_product(first):
+    """A product of tiles by the ``first`` threads of a group; None: by the first 20, which memory says."""
+    out, taken = sg.field(sg.f32, (16, 16)), sg.field(sg.i32, 32)
+    taken.from_numpy((np.arange(32) < 20).astype(np.int32))
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=32)
+        for i in range(32):
+            left, t = Tile16x16.eye(sg.f16), Tile16x16.zeros(sg.f32)
+            if sg.static(first is None):
+                if taken[i] != 0:
+                    t.add_product_(left, left)
+            else:
+                if i < sg.static(first):
+                    t.add_product_(left, left)
+            out[0:16, 0:16] = t
+
+    return work
+
+
+def test_a_product_of_tiles_that_only_some_reach():
+    sg.init(arch=sg.interpreter)
+    with pytest.raises(sg.SpirogradAssertionError, match="this operation on a tile was reached by 20 threads of a group of 32") as info:
+        kernel_of_a_product(None)()
+    assert "t.add_product_(left, left)" in str(info.value)
+    with pytest.raises(sg.SpirogradSyntaxError, match="an operation on a tile in here is not reached by all threads") as info:
+        kernel_of_a_product(16)()
+    assert "if i < sg.static(first)" in str(info.value)
 
 
 def test_gradients_are_refused():

@@ -16,21 +16,21 @@ from spirograd.simt import Tile16x16
 
 
 def compiled(make: Callable[[], Any], caps: Capabilities) -> CompiledKernel:
-    """The kernel `multiply` that ``make`` makes, and launches on the interpreter."""
+    """The kernel that ``make`` makes. It runs once on the interpreter."""
     found: list[Compilation] = []
     sg.init(arch=sg.interpreter, offline_cache=False)
     try:
         opened = session()
         opened.language = replace(opened.language, **options_of_device(caps))
-        multiply = make()
+        kernel = make()
         listeners.append(found.append)
         try:
-            multiply()
+            kernel()
         finally:
             listeners.remove(found.append)
     finally:
         sg.reset()
-    compilation = next(one for one in found if "multiply" in one.kernel.name)
+    (compilation,) = found
     return compile_kernel(compilation.kernel, caps, replace(compilation.options, keep_stages=True))
 
 

@@ -16,7 +16,7 @@ from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 
 # Emitted for the whole group as in branches and loops that invocations run on their own.
-_AS_IN_BRANCHES = frozenset((ops.workgroup_barrier, ops.tile_entries, ops.tile_rows, ops.tile_product))
+_AS_IN_BRANCHES = ops.TILES | {ops.workgroup_barrier}
 
 
 class GroupBody(Rewriter):
