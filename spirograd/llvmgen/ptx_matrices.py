@@ -18,7 +18,7 @@ _PART, _BLOCK = 8, 16  # `ldmatrix` reads four parts of 8 x 8 entries, here alwa
 
 def shapes(architecture: int) -> tuple[str, ...]:
     """The names of the products that an architecture has, better ones first."""
-    return tuple([name for name in SHAPES if architecture >= _SINCE.get(name, architecture + 1)])
+    return tuple([name for name in SHAPES if name in _SINCE and architecture >= _SINCE[name]])
 
 
 class _Rows:

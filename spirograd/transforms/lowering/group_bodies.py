@@ -271,10 +271,7 @@ class MaskedBody(GroupBody):
 
     def _instruction(self, t: Type, use: str) -> str:
         """The name of the device's product whose total, or whose factors, have type ``t``."""
-        for name in self.caps.matrix_shapes:
-            if t is (SHAPES[name].total if use == TOTAL else SHAPES[name].factor):
-                return name
-        raise AssertionError("the front end asks for no others")
+        return next(name for name in self.caps.matrix_shapes if SHAPES[name].element(use) is t)
 
     def _between_barriers(self, code: ops.OpCode, args: Sequence[Op], attr: object, t: Type) -> Op:
         b = self.b
