@@ -504,7 +504,7 @@ matrix_product = _op(
     level="device",
 )
 
-# Of tiles, each of which all threads of a group hold: groups are one subgroup.
+# Operations on tiles, which all threads of a group run together. The group is one subgroup.
 TILES = frozenset((tile_entries, tile_rows, tile_product))
 # Where threads of a group meet: those of a subgroup, or all.
 MEETING_IN_SUBGROUPS = TILES | {subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan}

@@ -153,6 +153,6 @@ def _fma(e: GpuEmitter, shape: MatrixShape, factors: Sequence[str], totals: Sequ
     operands = [*factors, *[f"{total} {entry}" for entry in totals]]
     types = ", ".join([operand.rpartition(" ")[0] for operand in operands])
     result = f"{{ {', '.join([total] * len(totals))} }}"
-    # LLVM does not know that all lanes have to run this one together: it might copy it into the two ways of a branch.
+    # LLVM does not know that all lanes have to run this instruction together: it might copy it into both regions of a branch.
     found = e.value(f"call {result} {e.module.declare(name, result, types)}({', '.join(operands)}) convergent")
     return [e.value(f"extractvalue {result} {found}, {k}") for k in range(len(totals))]

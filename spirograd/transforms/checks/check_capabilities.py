@@ -18,7 +18,7 @@ _TYPE_NEEDS = {
     "f64": ("float64", "64-bit floats"),
 }
 
-# Bytes of the stack of a thread of the CPU that a group may take. Some systems give threads 8 MiB, which they share with what calls us.
+# Bytes of the stack of a thread of the CPU that a group may take. Threads have 8 MiB on Linux, of which callers have used some.
 _STACK = 4 << 20
 
 _FLATTEN = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
