@@ -79,25 +79,46 @@ static void open_instance(void) {
     physical = found[chosen];
 }
 
+/* VkPhysicalDeviceCooperativeMatrixFeaturesKHR, which headers have from 1.3.255 on. */
+typedef struct MatrixFeatures {
+    VkStructureType sType;
+    void *pNext;
+    VkBool32 cooperativeMatrix, cooperativeMatrixRobustBufferAccess;
+} MatrixFeatures;
+
 typedef struct Features {
     VkPhysicalDeviceFeatures2 core;
     VkPhysicalDeviceVulkan11Features v11;
     VkPhysicalDeviceVulkan12Features v12;
     VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomic;
     VkPhysicalDeviceShaderAtomicFloat2FeaturesEXT atomic2;
+    MatrixFeatures matrix;
 } Features;
 
-static void chain(Features *features, int atomics, int more_atomics) {
+/* Extensions, and whether the device has them. */
+enum { EXTENSIONS = 3 };
+static const char *extensions[EXTENSIONS] = {
+    "VK_EXT_shader_atomic_float", "VK_EXT_shader_atomic_float2", "VK_KHR_cooperative_matrix"};
+static int offers[EXTENSIONS];
+
+static void chain(Features *features) {
     memset(features, 0, sizeof *features);
     features->core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     features->v11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
     features->v12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
     features->atomic.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT;
     features->atomic2.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_2_FEATURES_EXT;
+    features->matrix.sType = (VkStructureType)1000506000;
     features->core.pNext = &features->v11;
     features->v11.pNext = &features->v12;
-    features->v12.pNext = atomics ? &features->atomic : NULL;
-    features->atomic.pNext = more_atomics ? &features->atomic2 : NULL;
+    void *parts[EXTENSIONS] = {&features->atomic, &features->atomic2, &features->matrix};
+    void **links[EXTENSIONS] = {&features->atomic.pNext, &features->atomic2.pNext, &features->matrix.pNext};
+    void **last = &features->v12.pNext;
+    for (int k = 0; k < EXTENSIONS; k++) {
+        if (!offers[k]) continue;
+        *last = parts[k];
+        last = links[k];
+    }
 }
 
 /* Switch on what the module needs, if the device has it. */
@@ -126,6 +147,12 @@ static void wanted_features(const Json *capabilities, Features *offered, Feature
     enabled->atomic.shaderBufferFloat32Atomics = offered->atomic.shaderBufferFloat32Atomics;
     enabled->atomic.shaderBufferFloat64Atomics = offered->atomic.shaderBufferFloat64Atomics;
     enabled->v12.scalarBlockLayout = offered->v12.scalarBlockLayout;
+    enabled->v12.shaderSubgroupExtendedTypes = offered->v12.shaderSubgroupExtendedTypes;
+    if (!get(capabilities, "matrix_shapes")->count) return;
+    if (!offered->matrix.cooperativeMatrix || !offered->v12.vulkanMemoryModel || !offered->v12.vulkanMemoryModelDeviceScope)
+        die("the device lacks cooperative matrices, which the module needs");
+    enabled->matrix.cooperativeMatrix = 1;
+    enabled->v12.vulkanMemoryModel = enabled->v12.vulkanMemoryModelDeviceScope = 1;
 }
 
 /* Drivers differ in what `load` of Python compares, too: numbers would be wrong. */
@@ -139,6 +166,8 @@ static void compare_properties(const Json *capabilities) {
     if (all.properties.apiVersion < (1 << 22 | 2 << 12)) die("the device %s has no Vulkan 1.2", all.properties.deviceName);
     if (llvmpipe != !number(capabilities, "memory_barriers") || (llvmpipe && !number(capabilities, "loop_limit")))
         die("the module was %sbuilt for Mesa's llvmpipe, and the device is %s", llvmpipe ? "not " : "", all.properties.deviceName);
+    if (get(capabilities, "matrix_shapes")->count && v12.driverID != VK_DRIVER_ID_NVIDIA_PROPRIETARY)
+        die("the module was built for NVIDIA's driver, and the device is %s", all.properties.deviceName);
     long long lanes = number(capabilities, "subgroup_size");
     if (lanes && lanes != v11.subgroupSize) die("the module is for subgroups of %lld, and the device has %u", lanes, v11.subgroupSize);
     if ((long long)limits.maxComputeSharedMemorySize < number(capabilities, "shared_memory"))
@@ -182,10 +211,12 @@ static uint32_t compute_family(void) {
 
 static void create_device(const Json *capabilities) {
     static Features offered, enabled;
-    const char *names[2] = {"VK_EXT_shader_atomic_float", "VK_EXT_shader_atomic_float2"};
-    int atomics = has_extension(names[0]), more = atomics && has_extension(names[1]);
-    chain(&offered, atomics, more);
-    chain(&enabled, atomics, more);
+    const char *names[EXTENSIONS];
+    uint32_t count = 0;
+    for (int k = 0; k < EXTENSIONS; k++)
+        if ((offers[k] = has_extension(extensions[k]))) names[count++] = extensions[k];
+    chain(&offered);
+    chain(&enabled);
     vk.GetPhysicalDeviceFeatures2(physical, &offered.core);
     wanted_features(capabilities, &offered, &enabled);
     float priority = 1;
@@ -193,8 +224,7 @@ static void create_device(const Json *capabilities) {
     VkDeviceQueueCreateInfo of_queue = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = family, .queueCount = 1, .pQueuePriorities = &priority};
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &enabled.core, .queueCreateInfoCount = 1,
-                               .pQueueCreateInfos = &of_queue, .enabledExtensionCount = (uint32_t)(atomics + more),
-                               .ppEnabledExtensionNames = names};
+                               .pQueueCreateInfos = &of_queue, .enabledExtensionCount = count, .ppEnabledExtensionNames = names};
     check(vk.CreateDevice(physical, &info, NULL, &device), "open the device");
 #define LOAD(name) if (!(vk.name = (PFN_vk##name)vk.GetDeviceProcAddr(device, "vk" #name))) die("the driver has no vk" #name);
     OF_DEVICE(LOAD)

@@ -1,8 +1,8 @@
 """Products of small matrices that the 32 invocations of a subgroup compute together by instructions of the device.
 
 A product a @ b + c of tiles of n x n entries is made of such products. Of each matrix an invocation holds n * n / 32 entries, block after
-block. Which ones is known of PTX (PTX ISA, "Matrix multiply-accumulate operation using
-mma instruction"). Vulkan leaves it to the driver (SPV_KHR_cooperative_matrix).
+block. Which ones PTX says (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); Vulkan leaves it to the driver
+(SPV_KHR_cooperative_matrix).
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class MatrixShape:
         """Rows and columns of one of the matrices."""
         return {A: (self.rows, self.depth), TOTAL: (self.rows, self.columns)}.get(use, (self.depth, self.columns))
 
+    def element(self, use: str) -> DType:
+        """The type of the entries of one of the matrices."""
+        return self.total if use == TOTAL else self.factor
+
     def held(self, use: str) -> int:
         """How many entries of one of the matrices an invocation holds."""
         rows, columns = self.extents(use)
@@ -79,15 +83,12 @@ def shape_for(names: Iterable[str], total: DType) -> str | None:
 
 
 def _mma(factor: DType, total: DType, rows: int, columns: int, depth: int) -> MatrixShape:
-    """A product of PTX whose lanes have pairs of neighbours, of each 8 x 8 entries of f16 or of a result; of f64 single ones."""
-    half = factor is f16
-    wide = 8 if half else 4  # columns of a that a quad holds together
-    pair = range(2 if half else 1)
-    step = 2 if half else 1
-    a = [
-        Place((1, 0, row), (0, step, k + column)) for column in range(0, depth, wide) for row in range(0, rows, 8) for k in pair
-    ]  # column blocks outside, row blocks inside
-    b = [Place((0, step, k + row), (1, 0, 0)) for row in range(0, depth, wide) for k in pair]
+    """A product of PTX. Of f16 a lane holds two neighbours of each 8 x 8 entries of a and b, of f64 one entry of each 8 x 4 of a and 4 x 8
+    of b, of totals two neighbours of each 8 x 8."""
+    each = 2 if factor is f16 else 1
+    across = each * _QUAD
+    a = [Place((1, 0, row), (0, each, k + column)) for column in range(0, depth, across) for row in range(0, rows, 8) for k in range(each)]
+    b = [Place((0, each, k + row), (1, 0, 0)) for row in range(0, depth, across) for k in range(each)]
     c = [Place((1, 0, row), (0, 2, k)) for row in range(0, rows, 8) for k in range(2)]
     return MatrixShape(factor, total, rows, columns, depth, tuple(a), tuple(b), tuple(c))
 

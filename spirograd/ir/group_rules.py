@@ -80,7 +80,7 @@ def matrix(v: Verifier, op: Op) -> None:
     shape = SHAPES.get(name)
     if shape is None or use not in USES:
         v.fail(op, f"there is no product {name!r} of matrices, or no {use!r} in it")
-    t, held, types = shape.total if use == TOTAL else shape.factor, held_entries(n), [a.type for a in op.args]
+    t, held, types = shape.element(use), held_entries(n), [a.type for a in op.args]
     if op.code is ops.matrix_product:
         v.need(types == [shape.factor] * 2 * held + [t] * held, op, f"takes {held} entries of two factors, and of a total")
     else:

@@ -33,7 +33,8 @@ Run = Iterator[Wait]
 # A step that may wait, or one that does not.
 _GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
-_TILES = frozenset((ops.tile_entries, ops.tile_rows, ops.tile_product))
+# Reached by all threads of a group together, or by none.
+_OF_ALL = ops.TILES | {ops.workgroup_barrier}
 
 
 def waits(op: Op) -> bool:
@@ -49,8 +50,7 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
     t = op.args[0].type
     assert isinstance(t, DType)
     convert, size = t.np.type, op.attr.group_size
-    barriers = [inner for inner in op.regions[0].walk() if inner.code is ops.workgroup_barrier]
-    sites = {barrier: c.fault(_divergence(barrier)) for barrier in barriers}
+    sites = {inner: c.fault(_divergence(inner)) for inner in op.regions[0].walk() if inner.code in _OF_ALL}
 
     def step(env: Env) -> None:
         low, high = int(env[begin]), int(env[end])
@@ -70,7 +70,8 @@ def grouped_loop(c: Compiler, op: Op) -> Step:
 
 
 def _divergence(op: Op) -> FaultSite:
-    message = "this barrier was reached by {0} threads of a group of {1}: all have to reach it together, or none"
+    what = "barrier" if op.code is ops.workgroup_barrier else "operation on a tile"
+    message = f"this {what} was reached by {{0}} threads of a group of {{1}}: all have to reach it together, or none"
     return FaultSite("barrier", message, (i32, i32), op.loc)
 
 
@@ -184,7 +185,7 @@ _MAKERS: dict[ops.OpCode, Callable[[Compiler, Op], Callable[[Env], Run]]] = {
     **dict.fromkeys((ops.workgroup_barrier, ops.subgroup_barrier), _barrier),
     ops.subgroup_read: _read,
     ops.subgroup_ballot: _ballot,
-    **dict.fromkeys(_TILES, _tile),
+    **dict.fromkeys(ops.TILES, _tile),
     **dict.fromkeys(_COMBINING, _combination),
 }
 
@@ -209,24 +210,30 @@ class _Group:
         self.waiting.append(None)
 
     def run(self, outer: Env) -> None:
-        """All invocations to their ends; a barrier that only some reach is a fault, and ends the group."""
+        """All invocations to their ends; a barrier or an operation on a tile that only some reach is a fault, and ends the group."""
         count = len(self.runs)
         for k in range(count):
             self._resume(k, None)
         while True:
             for first in range(0, count, self.lanes):
-                self._exchange(range(first, min(first + self.lanes, count)))
+                alone = self._exchange(range(first, min(first + self.lanes, count)))
+                if alone is not None:
+                    self._fail(outer, *alone)
+                    return
             held = [wait for wait in self.waiting if wait is not None]
             if not held:
                 return
             op = held[0][0]
             same = sum(wait[0] is op for wait in held)
             if same < count:
-                record_fault(outer[FAULT], outer[LAUNCH], self.sites[op], _divergence(op), [np.int32(same), np.int32(count)])
+                self._fail(outer, op, same)
                 return
             for k in range(count):
                 self.envs[k][ITERATION].barriers += 1
                 self._resume(k, None)
+
+    def _fail(self, outer: Env, op: Op, reached: int) -> None:
+        record_fault(outer[FAULT], outer[LAUNCH], self.sites[op], _divergence(op), [np.int32(reached), np.int32(len(self.runs))])
 
     def _resume(self, k: int, value: Any) -> None:
         try:
@@ -234,8 +241,9 @@ class _Group:
         except StopIteration:
             self.waiting[k] = None
 
-    def _exchange(self, lanes: range) -> None:
-        """Have a subgroup run the operations at which it waits, until none of it waits for that."""
+    def _exchange(self, lanes: range) -> tuple[Op, int] | None:
+        """Have a subgroup run the operations at which it waits, until none of it waits for that. Returns an operation on a tile that only
+        some of a group reach, and how many."""
         while True:
             points = {
                 k - lanes.start: (*self.envs[k][LOOPS_ENTERED], self.order[wait[0]])
@@ -243,11 +251,13 @@ class _Group:
                 if (wait := self.waiting[k]) is not None and wait[0].code in ops.MEETING_IN_SUBGROUPS
             }
             if not points:
-                return
+                return None
             earliest = min(points.values())
             together = [lane for lane, point in points.items() if point == earliest]
             waits = {lane: wait for lane in together if (wait := self.waiting[lanes.start + lane]) is not None}
             op = waits[together[0]][0]
+            if op.code in ops.TILES and len(together) < len(self.runs):
+                return op, len(together)
             if op.code is ops.subgroup_barrier:
                 self._order(lanes.start, waits)
             for lane, result in zip(together, _RESULTS[op.code](op, waits)):

@@ -504,10 +504,10 @@ matrix_product = _op(
     level="device",
 )
 
+# Operations on tiles, which all threads of a group run together. The group is one subgroup.
+TILES = frozenset((tile_entries, tile_rows, tile_product))
 # Where threads of a group meet: those of a subgroup, or all.
-MEETING_IN_SUBGROUPS = frozenset(
-    (subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan, tile_entries, tile_rows, tile_product),
-)
+MEETING_IN_SUBGROUPS = TILES | {subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan}
 MEETING = MEETING_IN_SUBGROUPS | {workgroup_barrier}
 
 # --- diagnostics ---------------------------------------------------------------------------------------------------------

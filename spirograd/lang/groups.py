@@ -97,6 +97,9 @@ class SharedArray:
             problem = f"the extents of a shared array are positive integers that are known while compiling, got {given}"
             raise type_error(problem, "as in `SharedArray((64,), sg.f32)`")
         of_entries = hasattr(dtype, "leaf_dtypes")  # NumPy's types have a shape, too
+        if of_entries and not hasattr(dtype, "shape"):
+            problem = f"elements of shared arrays are numbers, vectors or matrices, got {describe(dtype)}"
+            raise type_error(problem, "declare an array for each member")
         self.element_shape: tuple[int, ...] = tuple(dtype.shape) if of_entries else ()
         self.dtype: DType = arithmetic.as_dtype(dtype.dtype if of_entries else dtype)
         if self.dtype is u1:

@@ -33,6 +33,8 @@ BUFFER_ALIGNMENT = 16
 _UNROLLED_LENGTH, _UNROLL = 48, 8
 # Short bodies of loops that run so often, as is known here, are repeated that many times. Others would spend their time in the remainder.
 _LONG_TRIP_COUNT, _SHORT_LENGTH, _MOST_UNROLL = 1024, 32, 32
+# What lanes run together. LLVM repeats a body with it only where no iterations are left over, and warns of other repetitions.
+_TOGETHER = ops.MEETING | {ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product, ops.claim}
 _GLOBAL, _SHARED = "ptr addrspace(1)", "ptr addrspace(3)"
 # Of the 4,096 bytes of arguments that every driver takes, some are left for what it adds.
 _ARGUMENT_BYTES = 4032
@@ -281,6 +283,8 @@ def _unroll_count(loop: Op) -> int:
         return 0
     first, end = loop.args[:2]
     constant = first.code is ops.const and end.code is ops.const
+    if not _TOGETHER.isdisjoint(loop.regions[0].codes):
+        return _UNROLL if constant and (end.attr - first.attr) % _UNROLL == 0 else 0
     long = constant and end.attr - first.attr >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH
     return _MOST_UNROLL if long else _UNROLL
 

@@ -18,7 +18,7 @@ _PART, _BLOCK = 8, 16  # `ldmatrix` reads four parts of 8 x 8 entries, here alwa
 
 def shapes(architecture: int) -> tuple[str, ...]:
     """The names of the products that an architecture has, better ones first."""
-    return tuple([name for name in SHAPES if architecture >= _SINCE.get(name, architecture + 1)])
+    return tuple([name for name in SHAPES if name in _SINCE and architecture >= _SINCE[name]])
 
 
 class _Rows:
@@ -153,5 +153,6 @@ def _fma(e: GpuEmitter, shape: MatrixShape, factors: Sequence[str], totals: Sequ
     operands = [*factors, *[f"{total} {entry}" for entry in totals]]
     types = ", ".join([operand.rpartition(" ")[0] for operand in operands])
     result = f"{{ {', '.join([total] * len(totals))} }}"
-    found = e.value(f"call {result} {e.module.declare(name, result, types)}({', '.join(operands)})")
+    # LLVM does not know that all lanes have to run this instruction together: it might copy it into both regions of a branch.
+    found = e.value(f"call {result} {e.module.declare(name, result, types)}({', '.join(operands)}) convergent")
     return [e.value(f"extractvalue {result} {found}, {k}") for k in range(len(totals))]

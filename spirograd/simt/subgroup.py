@@ -238,9 +238,7 @@ def existing() -> Value:
 def _votes(holds: Value, mask: Value | None = None) -> Value:
     """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, do not get
     here, or are not in ``mask``."""
-    live = _live()
-    if live.op.code is not ir.const:
-        holds = as_value(arithmetic.logical_and(holds, invocation_id() < live))
+    groups.current("a vote of a subgroup")
     t = u32 if group_size() <= 32 else u64
     votes = Value(scalar.builder().emit(ir.subgroup_ballot, holds.op, type=t))
     return votes if mask is None else scalar.emit(ir.and_, votes, mask)

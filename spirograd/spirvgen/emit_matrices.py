@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.base.dtypes import DType
 from spirograd.base.matrix_shapes import SHAPES, TOTAL, TRANSPOSED, A, B, MatrixShape, held_entries, row_stride
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region, SharedRef
@@ -55,24 +54,20 @@ def _matrix(e: Emitter, shape: MatrixShape, use: str) -> int:
     """The type of a matrix of a product."""
     e.m.capability("CooperativeMatrixKHR")
     extents = [e.m.constant_u32(n) for n in (_SUBGROUP, *shape.extents(use), _USES[use])]
-    return e.m.intern("TypeCooperativeMatrixKHR", e.type(_element(shape, use)), *extents)
-
-
-def _element(shape: MatrixShape, use: str) -> DType:
-    return shape.total if use == TOTAL else shape.factor
+    return e.m.intern("TypeCooperativeMatrixKHR", e.type(shape.element(use)), *extents)
 
 
 def _components(e: Emitter, shape: MatrixShape, use: str) -> tuple[int, list[int]]:
     """A variable for a matrix, and pointers to the components that the invocation has of it."""
     variable = e.f.variable(_matrix(e, shape, use), "matrix")
-    pointer = e.m.pointer("Function", e.type(_element(shape, use)))
+    pointer = e.m.pointer("Function", e.type(shape.element(use)))
     return variable, [e.f.value("AccessChain", pointer, variable, e.m.constant_u32(k)) for k in range(shape.held(use))]
 
 
 def _taken_apart(e: Emitter, shape: MatrixShape, use: str, matrix: int) -> list[int]:
     variable, components = _components(e, shape, use)
     e.f.store(variable, matrix)
-    return [e.f.load(e.type(_element(shape, use)), pointer) for pointer in components]
+    return [e.f.load(e.type(shape.element(use)), pointer) for pointer in components]
 
 
 def _joined(e: Emitter, shape: MatrixShape, use: str, n: int, entries: Sequence[Op]) -> dict[tuple[int, int], int]:

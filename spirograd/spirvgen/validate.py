@@ -10,6 +10,8 @@ from spirograd.spirvgen.module import ModuleError
 # Target -> arguments of spirv-val.
 _ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout"), "wgpu": ("--target-env", "vulkan1.2")}
 _TIMEOUT_SECONDS = 120
+# What versions before v2023.4 say of cooperative matrices.
+_TOO_OLD = "Invalid capability operand: 6022"
 
 
 def available() -> bool:
@@ -25,4 +27,7 @@ def validate(module: bytes, target: str) -> None:
     command = [program, *_ARGUMENTS[target], "-"]
     done = subprocess.run(command, input=module, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     if done.returncode:
-        raise ModuleError(f"spirv-val: {(done.stderr or done.stdout).decode(errors='replace').strip()}")
+        message = f"spirv-val: {(done.stderr or done.stdout).decode(errors='replace').strip()}"
+        if _TOO_OLD in message:
+            message += "\n  this spirv-val knows no cooperative matrices: install SPIRV-Tools v2023.4 or newer"
+        raise ModuleError(message)

@@ -357,6 +357,26 @@ def test_votes_of_those_that_there_are(n, size):
             assert (votes[1, s] == sum(1 << k for k in range(min(len(w), 5)) if w[k] > 0)).all()
 
 
+@pytest.mark.parametrize(("n", "size"), [(10, 3), (45, 64)])
+def test_threads_that_there_are_not_have_no_vote(n, size):
+    """Where threads meet, what they computed before and what they compute now come together; indices begin at 5."""
+    x, y = sg.field(sg.i32, n), sg.field(sg.i32, (3, n))
+    x.fill(1)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(5, 5 + n):
+            t, a = block.thread_idx(), x[i - 5]
+            block.sync()
+            y[0, i - 5] = subgroup.all_true(a)
+            y[1, i - 5] = subgroup.any_true(a == 0)
+            y[2, i - 5] = t
+
+    work()
+    np.testing.assert_array_equal(y.to_numpy(), [np.ones(n), np.zeros(n), np.arange(n) % size])
+
+
 def test_votes_and_warps():
     n = 128
     x, y = sg.field(sg.i32, n), sg.field(sg.i32, (6, n))

@@ -113,6 +113,32 @@ def test_between_products(factors: Any, total: Any) -> None:
         np.testing.assert_array_equal(found[2 + g], t)
 
 
+def test_where_only_memory_says_that_threads_agree() -> None:
+    """In a loop in a branch in a loop."""
+    n = 16
+    x, y = eighths(n, n, seed=8), eighths(n, n, seed=9)
+    a, b, c = field(x, sg.f16), field(y, sg.f16), sg.field(sg.f32, (3, n, n))
+    often = field(np.repeat([0, 1, 2], THREADS), sg.i32)
+
+    @sg.kernel
+    def run():  # type: ignore[no-untyped-def]
+        sg.loop_config(block_dim=THREADS)
+        for i in range(3 * THREADS):
+            left, right, t = Tile16x16.zeros(sg.f16), Tile16x16.zeros(sg.f16), Tile16x16.eye(sg.f32)
+            left[:] = a[0:n, 0:n]
+            right[:] = b[0:n, 0:n]
+            for k in range(often[i]):
+                if often[i] > k:
+                    rounds = often[i]
+                    while rounds > 0:
+                        t.add_product_(left, right)
+                        rounds -= 1
+            c[i // THREADS, 0:n, 0:n] = t
+
+    run()
+    np.testing.assert_array_equal(c.to_numpy(), [np.eye(n) + k * k * x @ y for k in range(3)])
+
+
 def test_slices_that_matrices_do_not_fill() -> None:
     """Rows and columns that there are not count as what the tile had: zeros."""
     n, rows, columns, depth = 16, 21, 19, 37

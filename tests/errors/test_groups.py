@@ -5,7 +5,8 @@ import pytest
 from needs import need
 
 import spirograd as sg
-from spirograd.simt import block, subgroup, warp
+from spirograd.lang import context
+from spirograd.simt import Tile16x16, block, subgroup, warp
 
 
 def test_outside_of_parallel_loops():
@@ -246,6 +247,37 @@ def test_a_barrier_that_some_cannot_reach():
     assert "if i < 990" in str(info.value)
 
 
+def kernel_of_a_product(first):
+    """A product of tiles by the ``first`` threads of a group; None: by the first 20, which memory says."""
+    out, taken = sg.field(sg.f32, (16, 16)), sg.field(sg.i32, 32)
+    taken.from_numpy((np.arange(32) < 20).astype(np.int32))
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=32)
+        for i in range(32):
+            left, t = Tile16x16.eye(sg.f16), Tile16x16.zeros(sg.f32)
+            if sg.static(first is None):
+                if taken[i] != 0:
+                    t.add_product_(left, left)
+            else:
+                if i < sg.static(first):
+                    t.add_product_(left, left)
+            out[0:16, 0:16] = t
+
+    return work
+
+
+def test_a_product_of_tiles_that_only_some_reach():
+    sg.init(arch=sg.interpreter)
+    with pytest.raises(sg.SpirogradAssertionError, match="this operation on a tile was reached by 20 threads of a group of 32") as info:
+        kernel_of_a_product(None)()
+    assert "t.add_product_(left, left)" in str(info.value)
+    with pytest.raises(sg.SpirogradSyntaxError, match="an operation on a tile in here is not reached by all threads") as info:
+        kernel_of_a_product(16)()
+    assert "if i < sg.static(first)" in str(info.value)
+
+
 def test_gradients_are_refused():
     sg.init(arch=sg.cpu)
     x = sg.field(sg.f32, 32, needs_grad=True)
@@ -299,3 +331,57 @@ def test_groups_too_large():
 
     with pytest.raises(sg.SpirogradTypeError, match="groups of 4096 threads are too large: this device takes at most 1024"):
         work()
+
+
+def kernel_with_shared_array(length, dtype):
+    y = sg.field(sg.i32, 64)
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=64)
+        for i in y:
+            shared = block.SharedArray(length, dtype)
+            shared[i] = sg.cast(i, dtype)
+            block.sync()
+            y[i] = sg.cast(shared[63 - i], sg.i32)
+
+    return work
+
+
+@pytest.mark.parametrize("back_end", ["cpu", "vulkan", "wgpu"])
+def test_shared_arrays_that_are_too_large(back_end):
+    need(back_end)
+    sg.init(arch=back_end)
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"the shared arrays of this loop.* take 8,000,\d{3} bytes") as info:
+        kernel_with_shared_array(2_000_000, sg.f32)()
+    assert "for i in y" in str(info.value)
+
+
+def test_shared_arrays_whose_elements_become_words():
+    """naga has no integers of 8 bits."""
+    need("wgpu")
+    sg.init(arch=sg.wgpu)
+    most = context.session().device.caps.shared_memory
+    kernel_with_shared_array(most // 4, sg.u8)()
+    with pytest.raises(sg.SpirogradUnsupportedError, match=f"take {most + 4:,} bytes; this device has {most:,} for a group"):
+        kernel_with_shared_array(most // 4 + 1, sg.u8)()
+
+
+def test_values_that_the_stack_does_not_hold():
+    """On the CPU what threads keep from one barrier to the next lies on the stack."""
+    sg.init(arch=sg.cpu)
+    x, n = sg.field(sg.f64, 2048), 1100
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=1024)
+        for i in x:
+            squares = sg.Vector([x[(i + k) % 2048] ** 2 for k in sg.static(range(n))])
+            block.sync()
+            x[i] = squares.sum()
+
+    with pytest.raises(
+        sg.SpirogradUnsupportedError, match=r"its threads keep from one barrier to the next, take \d,\d{3},\d{3} bytes"
+    ) as info:
+        work()
+    assert "for i in x" in str(info.value)

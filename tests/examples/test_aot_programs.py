@@ -285,6 +285,25 @@ def test_vulkan_errors(vulkan_program, tmp_path):
     assert "damaged" in _run(vulkan_program, tmp_path / "cut.zip", "print", "x", expect=1).stderr
 
 
+def test_modules_with_products_of_matrices_need_the_driver_that_they_were_built_for(vulkan_program, tmp_path):
+    sg.init(arch=sg.cpu)
+    x = sg.field(sg.i32, shape=8)
+
+    @sg.kernel
+    def count():
+        for i in x:
+            x[i] += 1
+
+    of_llvmpipe = {"memory_barriers": False, "loop_limit": 65535}
+    for shapes, expect in (((), 0), (("m16n16k16_f16",), 1)):
+        module = sg.aot.Module(sg.vulkan, caps={**of_llvmpipe, "matrix_shapes": shapes})
+        module.add_field("x", x)
+        module.add_kernel(count)
+        module.archive(tmp_path / "m.zip")
+        done = _run(vulkan_program, tmp_path / "m.zip", "run", "count", "print", "x", expect=expect)
+        assert ("the module was built for NVIDIA's driver" in done.stderr) == bool(shapes)
+
+
 @pytest.mark.needs("cc")
 def test_cuda_gives_the_driver_what_python_would(tmp_path):
     """Against a stand-in for the driver: the memory that the program allocates, and the argument block of each launch."""

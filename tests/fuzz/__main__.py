@@ -38,6 +38,7 @@ from . import (
     sparse_programs,
     tape_programs,
     tapes,
+    tile_programs,
 )
 from .evaluate import TooLong
 from .expressions import Choices
@@ -116,7 +117,7 @@ FUZZERS = {
         algorithm_programs.shortened,
         ("interpreter", "cpu", "vulkan", "wgpu"),
     ),
-    "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan")),
+    "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu")),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
         matrix_programs.tiles,
@@ -125,6 +126,7 @@ FUZZERS = {
         as_it_is,
         ("interpreter", "cpu", "vulkan", "wgpu"),
     ),
+    "tile_products": Fuzzer(tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan")),
 }
 
 

@@ -1,4 +1,4 @@
-"""Random kernels of groups, on every back end that has the subgroups of the interpreter."""
+"""Random kernels of groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cases import seeds
 from . import group_programs
 
 
-@pytest.mark.archs("cpu", "vulkan", "cuda")
+@pytest.mark.archs("cpu", "vulkan", "wgpu", "cuda")
 @pytest.mark.parametrize("seed", seeds(6, 60))
 def test_groups(seed: int, arch: str) -> None:
-    group_programs.check(group_programs.Program(seed, subgroups=arch != "vulkan"), (arch,))
+    group_programs.check(group_programs.Program(seed, group_programs.MOST[arch]), (arch,))

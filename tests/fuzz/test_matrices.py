@@ -6,7 +6,7 @@ import needs
 import pytest
 from cases import seeds
 
-from . import matrix_programs
+from . import matrix_programs, tile_programs
 
 scipy = needs.package("scipy")
 
@@ -21,3 +21,9 @@ def test_sparse_matrices(seed: int, arch: str) -> None:
 @pytest.mark.parametrize("seed", seeds(2, 60))
 def test_tiles(seed: int, arch: str) -> None:
     matrix_programs.check_tiles(matrix_programs.tiles(seed), (arch,))
+
+
+@pytest.mark.archs("interpreter", "cpu", "vulkan", "cuda")
+@pytest.mark.parametrize("seed", seeds(2, 100))
+def test_products_of_tiles(seed: int, arch: str) -> None:
+    tile_programs.check(tile_programs.Products(seed, depth=1 if arch == "vulkan" else 2), (arch,))

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import vulkan as vk
-from unit.tile_programs import multiplied
+from unit.tile_programs import multiplied, multiplied_in
 
 import spirograd as sg
 from spirograd.base.matrix_shapes import SHAPES
 from spirograd.runtime.devices.vulkan.features import offered_shapes
 from spirograd.simt import Tile16x16, Tile32x32
 from spirograd.spirvgen.disasm import disassemble
+from spirograd.spirvgen.module import ModuleError
+from spirograd.spirvgen.validate import validate
 from validation.profiles import VULKAN
 
 CARD = replace(VULKAN, subgroup_read=True, subgroup_ballot=True, shared_memory=48 << 10)
@@ -23,6 +25,15 @@ CARD = replace(VULKAN, subgroup_read=True, subgroup_ballot=True, shared_memory=4
 def module_of(tile: Any, shapes: tuple[str, ...], transposed: bool = False) -> str:
     """The text of the module of a product of tiles, for a card that offers ``shapes``."""
     (binary,) = multiplied(tile, sg.f16, sg.f32, replace(CARD, matrix_shapes=shapes), transposed).binaries
+    return text_of(binary)
+
+
+def text_of(binary: bytes) -> str:
+    """The text of a module, which spirv-val finds valid, or does not know."""
+    try:
+        validate(binary, "vulkan")
+    except ModuleError as error:
+        assert "install SPIRV-Tools v2023.4 or newer" in str(error)
     return disassemble(binary)
 
 
@@ -46,6 +57,12 @@ def test_modules_with_cooperative_matrices(tile: Any, shape: str, products: int,
     assert text.count("OpCooperativeMatrixStoreKHR") == tile.SIZE**2 // extents
     body = text[text.index("OpFunction ") :]
     assert all("NonPrivatePointer" in line for line in body.splitlines() if "OpLoad" in line and "Aligned" in line)
+
+
+@pytest.mark.parametrize("control", ["if", "for", "while"])
+def test_products_where_only_the_memory_says_that_threads_agree(control: str) -> None:
+    (binary,) = multiplied_in(control, replace(CARD, matrix_shapes=("m16n16k16_f16",))).binaries
+    assert text_of(binary).count("OpCooperativeMatrixMulAddKHR") == 1
 
 
 def properties(m: int, n: int, k: int, *types: int, scope: int = vk.VK_SCOPE_SUBGROUP_KHR, saturates: int = 0) -> Any:

@@ -28,6 +28,7 @@ from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe, is_scalar, type_error
+from spirograd.lang.struct import Struct
 
 MAX_DEPTH = 64
 
@@ -185,6 +186,9 @@ def _copy_back(
         elif argument.node is None and func.changes_object and name == callee.parameters[0]:
             name = func.function.__name__
             raise type_error(f"`{name}` changes its struct, which the call does not name", f"call it on a variable: `s.{name}(...)`")
+        elif isinstance(argument.node, (ast.Subscript, ast.Attribute)) and isinstance(given[name], Struct):
+            changes = f"`{func.function.__name__}` changes `{ast.unparse(argument.node)}`, which is {describe(given[name])}, computed here"
+            raise type_error(f"{changes}; only variables and elements of memory can be changed", "hold it in a variable of its own")
     texts = Counter(ast.dump(a.node) for a in references.values() if a.node is not None)
     for expression, _, _ in changed:
         if texts[ast.dump(expression)] > 1:

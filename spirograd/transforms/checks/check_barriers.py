@@ -1,4 +1,4 @@
-"""Barriers in control flow that threads of a group leave one by one, as far as that is known while compiling."""
+"""Barriers and operations on tiles in control flow that threads of a group leave one by one, as far as that is known while compiling."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.transforms.pass_context import PassContext
 
+# What all threads of a group have to reach together, what it is to users, and how to mend a program.
+_TOGETHER = (
+    (frozenset((ops.workgroup_barrier,)), "a barrier", "put `block.sync()` where"),
+    (ops.TILES, "an operation on a tile", "move it to where"),
+)
 # Threads in all whose conditions are looked at.
 _MOST = 2048
 
 
 def check_barriers(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` as it is. Raises SpirogradSyntaxError for a barrier in a branch or a `for` whose condition or bounds follow from the index
-    and constants alone, and differ between the threads of a group."""
+    """``kernel`` as it is. Raises SpirogradSyntaxError for one in a branch or a `for` whose condition or bounds follow from the index and
+    constants alone, and differ between the threads of a group."""
     for op in kernel.body.ops:
-        if op.code is ops.for_ and op.attr.grouped and ops.workgroup_barrier in op.regions[0].codes:
+        if op.code is ops.for_ and op.attr.grouped and _in(op.regions):
             begin, end = op.args
             groups = list(_groups(begin, end, op.attr.group_size))
             _check(op.regions[0], op.regions[0].params[0], groups)
@@ -38,20 +43,28 @@ def _groups(begin: Op, end: Op, size: int) -> Iterator[range]:
 
 def _check(region: Region, index: Op, groups: Sequence[range]) -> None:
     for op in region.ops:
-        if not any(ops.workgroup_barrier in inner.codes for inner in op.regions):
+        found = _in(op.regions)
+        if not found:
             continue
         for condition in op.args[: 2 if op.code is ops.for_ else 1 if op.code is ops.if_ else 0]:
             for group in groups:
                 values = _values(condition, index, group)
                 if values is not None and any(value != values[0] for value in values):
                     other = next(k for k, value in enumerate(values) if value != values[0])
+                    what, mend = found
                     raise SpirogradSyntaxError(
-                        f"a barrier in here is not reached by all threads of a group together: threads 0 and {other} go different ways",
+                        f"{what} in here is not reached by all threads of a group together: threads 0 and {other} go different ways",
                         op.loc,
-                        "put `block.sync()` where all threads of a group get to, and the work of some of them in an `if` without it",
+                        f"{mend} all threads of a group get to, and the work of some of them in an `if` without it",
                     )
         for inner in op.regions:
             _check(inner, index, groups)
+
+
+def _in(regions: Sequence[Region]) -> tuple[str, str] | None:
+    """What there is of `_TOGETHER`."""
+    codes = frozenset().union(*[region.codes for region in regions])
+    return next(((what, mend) for together, what, mend in _TOGETHER if not together.isdisjoint(codes)), None)
 
 
 def _values(value: Op, index: Op, group: range) -> list[Any] | None:

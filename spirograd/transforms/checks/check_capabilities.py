@@ -7,7 +7,7 @@ from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, callee_of
+from spirograd.ir.nodes import Kernel, Op, Region, SharedRef, callee_of
 from spirograd.transforms.pass_context import PassContext
 
 # The capability behind each type, and what to call it.
@@ -18,12 +18,15 @@ _TYPE_NEEDS = {
     "f64": ("float64", "64-bit floats"),
 }
 
+# Bytes of the stack of a thread of the CPU that a group may take. Threads have 8 MiB on Linux, of which callers have used some.
+_STACK = 4 << 20
+
 _FLATTEN = "use separate `if`s or a loop over a table: each `elif` stands in the `else` before it, each operand of `and` in an `if`"
 
 
 def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """``kernel`` as it is; raises SpirogradUnsupportedError for the first type that the device lacks, and for control flow that is nested
-    deeper than the driver compiles correctly.
+    """``kernel`` as it is; raises SpirogradUnsupportedError for the first type that the device lacks, for control flow that is nested
+    deeper than the driver compiles correctly, and for groups whose memory the device has no space for.
 
     Integers of 8 and 16 bits and access to narrow memory are no matter: `widen_integers` has left none that the device lacks.
     """
@@ -33,6 +36,9 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
         for task in kernel.body.ops[:-1]:
             for region in task.regions:
                 nesting.check(region)
+    for task in kernel.body.ops[:-1]:
+        if task.attr.grouped:
+            _check_memory(task, caps)
     if caps.target.generator is Generator.SPIRV and not caps.buffer_address:
         _refuse_addresses(kernel, caps)
     missing = {name: what for name, (flag, what) in _TYPE_NEEDS.items() if not getattr(caps, flag)}
@@ -50,6 +56,18 @@ def _refuse_addresses(kernel: Kernel, caps: Capabilities) -> None:
         if op.code is ops.slot and op.attr.is_buffer:
             message = f"this device (target {caps.target_name}) has no addresses of memory, which `get_addr` needs"
             raise SpirogradUnsupportedError(message, op.loc, "use another device")
+
+
+def _check_memory(task: Op, caps: Capabilities) -> None:
+    """On the CPU, what the threads of a group keep from barrier to barrier lies beside its shared arrays, see `fission_groups`."""
+    arrays = {ref for region in task.regions for _, ref in region.accesses if isinstance(ref, SharedRef)}
+    taken = sum(ref.length * ref.dtype.size for ref in arrays)
+    what, most = "the shared arrays of this loop take", caps.shared_memory
+    if not caps.target.invocations:
+        what, most = "the shared arrays of this loop, and what its threads keep from one barrier to the next, take", _STACK
+    if taken > most:
+        message = f"{what} {taken:,} bytes; this device has {most:,} for a group"
+        raise SpirogradUnsupportedError(message, task.loc, "use smaller groups, or arrays of narrower numbers")
 
 
 class _Nesting:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from spirograd.analysis.group_values import GroupValues, meets
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.base.loc import Loc
 from spirograd.base.matrix_shapes import SHAPES, TOTAL, row_stride
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef, ref_of
+from spirograd.ir.nodes import BuiltIn, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
+
+# Emitted for the whole group as in branches and loops that invocations run on their own.
+_AS_IN_BRANCHES = ops.TILES | {ops.workgroup_barrier}
 
 
 class GroupBody(Rewriter):
@@ -84,7 +86,12 @@ class MaskedBody(GroupBody):
         super().__init__(b, values)
         self.caps, self.size, self.active = caps, size, active
         self.memory: dict[object, SharedRef] = {}
-        self.handlers[ops.subgroup_barrier] = self._barrier_in_branch
+        self.handlers |= {
+            ops.subgroup_barrier: self._barrier_in_branch,
+            ops.tile_entries: self._tile_entries,
+            ops.tile_rows: self._tile_rows,
+            ops.tile_product: self._tile_product,
+        }
 
     def flush(self) -> None:
         done, self.pending = self.pending, []
@@ -103,10 +110,10 @@ class MaskedBody(GroupBody):
         self.env.update(zip(out, b.if_(self.active, then, orelse)))
 
     def meet(self, op: Op) -> None:
-        if op.code in (ops.workgroup_barrier, ops.subgroup_ballot):
+        if op.code in _AS_IN_BRANCHES:
             self.visit(op)
-        elif op.code in _TILES:
-            _TILES[op.code](self, op)
+        elif op.code is ops.subgroup_ballot:
+            self._vote(op)
         elif op.code is ops.subgroup_barrier:
             native = self.caps.subgroup_read and not self.caps.target.naga
             self.b.emit(op.code if native else ops.workgroup_barrier, type=VOID)
@@ -210,6 +217,13 @@ class MaskedBody(GroupBody):
         self._barrier()
         return b.emit(ops.ne, found, zero) if t is u1 else found
 
+    def _vote(self, op: Op) -> None:
+        """Invocations without an iteration have no vote."""
+        b, (holds,) = self.b, self.args(op)
+        if self.active is not None:
+            holds = b.emit(ops.and_, self.active, holds)
+        self.env[op] = b.emit(op.code, holds, type=op.type)
+
     def _combine(self, op: Op) -> None:
         """Invocations without an iteration change nothing."""
         b, t, (value,) = self.b, op.type, self.args(op)
@@ -234,33 +248,30 @@ class MaskedBody(GroupBody):
 
     # --- tiles: groups of one whole subgroup ------------------------------------------------------------------------------------
 
-    def tile_entries(self, op: Op) -> None:
+    def _tile_entries(self, op: Op) -> Op:
         """Rows go through shared memory, from which invocations take the entries that the instruction wants of them."""
         n, t = len(op.args), op.args[0].type
         ref = self._shared_rows(n, t)
         self._lay_row(ref, self.args(op))
-        self.env[op] = self._between_barriers(ops.matrix_load, (), ((self._instruction(t, op.attr), n, op.attr), ref), op.type)
+        return self._between_barriers(ops.matrix_load, (), ((self._instruction(t, op.attr), n, op.attr), ref), op.type)
 
-    def tile_rows(self, op: Op) -> None:
+    def _tile_rows(self, op: Op) -> Op:
         assert isinstance(op.type, Vec)
         b, n, t = self.b, op.type.n, op.type.elem
         ref = self._shared_rows(n, t)
         self._between_barriers(ops.matrix_store, self.args(op), ((self._instruction(t, TOTAL), n, TOTAL), ref), VOID)
         first = self._first_of_row(n, t)
         row = b.emit(ops.vec, *[b.load(ref, b.emit(ops.add, first, b.const(k), attr="nsw")) for k in range(n)])
-        self.env[op] = row if n == self.size else self._in_rows(n, row)
+        return row if n == self.size else self._in_rows(n, row)
 
-    def tile_product(self, op: Op) -> None:
+    def _tile_product(self, op: Op) -> Op:
         assert isinstance(op.type, Vec)
         attr = (self._instruction(op.type.elem, TOTAL), math.isqrt(op.type.n * self.size))
-        self.env[op] = self.b.emit(ops.matrix_product, *self.args(op), attr=attr, type=op.type)
+        return self.b.emit(ops.matrix_product, *self.args(op), attr=attr, type=op.type)
 
     def _instruction(self, t: Type, use: str) -> str:
         """The name of the device's product whose total, or whose factors, have type ``t``."""
-        for name in self.caps.matrix_shapes:
-            if t is (SHAPES[name].total if use == TOTAL else SHAPES[name].factor):
-                return name
-        raise AssertionError("the front end asks for no others")
+        return next(name for name in self.caps.matrix_shapes if SHAPES[name].element(use) is t)
 
     def _between_barriers(self, code: ops.OpCode, args: Sequence[Op], attr: object, t: Type) -> Op:
         b = self.b
@@ -303,22 +314,6 @@ class MaskedBody(GroupBody):
 
     def _has_row(self, n: int) -> Op:
         return self.b.emit(ops.lt, self.thread_number(), self.b.const(n))
-
-
-_TILES: dict[ops.OpCode, Callable[[MaskedBody, Op], None]] = {
-    ops.tile_entries: MaskedBody.tile_entries,
-    ops.tile_rows: MaskedBody.tile_rows,
-    ops.tile_product: MaskedBody.tile_product,
-}
-
-
-def check_memory(body: Region, most: int, loc: Loc | None) -> None:
-    """SpirogradUnsupportedError if shared arrays take more than ``most`` bytes."""
-    arrays = {ref for op in body.walk() if isinstance(ref := ref_of(op), SharedRef)}
-    taken = sum(ref.length * ref.dtype.size for ref in arrays)
-    if taken > most:
-        message = f"the shared arrays of this loop take {taken:,} bytes; this device has {most:,} for a group"
-        raise SpirogradUnsupportedError(message, loc, "use smaller groups, or arrays of narrower numbers")
 
 
 def lane_of_group(b: Builder, local: Op, lane: Op, lanes: int, count: Op) -> Op:

@@ -18,11 +18,9 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.lowering.group_bodies import GroupBody, check_memory, lane_of_group
+from spirograd.transforms.lowering.group_bodies import GroupBody, lane_of_group
 from spirograd.transforms.pass_context import PassContext
 
-# Bytes of the stack of a thread that the shared arrays of a group may take.
-_STACK = 1 << 20
 # Operations that are worth as much as a load and a store of a value.
 _CHEAP = 6
 
@@ -56,7 +54,6 @@ class _FissionGroups(Rewriter):
             return self.b.append(op)
         b, size = self.b, op.attr.group_size
         bounds, body, finish = op.regions
-        check_memory(body, _STACK, op.loc)
         b.begin()
         begin, end = self.inline(bounds, (), clone=True)
         t = begin.type

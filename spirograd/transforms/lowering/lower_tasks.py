@@ -17,7 +17,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BuiltIn, Kernel, Op, PrivateCopy, Reduction, Region, SharedRef, TaskAttr
 from spirograd.ir.rewrite import Rewriter
 from spirograd.ir.whole_groups import are_whole
-from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence, check_memory
+from spirograd.transforms.lowering.group_bodies import MaskedBody, check_divergence
 from spirograd.transforms.pass_context import PassContext
 
 
@@ -76,10 +76,7 @@ class _LowerTasks(Rewriter):
             self._range(op, size, coarsening, apart, along)
             coarsening = coarsening if along is None else along.factor
         attr = TaskAttr("invocations", op.attr.name, size, places=op.attr.places, coarsening=coarsening, grouped=op.attr.grouped)
-        body = self.b.end()
-        if op.attr.grouped:
-            check_memory(body, self.ctx.caps.shared_memory, op.loc)
-        return self.b.append(Op(ops.task, VOID, (), attr, (body,), op.loc))
+        return self.b.append(Op(ops.task, VOID, (), attr, (self.b.end(),), op.loc))
 
     def _serial(self, op: Op) -> None:
         b = self.b

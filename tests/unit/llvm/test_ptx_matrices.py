@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from unit.tile_programs import multiplied
+from unit.tile_programs import compiled, multiplied, multiplied_in
 
 import spirograd as sg
+from spirograd.base.artifact import CompiledKernel
 from spirograd.llvmgen import ptx
-from spirograd.simt import Tile16x16, Tile32x32
+from spirograd.simt import Tile16x16, Tile32x32, subgroup
 from validation.profiles import PTX
 from validation.tools import FAILED, assembled
 
@@ -25,8 +26,11 @@ CAPS = {**PTX, "cuda-sm_75": ptx.capabilities("sm_75")}
 
 
 def text_of(tile: Any, types: Any, architecture: str, transposed: bool = False, threads: int = 32) -> str:
-    compiled = multiplied(tile, *types, CAPS[f"cuda-{architecture}"], transposed, threads)
-    text = compiled.stages["kernel.ptx"]
+    return assembled_text(multiplied(tile, *types, CAPS[f"cuda-{architecture}"], transposed, threads))
+
+
+def assembled_text(compiled: CompiledKernel) -> str:
+    text: str = compiled.stages["kernel.ptx"]
     verdict = assembled(text.encode())
     assert verdict.status != FAILED, verdict.text
     return text
@@ -58,3 +62,32 @@ def test_totals_stay_in_registers(transposed: bool) -> None:
 
 def test_groups_that_no_instruction_takes() -> None:
     assert "mma" not in text_of(Tile16x16, HALF, "sm_90", threads=16)
+
+
+@pytest.mark.parametrize("control", ["if", "for", "while"])
+def test_products_where_only_the_memory_says_that_threads_agree(control: str) -> None:
+    text = assembled_text(multiplied_in(control, CAPS["cuda-sm_90"]))
+    assert "mma.sync" in text and "ldmatrix" in text
+
+
+@pytest.mark.parametrize(("often", "copies"), [(0, 1), (3, 3), (64, 8), (100, 20)])
+def test_loops_in_which_lanes_meet(often: int, copies: int, capfd: Any) -> None:
+    """They are repeated as far as no iterations are left over (``often``: 0 if that is not known), and LLVM warns of nothing."""
+
+    def make() -> Any:
+        y = sg.field(sg.i32, 65)
+
+        @sg.kernel
+        def work():  # type: ignore[no-untyped-def]
+            sg.loop_config(block_dim=32)
+            for i in range(64):
+                value = i
+                for k in range(sg.static(often) if sg.static(often) else y[64]):
+                    value = subgroup.shuffle(value + k, 3)
+                y[i] = value
+
+        return work
+
+    text = assembled_text(compiled(make, CAPS["cuda-sm_90"]))
+    assert text.count("shfl.sync") == copies
+    assert "warning" not in capfd.readouterr().err
