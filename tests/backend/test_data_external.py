@@ -157,6 +157,40 @@ def test_overlapping_views(arch: str) -> None:
     np.testing.assert_array_equal(x, [0, 1, 2, 3, 100, 101, 102, 103])
 
 
+def test_views_with_common_elements(arch: str) -> None:
+    """They are one memory where the kernel works in place, and refused where it works on copies and writes to one of them."""
+
+    @sg.kernel
+    def chain(a: sg.types.ndarray(), b: sg.types.ndarray()):
+        for _ in range(1):
+            for i in range(b.shape[0]):
+                b[i] = a[i] + 1
+
+    @sg.kernel
+    def added(a: sg.types.ndarray(), b: sg.types.ndarray(), out: sg.types.ndarray()):
+        for i in out:
+            out[i] = a[i] + 10 * b[i]
+
+    def refused(*views: np.ndarray) -> None:
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match=r"kernel `chain`: argument `a` and argument `b` overlap in memory"):
+            chain(*views)
+
+    x = np.zeros(5, np.int32)
+    if arch == "cpu":
+        chain(x[:4], x[1:])
+        np.testing.assert_array_equal(x, np.arange(5))
+    else:
+        refused(x[:4], x[1:])
+    y = np.arange(5, dtype=np.int32)
+    refused(y, y[::2])  # which is a copy on the CPU, too
+    np.testing.assert_array_equal(y, np.arange(5))
+    chain(y[::2], y[1::2])
+    np.testing.assert_array_equal(y, [0, 1, 2, 3, 4])
+    out = np.zeros(4, np.int32)
+    added(y[:4], y[1:], out)  # only read
+    np.testing.assert_array_equal(out, y[:4] + 10 * y[1:])
+
+
 def test_shapes_change_without_compiling_again(arch: str, session) -> None:
     double = make_double()
     double(np.zeros((1, 1), np.float32))
