@@ -407,6 +407,9 @@ class Transfers:
         array, write_back = _host_array(value)
         shape = array.shape[: array.ndim - len(element_shape)]
         direct = self._direct(array)
+        if direct is None and (own := self._own(array)) is not None:
+            memory, offset = own
+            return ArrayBinding(memory.address + offset, shape, 0, 0, memory), write_back
         allocation: Any = self._copy(array) if direct is None else None
         if index is not None:
             self._host.append((index, label, array, allocation))
@@ -461,6 +464,13 @@ class Transfers:
     def host_address(self, binding: ArrayBinding) -> int:
         """Where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
         return next((same[0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
+
+    def _own(self, array: Any) -> tuple[Allocation, int] | None:
+        """Where in memory of the device the array lies, as one that `to_numpy(copy=False)` or DLPack gave, if kernels can use it there."""
+        found = None
+        if array.flags.c_contiguous and array.flags.writeable and array.size:
+            found = self.session.memory.handed_out(array.__array_interface__["data"][0], array.nbytes)
+        return found if found is not None and (found[0].address + found[1]) % _FOREIGN_ALIGNMENT == 0 else None
 
     def _direct(self, array: Any) -> Any:
         """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""
