@@ -273,10 +273,9 @@ _GENERATORS: dict[Generator, Callable[[Kernel, CompiledKernel, _Pipeline], Compi
 }
 
 
-_LOOPS = frozenset((ops.for_, ops.while_))
-
-
 # --- tasks -------------------------------------------------------------------------------------------------------------
+
+_LOOPS = frozenset((ops.for_, ops.while_))
 
 
 def _task_infos(kernel: Kernel, caps: Capabilities, options: CompileOptions, source: Kernel) -> tuple[TaskInfo, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import random
@@ -32,7 +33,7 @@ from spirograd.kernel_key import kernel_key
 from spirograd.lang.context import LanguageOptions, options_of_device
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
-from spirograd.lang.data.overlapping import overlaps_itself
+from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
@@ -344,17 +345,18 @@ class Transfers:
         self.gradients = gradients
         self.pending: list[tuple[int, Callable[[], None]]] = []
         self._copies: dict[Any, Any] = {}
+        self._host: list[tuple[int, str, Any, Any]] = []  # arrays that the host addresses: argument, what errors call it, array, copy
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
-        binding, write_back = self._bind(value, element_shape, label)
+        binding, write_back = self._bind(value, element_shape, label, None if self.gradients else index)
         target = value
         if getattr(value, "requires_grad", False):
             gradient = self._gradient(value, label)
             if self.gradients:
                 target = gradient
-                bound, write_back = self._bind(gradient, element_shape, label)
+                bound, write_back = self._bind(gradient, element_shape, label, index)
                 binding.grad_address, binding.grad_allocation = bound.address, bound.allocation
         elif self.gradients:
             return binding
@@ -391,8 +393,11 @@ class Transfers:
                 tensor.grad = tensor.detach().new_zeros(tensor.shape)
             return tensor.grad
 
-    def _bind(self, value: Any, element_shape: tuple[int, ...], label: str) -> tuple[ArrayBinding, Callable[[], None] | None]:
-        """How a launch sees an array, and what to run after a launch that writes to it."""
+    def _bind(
+        self, value: Any, element_shape: tuple[int, ...], label: str, index: int | None
+    ) -> tuple[ArrayBinding, Callable[[], None] | None]:
+        """How a launch sees an array, and what to run after a launch that writes to it. ``index``: of the argument by which it may write
+        there, None if it only reads."""
         graph_recording.refuse(f"{label} is an array of another library: give the kernel an ndarray or a field")
         found = device_array(value)
         if found is not None:
@@ -402,10 +407,15 @@ class Transfers:
         array, write_back = _host_array(value)
         shape = array.shape[: array.ndim - len(element_shape)]
         direct = self._direct(array)
-        if direct is None:
-            allocation = self._copy(array)
-            return ArrayBinding(allocation.address, shape, 0, 0, allocation), self._copy_back(allocation, array, write_back, label)
-        return ArrayBinding(direct.address, shape), write_back
+        if direct is None and (own := self._own(array)) is not None:
+            memory, offset = own
+            return ArrayBinding(memory.address + offset, shape, 0, 0, memory), write_back
+        allocation: Any = self._copy(array) if direct is None else None
+        if index is not None:
+            self._host.append((index, label, array, allocation))
+        if direct is not None:
+            return ArrayBinding(direct.address, shape), write_back
+        return ArrayBinding(allocation.address, shape, 0, 0, allocation), self._copy_back(allocation, array, write_back, label)
 
     def _bind_in_place(
         self, value: Any, found: DeviceArray, element_shape: tuple[int, ...], label: str
@@ -455,6 +465,13 @@ class Transfers:
         """Where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
         return next((same[0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
 
+    def _own(self, array: Any) -> tuple[Allocation, int] | None:
+        """Where in memory of the device the array lies, as one that `to_numpy(copy=False)` or DLPack gave, if kernels can use it there."""
+        found = None
+        if array.flags.c_contiguous and array.flags.writeable and array.size:
+            found = self.session.memory.handed_out(array.__array_interface__["data"][0], array.nbytes)
+        return found if found is not None and (found[0].address + found[1]) % _FOREIGN_ALIGNMENT == 0 else None
+
     def _direct(self, array: Any) -> Any:
         """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""
         flags = array.flags
@@ -480,13 +497,24 @@ class Transfers:
         return run
 
     def finish(self, written: set[int]) -> None:
-        """After the launch: other libraries go on after it, and what the kernel wrote is copied back."""
+        """After the launch: other libraries go on after it, and what the kernel wrote is copied back. Raises SpirogradRuntimeTypeError for
+        arrays that cannot be written, or that overlap and are copies in the launch."""
         if self.session.sharing is not None:
             for stream in self._streams:
                 self.session.sharing.precede(stream)
+        if self._copies and len(self._host) > 1:
+            self._refuse_copies(written)
         for index, run in self.pending:
             if index in written:
                 run()
+
+    def _refuse_copies(self, written: set[int]) -> None:
+        """Raise if the kernel wrote to an array that has memory in common with another one, and one of them was a copy in the launch."""
+        for (k, name, a, copy), (other, other_name, b, other_copy) in itertools.combinations(self._host, 2):
+            if copy is other_copy or not written & {k, other} or not have_common_memory(a, b):
+                continue
+            problem = f"{name} and {other_name.rpartition(': ')[2]} overlap in memory, and the kernel, which writes to one, works on copies"
+            raise SpirogradRuntimeTypeError(render(problem, None, "pass memory of its own for each, or two views of an `sg.ndarray`"))
 
 
 def _copy_into(tensor: Any, source: Any, label: str) -> None:

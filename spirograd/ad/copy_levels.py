@@ -55,7 +55,8 @@ class LevelLimits:
 
 
 class StagingMemory:
-    """Memory of the host that copies of a tape take: where they lie, arrive, and wait to be written to files; all of it counts.
+    """Memory of the host that copies of a tape take: where they lie, arrive, and wait to be written to files; all of it counts. What is
+    read from a file, one copy at a time, does not.
 
     ``limit``: its bytes, 0 where the host is no level: there copies only pass through. ``share``: of these, the bytes that may be under way
     in staging memory of the device, ``left`` of which are free, in pieces of ``piece`` bytes. ``peak``: bytes of all at most at a time;
@@ -104,19 +105,21 @@ class StagingMemory:
     def pass_on(self, copy: Elsewhere, nbytes: int) -> None:
         """A copy is on its way to a file."""
         self._staying -= nbytes
-        self._passing.append(weakref.ref(copy))
+        if self.limit:
+            self._passing.append(weakref.ref(copy))
         self.note()
 
     def write(self, written: Future[Any], data: memoryview) -> None:
         """A thread writes ``data`` to a file."""
         self._writing.append((written, data))
 
-    def make_room(self, nbytes: int) -> None:
-        """Free memory, and wait for copies on their way to files, until the limit leaves ``nbytes``, or nothing else can be freed."""
+    def make_room(self, nbytes: int, reuse: bool = True) -> None:
+        """Free memory, and wait for copies on their way to files, until the limit leaves ``nbytes``, or nothing else can be freed.
+        ``reuse``: as many bytes that are kept will serve."""
         self._settle()
         if not self.limit:
             return
-        same = bool(self._free.get(nbytes))
+        same = reuse and bool(self._free.get(nbytes))
         while self.share + self.held + self._kept + nbytes * (not same) > self.limit:
             sizes = [size for size, free in self._free.items() if free and not (same and size == nbytes)]
             if sizes:
@@ -127,7 +130,7 @@ class StagingMemory:
                 if copy is not None:
                     copy.arrive_in_file()
                 self._settle()
-                same = bool(self._free.get(nbytes))
+                same = reuse and bool(self._free.get(nbytes))
             else:
                 return
 
@@ -137,9 +140,9 @@ class StagingMemory:
             self._writing = [entry for entry in self._writing if entry[1] is not data]
             self.give(data, stayed=False)
 
-    def note(self, nbytes: int = 0) -> None:
-        """Take down what is used now, with ``nbytes`` more for a moment."""
-        now = self.held + self._kept + self._most - self.left + nbytes
+    def note(self) -> None:
+        """Take down what is used now."""
+        now = self.held + self._kept + self._most - self.left
         self.peak, self.extra = max(self.peak, now), max(self.extra, now - self._staying)
 
 
@@ -259,8 +262,7 @@ class Elsewhere:
         """The bytes, wherever they are."""
         self.wait()
         if self._file is not None:
-            self._staging.make_room(self._nbytes)
-            self._staging.note(self._nbytes)
+            self._staging.make_room(self._nbytes, reuse=False)
             return memoryview(self._file.read())
         assert self._data is not None
         return self._data

@@ -43,6 +43,11 @@ def _axes(aval: Any) -> frozenset[Any]:
     return found
 
 
+def _is_divided(aval: Any) -> bool:
+    """Whether the type of a value says that devices have parts of it."""
+    return any(axis is not None for axis in aval.sharding.spec)
+
+
 @functools.cache
 def primitives() -> SimpleNamespace:
     """The primitives, by name. Made at the first use: JAX takes half a second to import."""
@@ -102,7 +107,11 @@ class _Rules:
         """The types of the results."""
         names = _RESULTS["tangent" if kind == "curvature" else kind](call, wanted, along)
         types = dict(zip(call.names, avals)) | dict(zip(call.function.results, self._outputs(call)))
-        return [self._type(types[name].shape, types[name].dtype, avals) for name in names]
+        results = [self._type(types[name].shape, types[name].dtype, avals) for name in names]
+        if kind not in ("gradient", "hessian"):
+            return results
+        # The derivative by an argument is divided among the devices as the argument is, where its type says so: on explicit axes of a mesh.
+        return [t.update(sharding=types[name].sharding) if _is_divided(types[name]) else t for name, t in zip(names, results)]
 
     def _type(self, shape: Sequence[int], dtype: Any, avals: Sequence[Any]) -> Any:
         """The type of a result, which differs between devices as arguments do: `alike` has made these the same."""
@@ -123,15 +132,16 @@ class _Rules:
         if kind == "gradient":
             call.function.check_gradient(call, dict(zip(call.names, args)), wanted)
         types = self.abstract(kind, *map(self.jax.typeof, args), call=call, wanted=wanted, along=along)
-        added = types if kind == "gradient" or (kind == "launch" and call.function.outputs) else []
+        plain = [self._type(t.shape, t.dtype, types) for t in types]
+        added = plain if kind == "gradient" or (kind == "launch" and call.function.outputs) else []
         zeros = [self.jax.numpy.zeros(t.shape, t.dtype) for t in added]
         used_up = [] if kind != "gradient" else args[len(args) - len(call.function.active_outputs(call)) :]
-        operands, results = alike(self.jax, [*args, *zeros]), [*(self._type(a.shape, a.dtype, types) for a in used_up), *types]
+        operands, results = alike(self.jax, [*args, *zeros]), [*(self._type(a.shape, a.dtype, types) for a in used_up), *plain]
         first = len(operands) - len(results)
         aliases = {first + k: k for k in range(len(results))} if added else {}
         target = self.jax.ffi.ffi_call(jax_calls.TARGET, results, input_output_aliases=aliases)
         found = target(*operands, call=np.int64(jax_calls.number_of((kind, call, wanted, along))))
-        return list(found[len(used_up) :])
+        return [self.jax.sharding.reshard(r, t.sharding) if _is_divided(t) else r for r, t in zip(found[len(used_up) :], types)]
 
     def batch(self, primitive: Any, args: Sequence[Any], dims: Sequence[Any], **fixed: Any) -> Any:
         """One call for each entry of a batch, one after the other."""

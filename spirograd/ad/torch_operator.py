@@ -6,7 +6,6 @@ that touch other memory, or draw random numbers, are no such functions: torch me
 
 from __future__ import annotations
 
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.ad.torch import TorchFunction, traced
 from spirograd.ad.torch_second import Call, contiguous
-from spirograd.ad.torch_transforms import functions_of, over_autograd_batches
+from spirograd.ad.torch_transforms import functions_of, no_entries, over_autograd_batches
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -97,8 +96,7 @@ class _Operator:
         forward.register_autograd(self._backward, setup_context=self._keep)
 
         self.forward = forward
-        over_batches = functools.partial(over_autograd_batches, self.torch)
-        self._gradient, self._second, self._tangent = map(over_batches, (self._gradient, self._second, self._tangent))
+        self._gradient, self._second = (over_autograd_batches(self.torch, self.label, one) for one in (self._gradient, self._second))
         functions = functions_of(self)
 
         def eager(*args: Any, **kwargs: Any) -> Any:
@@ -343,8 +341,7 @@ class _Operator:
         entries = [[a if d is None else a.select(d, k) for a, d in zip(args, axes)] for k in range(info.batch_size)]
         results = [operator(*entry) for entry in entries]
         if not results:
-            problem = f"`{self.label}` is called for a batch of no entries"
-            raise SpirogradUnsupportedError(problem, None, "leave the call away where there are none")
+            raise no_entries(self.label)
         if isinstance(results[0], self.torch.Tensor):
             return self.torch.stack(results), 0
         stacked = tuple([self.torch.stack(parts) for parts in zip(*results)])

@@ -18,7 +18,7 @@ y is passed along where gradients read what a kernel wrote; derivatives with res
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +46,7 @@ def functions_of(operator: Any) -> SimpleNamespace:
         members["setup_context"] = members.pop("setup")
         members["vmap"] = staticmethod(functools.partial(_looped, torch, operator.label, made, name))
         function: Any = type(f"{operator.label}_{name}", (torch.autograd.Function,), members)
-        setattr(made, name, function.apply)
+        setattr(made, name, over_autograd_batches(torch, operator.label, function.apply))
     return made
 
 
@@ -55,52 +55,78 @@ def _looped(torch: Any, label: str, made: Any, name: str, info: Any, dims: Seque
     axes = [d if isinstance(a, torch.Tensor) else None for a, d in zip(args, dims)]
     results = [getattr(made, name)(*(a if d is None else a.select(d, k) for a, d in zip(args, axes))) for k in range(info.batch_size)]
     if not results:
-        problem = f"`{label}` is called for a batch of no entries"
-        raise SpirogradUnsupportedError(problem, None, "leave the call away where there are none")
+        raise no_entries(label)
     if isinstance(results[0], torch.Tensor):
         return torch.stack(results), 0
     stacked = tuple([torch.stack(parts) for parts in zip(*results)])
     return stacked, (0,) * len(stacked)
 
 
-def over_autograd_batches(torch: Any, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """``operator``, whose results are a list, for each entry of a batch that autograd makes: `torch.autograd.grad(is_grads_batched=True)`,
-    `torch.autograd.functional.jacobian(vectorize=True)`. These are not batches of `torch.func.vmap`, and torch has no rules for them."""
+def no_entries(label: str) -> SpirogradUnsupportedError:
+    """The error for an empty batch, of whose results nothing is known."""
+    return SpirogradUnsupportedError(f"`{label}` is called for a batch of no entries", None, "leave the call away where there are none")
+
+
+def over_autograd_batches(torch: Any, label: str, operator: Callable[..., Any]) -> Callable[..., Any]:
+    """``operator`` for each entry of a batch that autograd makes: `torch.autograd.grad(is_grads_batched=True)`,
+    `torch.autograd.functional.jacobian(vectorize=True)`. These are not batches of `torch.func.vmap`: torch has no rules for them, and what
+    a function of autograd returns for one would lose its history. They may be nested, each at a level of its own, from 1 on."""
     batched = torch._C._functorch.is_legacy_batchedtensor
 
     def is_batched(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and batched(value)
+        return any(map(is_batched, value)) if isinstance(value, (list, tuple)) else isinstance(value, torch.Tensor) and batched(value)
+
+    def apart(value: Any, level: int) -> Any:
+        """A value with the batch of this level as a `_Batch`."""
+        if isinstance(value, (list, tuple)):
+            return [apart(v, level) for v in value]
+        if not is_batched(value):
+            return value
+        whole, other = (torch._remove_batch_dim(value, level, size, 0) for size in (1, 2))  # the size is for values without this level
+        return _Batch(whole) if whole.shape == other.shape else value
+
+    def at(level: int, args: Sequence[Any]) -> Any:
+        if not is_batched(args):
+            return operator(*args)
+        parts = [apart(a, level) for a in args]
+        size = next(_sizes(parts), None)
+        if size is None:
+            return at(level - 1, args)
+        if not size:
+            raise no_entries(label)
+        results = [at(level - 1, [_entry(part, k) for part in parts]) for k in range(size)]
+        if isinstance(results[0], torch.Tensor):
+            return torch._add_batch_dim(torch.stack(results), 0, level)
+        return [torch._add_batch_dim(torch.stack(entries), 0, level) for entries in zip(*results)]
 
     def call(*args: Any) -> Any:
-        if not any(any(map(is_batched, a)) if isinstance(a, (list, tuple)) else is_batched(a) for a in args):
+        if not is_batched(args):
             return operator(*args)
         level = torch._C._vmapmode_increment_nesting() - 1
         torch._C._vmapmode_decrement_nesting()
-        sizes: set[int] = set()
-
-        def plain(value: Any) -> Any:
-            """The entries of a batch, along the first axis; other values as they are."""
-            if isinstance(value, (list, tuple)):
-                return [plain(v) for v in value]
-            if not is_batched(value):
-                return value
-            whole = torch._remove_batch_dim(value, level, 1, 0)
-            sizes.add(whole.shape[0])
-            return _Batch(whole)
-
-        def entry(value: Any, k: int) -> Any:
-            return [entry(v, k) for v in value] if isinstance(value, list) else value.whole[k] if isinstance(value, _Batch) else value
-
-        whole = [plain(a) for a in args]
-        results = [operator(*(entry(a, k) for a in whole)) for k in range(max(sizes))]
-        return [torch._add_batch_dim(torch.stack(parts), 0, level) for parts in zip(*results)]
+        return at(level, args)
 
     return call
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
+    """Entries along the first axis."""
+
     whole: Any
+
+
+def _sizes(parts: Sequence[Any]) -> Iterator[int]:
+    """How many entries each batch has."""
+    for part in parts:
+        if isinstance(part, list):
+            yield from _sizes(part)
+        elif isinstance(part, _Batch):
+            yield part.whole.shape[0]
+
+
+def _entry(part: Any, k: int) -> Any:
+    return [_entry(p, k) for p in part] if isinstance(part, list) else part.whole[k] if isinstance(part, _Batch) else part
 
 
 class _Rules:

@@ -55,10 +55,20 @@ def _overlap(a: Any, b: Any, n: int) -> bool:
         return False
     if a.allocation is not b.allocation:
         return False
-    (first, step), (other, other_step) = _steps(a), _steps(b)
-    last, other_last = (min(n, x.shape[0]) - 1 for x in (a, b))
-    ends = (first, first + step * last), (other, other + other_step * other_last)
-    return max(map(min, ends)) <= min(map(max, ends)) and (first - other) % math.gcd(step, other_step) == 0
+    return _meet(*(range(first, first + step * min(n, x.shape[0]), step) for x, (first, step) in ((x, _steps(x)) for x in (a, b))))
+
+
+def _meet(a: range, b: range) -> bool:
+    """Whether two ranges, neither of them empty, have a number in common."""
+    a, b = (r if r.step > 0 else r[::-1] for r in (a, b))
+    common = math.gcd(a.step, b.step)
+    if (b[0] - a[0]) % common:
+        return False
+    period = b.step // common  # of the numbers in `a` every so many are in the sequence that `b` is a part of, from this one on:
+    first = (b[0] - a[0]) // common * pow(a.step // common, -1, period) % period
+    shared = a[first::period]
+    at = max(0, -((shared.start - b[0]) // shared.step))  # the first that is not below `b`
+    return at < len(shared) and shared[at] <= b[-1]
 
 
 def _steps(x: Any) -> tuple[int, int]:

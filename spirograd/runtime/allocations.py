@@ -300,6 +300,16 @@ class Memory:
         _watchers.add(watcher)
         return any(allocation.device is self.device for allocation in tuple(_handed_out))
 
+    def handed_out(self, address: int, nbytes: int) -> tuple[Allocation, int] | None:
+        """The allocation that has these bytes, by their address on the host, and where in it, if the host got that address from us."""
+        for allocation in tuple(_handed_out):
+            view = self.device.host_view(allocation.buffer) if allocation.device is self.device and not allocation.freed else None
+            if view is not None:
+                offset = address - int(np.frombuffer(view, np.uint8).ctypes.data)
+                if 0 <= offset <= allocation.nbytes - nbytes:
+                    return allocation, offset
+        return None
+
     def wrap(self, address: int, nbytes: int, keep: Any) -> Allocation | None:
         """An allocation over host memory that ``keep`` owns (zero copy), and so shares; None where the device cannot."""
         buffer = self.device.wrap(address, nbytes)

@@ -52,10 +52,8 @@ class Canvas:
     def circles(self, pos: Any, radius: Any, color: Any) -> None:
         """Discs at ``pos``, (n, 2); ``radius`` and ``color`` are numbers or have n of them. Later ones cover earlier ones;
         of many small ones whose centres have one nearest pixel only the last is drawn."""
-        centres = self._points(pos)
-        count = len(centres)
-        radii = np.broadcast_to(as_array(radius).astype(np.float32), (count,))
-        hues = np.broadcast_to(colours(color), (count, 3))
+        centres = self.points(pos)
+        radii, hues = _radii(radius, len(centres)), _hues(color, len(centres))
         keep = np.isfinite(centres).all(1) & (centres > -radii[:, None] - 1).all(1) & (centres < self._size + radii[:, None] + 1).all(1)
         centres, radii, hues = centres[keep], radii[keep], hues[keep]
         reach = int(np.ceil(np.max(radii, initial=0)))
@@ -73,20 +71,20 @@ class Canvas:
             share = covered[there, None]
             self.pixels[x, y] = self.pixels[x, y] * (1 - share) + hues[there] * share
 
-    def lines(self, begin: Any, end: Any, radius: float, color: Any) -> None:
-        """Lines from ``begin`` to ``end``, each (n, 2); ``color`` is a number or has n."""
-        a, b = self._points(begin), self._points(end)
-        _need_as_many(a, b)
-        for p, q, hue in zip(a, b, np.broadcast_to(colours(color), (len(a), 3))):
+    def lines(self, begin: Any, end: Any, radius: Any, color: Any) -> None:
+        """Lines from ``begin`` to ``end``, each (n, 2); ``radius`` and ``color`` are numbers or have n of them."""
+        a, b = self.points(begin), self.points(end)
+        need_as_many(a, b)
+        for p, q, r, hue in zip(a, b, _radii(radius, len(a)), _hues(color, len(a))):
             if np.isfinite(p).all() and np.isfinite(q).all():
-                self._near(p, q, radius, hue)
+                self._near(p, q, r, hue)
 
     def triangles(self, a: Any, b: Any, c: Any, color: Any) -> None:
         """Triangles with the corners ``a``, ``b``, ``c``, each (n, 2); ``color`` is a number or has n."""
-        ends = [self._points(a), self._points(b), self._points(c)]
-        _need_as_many(*ends)
+        ends = [self.points(a), self.points(b), self.points(c)]
+        need_as_many(*ends)
         corners = np.stack(ends, 1)
-        for triangle, hue in zip(corners, np.broadcast_to(colours(color), (len(corners), 3))):
+        for triangle, hue in zip(corners, _hues(color, len(corners))):
             if np.isfinite(triangle).all():
                 region, points = self._region(triangle.min(0), triangle.max(0))
                 sides = [_cross(q - p, points - p) for p, q in zip(triangle, np.roll(triangle, -1, 0))]
@@ -99,7 +97,7 @@ class Canvas:
         drawing = media_package("PIL.ImageDraw", "text in a window")
         font = media_package("PIL.ImageFont", "text in a window").load_default(font_size)
         mask = image.new("L", self.pixels.shape[:2])
-        x, y = self._points(pos)[0]
+        x, y = self.points(pos)[0]
         drawing.Draw(mask).text((x, self.pixels.shape[1] - y), content, fill=255, font=font)
         share = as_array(mask)[::-1].T[..., None].astype(np.float32) / 255
         self.pixels[:] = self.pixels * (1 - share) + colours(color) * share
@@ -119,18 +117,34 @@ class Canvas:
         points = np.stack(np.meshgrid(np.arange(x0, x1), np.arange(y0, y1), indexing="ij"), -1)
         return self.pixels[x0:x1, y0:y1], points.astype(np.float32)
 
-    def _points(self, pos: Any) -> Floats:
+    def points(self, pos: Any) -> Floats:
+        """Positions in pixels, (n, 2). Raises SpirogradValueError for other shapes."""
         points = as_array(pos)
         if points.ndim == 0 or points.shape[-1] != 2:
             raise SpirogradValueError(f"positions have two coordinates in [0, 1] each, in an array of shape (n, 2), got {points.shape}")
         return points.astype(np.float32).reshape(-1, 2) * self._size
 
 
-def _need_as_many(*ends: Floats) -> None:
+def need_as_many(*ends: Floats) -> None:
     """Raise SpirogradValueError unless there are as many of each."""
     counts = [len(points) for points in ends]
     if len(set(counts)) > 1:
         raise SpirogradValueError(f"a line or triangle has a position in each array, got {' and '.join(map(str, counts))} positions")
+
+
+def _radii(radius: Any, count: int) -> Floats:
+    return _for_each(as_array(radius).astype(np.float32).reshape(-1), count, "radii")
+
+
+def _hues(color: Any, count: int) -> Floats:
+    return _for_each(colours(color).reshape(-1, 3), count, "colours")
+
+
+def _for_each(given: Floats, count: int, what: str) -> Floats:
+    """One of ``given`` for each of ``count`` shapes. Raises SpirogradValueError unless there is one, or as many."""
+    if len(given) not in (1, count):
+        raise SpirogradValueError(f"there are {len(given)} {what} for {count} shapes: pass one for all, or one for each")
+    return np.broadcast_to(given, (count, *given.shape[1:]))
 
 
 def _cross(a: Floats, b: Floats) -> Floats:

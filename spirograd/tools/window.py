@@ -17,7 +17,7 @@ from spirograd.base import knobs
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
 from spirograd.base.near_names import NearNames
 from spirograd.tools import events
-from spirograd.tools.canvas import Canvas
+from spirograd.tools.canvas import Canvas, need_as_many
 from spirograd.tools.display import Display, open_display
 from spirograd.tools.events import KEYS, EventQueue, EventType
 from spirograd.tools.pictures import as_array, imwrite
@@ -162,20 +162,21 @@ class GUI(NearNames):
 
     def circles(self, pos: Any, radius: Any = 1, color: Any = 0xFFFFFF, palette: Any = None, palette_indices: Any = None) -> None:
         """Discs at the positions ``pos``, a field or array (n, 2); ``radius`` (pixels), ``color`` (0xRRGGBB): one, or n. With a
-        ``palette`` of colours, ``palette_indices`` says which one each disc has. Raises SpirogradValueError if these are missing.
+        ``palette`` of colours, ``palette_indices`` says which one each disc has. Raises SpirogradValueError if these are missing, or if
+        there are neither one nor n of something.
         """
         if palette is not None:
             if palette_indices is None:
                 raise SpirogradValueError("`palette` needs `palette_indices`: the number of the colour of each disc")
-            color = as_array(palette)[as_array(palette_indices).reshape(-1)]
+            color = _chosen(as_array(palette), as_array(palette_indices).reshape(-1))
         self._canvas.circles(pos, radius, color)
 
     def line(self, begin: Any, end: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
         """A line from ``begin`` to ``end``; ``radius``: half of its width in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.lines(begin, end, radius, color)
 
-    def lines(self, begin: Any, end: Any, radius: float = 1, color: Any = 0xFFFFFF) -> None:
-        """Lines from ``begin`` to ``end``, two fields or arrays (n, 2); ``radius`` as of `line`, ``color``: one, or n."""
+    def lines(self, begin: Any, end: Any, radius: Any = 1, color: Any = 0xFFFFFF) -> None:
+        """Lines from ``begin`` to ``end``, two fields or arrays (n, 2); ``radius`` and ``color`` as of `line`: one, or n."""
         self._canvas.lines(begin, end, radius, color)
 
     def triangle(self, a: Any, b: Any, c: Any, color: int = 0xFFFFFF) -> None:
@@ -196,9 +197,10 @@ class GUI(NearNames):
         """An arrow from ``orig`` to ``orig + direction``; ``radius``, ``color`` as of `line`."""
         self.arrows(as_array(orig)[None], as_array(direction)[None], radius, color)
 
-    def arrows(self, orig: Any, direction: Any, radius: float = 1, color: Any = 0xFFFFFF) -> None:
+    def arrows(self, orig: Any, direction: Any, radius: Any = 1, color: Any = 0xFFFFFF) -> None:
         """Arrows from ``orig`` to ``orig + direction``, two fields or arrays (n, 2); ``radius``, ``color`` as of `lines`."""
-        begin, along = (as_array(x).astype(np.float32).reshape(-1, 2) for x in (orig, direction))
+        begin, along = (self._canvas.points(x) / np.array(self.res) for x in (orig, direction))
+        need_as_many(begin, along)
         tip = begin + along
         self._canvas.lines(begin, tip, radius, color)
         pixels = along * np.array(self.res)
@@ -277,6 +279,14 @@ class GUI(NearNames):
         if self.fps_limit:
             time.sleep(max(0.0, self._last + 1 / self.fps_limit - time.perf_counter()))
         self._last = time.perf_counter()
+
+
+def _chosen(palette: Any, indices: Any) -> Any:
+    """The colour of each index. Raises SpirogradValueError for those that the palette does not have."""
+    if len(indices) and not 0 <= indices.min() <= indices.max() < len(palette):
+        given = f"from {indices.min()} to {indices.max()}"
+        raise SpirogradValueError(f"`palette_indices` are {given}, and `palette` has {len(palette)} colours")
+    return palette[indices.astype(np.int64)]
 
 
 class _Sink:

@@ -1,6 +1,7 @@
 """Library kernels over fields and ndarrays: scans, reductions, sorting, selections; against NumPy."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -321,6 +322,22 @@ def test_arrays_that_overlap():
     ):
         with pytest.raises(sg.SpirogradValueError, match=r"overlap: pass memory of its own for each"):
             call()
+
+
+@pytest.mark.archs("cpu")
+def test_views_overlap_where_they_have_common_elements():
+    """Also of those that lie between each other, or have steps with a common factor."""
+    x, random, overlapping = sg.ndarray(sg.i32, 40), np.random.default_rng(0), 0
+    number = np.arange(40)
+    for _ in range(300):
+        first, step = random.integers(0, 40, 2), random.choice([-6, -4, -3, -1, 1, 2, 3, 4, 6, 8], 2)
+        views = [slice(int(begin), None, int(by)) for begin, by in zip(first, step)]
+        n = min(len(number[view]) for view in views)
+        common = np.intersect1d(*(number[view][:n] for view in views)).size > 0
+        overlapping += common
+        with pytest.raises(sg.SpirogradValueError, match="overlap") if common else nullcontext():
+            checks_and_scratch.check_apart(n, a=x[views[0]], b=x[views[1]])
+    assert 30 < overlapping < 270
 
 
 @pytest.mark.archs("cpu")

@@ -157,6 +157,78 @@ def test_overlapping_views(arch: str) -> None:
     np.testing.assert_array_equal(x, [0, 1, 2, 3, 100, 101, 102, 103])
 
 
+def test_views_with_common_elements(arch: str) -> None:
+    """They are one memory where the kernel works in place, and refused where it works on copies and writes to one of them."""
+
+    @sg.kernel
+    def chain(a: sg.types.ndarray(), b: sg.types.ndarray()):
+        for _ in range(1):
+            for i in range(b.shape[0]):
+                b[i] = a[i] + 1
+
+    @sg.kernel
+    def added(a: sg.types.ndarray(), b: sg.types.ndarray(), out: sg.types.ndarray()):
+        for i in out:
+            out[i] = a[i] + 10 * b[i]
+
+    def refused(*views: np.ndarray) -> None:
+        with pytest.raises(sg.SpirogradRuntimeTypeError, match=r"kernel `chain`: argument `a` and argument `b` overlap in memory"):
+            chain(*views)
+
+    x = np.zeros(5, np.int32)
+    if arch == "cpu":
+        chain(x[:4], x[1:])
+        np.testing.assert_array_equal(x, np.arange(5))
+    else:
+        refused(x[:4], x[1:])
+    y = np.arange(5, dtype=np.int32)
+    refused(y, y[::2])  # which is a copy on the CPU, too
+    np.testing.assert_array_equal(y, np.arange(5))
+    chain(y[::2], y[1::2])
+    np.testing.assert_array_equal(y, [0, 1, 2, 3, 4])
+    out = np.zeros(4, np.int32)
+    added(y[:4], y[1:], out)  # only read
+    np.testing.assert_array_equal(out, y[:4] + 10 * y[1:])
+
+
+@pytest.mark.archs("interpreter", "cpu", "vulkan")  # others have no arrays over their memory
+def test_arrays_over_memory_of_fields(arch: str) -> None:
+    """Kernels use them in place, beside the field itself; and as copies where they are not contiguous, or begin anywhere."""
+    x, y = sg.field(sg.f32, shape=16), sg.ndarray(sg.f32, 16)
+
+    @sg.kernel
+    def alternate(a: sg.types.ndarray(), b: sg.types.ndarray(), n: sg.i32):
+        for _ in range(1):
+            for i in range(n):
+                a[3] = x[3] + 1.0
+                x[4] = a[3] * 2.0 + a[4]
+                b[5] = x[4] + y[5]
+
+    @sg.kernel
+    def double(a: sg.types.ndarray()):
+        for i in a:
+            a[i] *= 2.0
+
+    try:
+        views = x.to_numpy(copy=False), y.to_numpy(copy=False)
+    except ValueError:
+        pytest.skip("a card, whose memory the host does not address")
+    for k, view in enumerate(views):
+        view[:] = np.arange(16) + k
+    alternate(*views, 2)
+    a, b = [np.arange(16) + np.float32(k) for k in range(2)]
+    for _ in range(2):
+        a[3] += 1
+        a[4] += 2 * a[3]
+        b[5] += a[4]
+    np.testing.assert_array_equal(x.to_numpy(), a)
+    np.testing.assert_array_equal(y.to_numpy(), b)
+    for part in (slice(4, 8), slice(1, 6), slice(None, None, 3)):
+        double(views[0][part])
+        a[part] *= 2
+    np.testing.assert_array_equal(x.to_numpy(), a)
+
+
 def test_shapes_change_without_compiling_again(arch: str, session) -> None:
     double = make_double()
     double(np.zeros((1, 1), np.float32))

@@ -510,3 +510,38 @@ def test_an_index_may_have_the_name_of_a_variable_that_is_not_read_afterwards(se
         return s
 
     assert count(4) == 10 + 10 * 6 + 100 + 4000
+
+
+def test_an_index_may_have_the_name_of_a_variable_that_other_paths_read(session):
+    """After a loop control may leave the function, and comprehensions have variables of their own."""
+
+    @sg.func
+    def counted(n):
+        s = 0
+        i = 7
+        if n == 1:
+            for i in range(3):
+                s += i
+            return s
+        for k in range(n):
+            i = k
+            if k == 1:
+                for i in range(3):
+                    s += 10 * i
+                continue
+            s += i
+        for i in range(n):
+            s += 100 * i
+        v = sg.Vector([i * 1000 for i in range(3)])
+        s += v[2] + (i := 10_000)
+        return s + i
+
+    @sg.kernel
+    def count(n: sg.i32) -> sg.i32:
+        s = 0
+        for _ in range(1):
+            s = counted(n)
+        return s
+
+    assert count(1) == 3
+    assert count(3) == 30 + (0 + 2) + 300 + 2000 + 20_000

@@ -16,4 +16,4 @@ PROGRAM = Path(__file__).parent / "programs" / "jax_devices.py"
 def test_two_devices(arch):
     # In a process of its own: JAX makes its devices once.
     done = subprocess.run([sys.executable, PROGRAM, arch], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.stdout == "17 cases on 2 devices\n", done.stderr[-3000:]
+    assert done.stdout == "19 cases on 2 devices\n", done.stderr[-3000:]

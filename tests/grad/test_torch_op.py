@@ -322,7 +322,24 @@ def by_autograd(f, *tensors):
     return [part for rows in (*jacobians, hessians) for row in rows for part in row]
 
 
-@pytest.mark.parametrize("function", [batched_gradients, by_autograd])
+def nested_batches(f, u, w):
+    """Derivatives of Jacobians, each of them batched: in reverse mode over forward mode, and the other way round; batches of batches."""
+    jacobian = torch.autograd.functional.jacobian
+
+    def rows(u, **options):
+        return jacobian(lambda u: f(u, w)[0], u, vectorize=True, **options)
+
+    reverse = jacobian(lambda u: rows(u, strategy="forward-mode"), u, vectorize=True)
+    forward = jacobian(lambda u: rows(u, create_graph=True), u, vectorize=True, strategy="forward-mode")
+    first, weights = f(u, w)[0], torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+
+    def batched(weights):
+        return torch.autograd.grad(first, u, weights, is_grads_batched=True, retain_graph=True)[0]
+
+    return reverse, forward, torch._vmap_internals._vmap(batched)(weights)
+
+
+@pytest.mark.parametrize("function", [batched_gradients, by_autograd, nested_batches])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own rules in forward mode
 def test_batches_of_autograd(function):
     f = sg.ad.torch_op(two, {"a": "u", "b": "u"})
@@ -332,7 +349,9 @@ def test_batches_of_autograd(function):
 
 def test_batches_that_there_are_not():
     u, w = leaves(4, 4)
-    plain = sg.ad.torch_function(two, {"a": "u", "b": "u"})
+    plain, op = (make(two, {"a": "u", "b": "u"}) for make in (sg.ad.torch_function, sg.ad.torch_op))
+    with pytest.raises(sg.SpirogradUnsupportedError, match=r"`two` is called for a batch of no entries"):
+        torch.autograd.functional.jacobian(lambda v: op(torch.cat([v, u]), w)[0], u[:0], vectorize=True, strategy="forward-mode")
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"has no rule for `is_grads_batched=True` [^$]*`sg.ad.torch_op`"):
         torch.autograd.grad(plain(u, w)[0], u, torch.eye(4), is_grads_batched=True)
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"no rule for the transforms of `torch\.func`: kernel `two`[^$]*`sg"):

@@ -109,6 +109,21 @@ def test_other_shapes_cover_something(gui: sg.GUI) -> None:
     assert _red(gui)[19:, :].sum() > 3, "text begins at its position"
 
 
+def test_lines_have_radii_and_colours_of_their_own(gui: sg.GUI) -> None:
+    ends = np.array([[0.1, 0.2], [0.2, 0.8]]), np.array([[0.9, 0.3], [0.8, 0.7]])
+    for radii in ([1.0, 3.0], [2.5, 0.5]):
+        gui.clear()
+        for a, b, radius, color in zip(*ends, radii, (0xFF0000, 0x00FF00)):
+            gui.line(a, b, radius, color)
+        one_by_one = gui.get_image()
+        gui.clear()
+        gui.lines(*ends, radius=np.array(radii), color=np.array([0xFF0000, 0x00FF00]))
+        np.testing.assert_array_equal(gui.get_image(), one_by_one)
+    gui.clear()
+    gui.arrows(ends[0], ends[1] - ends[0], radius=np.array([0.0, 2.0]))
+    assert not _red(gui)[:, :5].any() and _red(gui)[:, 8:].any()
+
+
 def test_what_cannot_be_drawn(gui: sg.GUI) -> None:
     some = np.full((5, 2), 0.5)
     for call, message in (
@@ -118,6 +133,13 @@ def test_what_cannot_be_drawn(gui: sg.GUI) -> None:
         (lambda: gui.triangles(some, some, some[:4]), "got 5 and 5 and 4 positions"),
         (lambda: gui.lines(some, some[:4]), "got 5 and 4 positions"),
         (lambda: gui.circles(some, color="red"), "a colour is an integer, got 'red'"),
+        (lambda: gui.circles(some, color=(1.0, 0.0, 0.0)), "there are 3 colours for 5 shapes: pass one for all, or one for each"),
+        (lambda: gui.circles(some, np.ones(4)), "there are 4 radii for 5 shapes"),
+        (lambda: gui.lines(some[:3], some[:3], np.ones(2)), "there are 2 radii for 3 shapes"),
+        (lambda: gui.triangles(some, some, some, np.zeros(6, int)), "there are 6 colours for 5 shapes"),
+        (lambda: gui.arrows(np.ones((4, 3)), some), r"got \(4, 3\)"),
+        (lambda: gui.arrows(some, some[:4]), "got 5 and 4 positions"),
+        (lambda: gui.circles(some, palette=[1, 2], palette_indices=[0, 1, 2, 1, 0]), "are from 0 to 2, and `palette` has 2 colours"),
     ):
         with pytest.raises(sg.SpirogradError, match=message):
             call()

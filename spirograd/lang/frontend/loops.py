@@ -13,7 +13,7 @@ from spirograd.lang import forms, scalar
 from spirograd.lang.frontend.call_effects import is_static
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import LoopScope
-from spirograd.lang.frontend.loop_dependences import read_after
+from spirograd.lang.frontend.live_variables import read_after
 from spirograd.lang.frontend.loop_spaces import RunTimeRange, loop_space
 from spirograd.lang.frontend.parallel_loops import needs_order, parallel_loop
 from spirograd.lang.frontend.serial_loops import Bind, refuse_else, serial_loop

@@ -14,7 +14,7 @@ from typing import Any
 from spirograd.base.errors import SpirogradNameError
 from spirograd.base.wording import did_you_mean
 from spirograd.ir.nodes import Op
-from spirograd.lang.frontend.loop_dependences import READ, first_use
+from spirograd.lang.frontend.live_variables import reads_first
 from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
 from spirograd.lang.frontend.runtime_values import convert, is_runtime, leaves, rebuild, settle
 from spirograd.lang.frontend.tracer import Tracer
@@ -150,6 +150,6 @@ def _is_carried(value: Any) -> bool:
 
 def _refuse_carried(name: str, value: Any, statements: Sequence[ast.stmt]) -> None:
     """SpirogradTypeError if an iteration of a loop uses an object that is known while compiling, and leaves another one to the next."""
-    if first_use(statements, name) == READ:
+    if reads_first(statements, name):
         message = f"this loop gives `{name}`, {describe(value)} before it, to the next iteration as another object"
         raise type_error(message, "a loop hands on numbers, vectors and structs; choose the object by `sg.static`, or copy what it holds")

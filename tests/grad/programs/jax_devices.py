@@ -50,10 +50,21 @@ def sharded(f):
     return jax.jit(f)(*(jax.device_put(v, NamedSharding(mesh, P("d"))) for v in (x, w)))
 
 
+def explicit(derivative):
+    """On arrays whose types say that they are divided among the devices."""
+    explicit_mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(explicit_mesh):
+        divided, whole = (jax.device_put(v, NamedSharding(explicit_mesh, spec)) for v, spec in ((x, P("d")), (w, P())))
+        found = derivative(divided, whole)
+        return found, jax.tree.map(lambda v: jnp.array([axis is not None for axis in v.sharding.spec]), found)
+
+
 CASES = {
     "donated": donated,
     "second device": lambda f: on_device(f, 1),
     "sharded arguments": sharded,
+    "grad of divided arrays": lambda f: explicit(jax.grad(lambda x, w: f(x, w).sum(), (0, 1))),
+    "hessian of divided arrays": lambda f: explicit(jax.jit(jax.hessian(lambda x, w: f(x, w).sum(), (0, 1)))),
     "pmap": lambda f: jax.pmap(lambda x: f(x, w))(rows),
     "pmap of grad": lambda f: jax.pmap(jax.grad(lambda x: f(x, w).sum()))(rows),
     "shard_map": lambda f: halves(f)(x, w),
