@@ -275,14 +275,17 @@ def _vote(e: GpuEmitter, op: Op) -> None:
 
 
 def _unroll_count(loop: Op) -> int:
-    """How many times the body of a loop is to be repeated; 0: as LLVM likes."""
+    """How many times the body of a loop is to be repeated; 0: as LLVM likes. It repeats a body in which threads meet only if no iterations
+    remain, and prints a warning where it cannot."""
     operations = [inner for inner in loop.regions[0].walk() if inner.code not in (ops.const, ops.slot)]
     if len(operations) > _UNROLLED_LENGTH or any(inner.code in (ops.for_, ops.while_) for inner in operations):
         return 0
     first, end = loop.args[:2]
     constant = first.code is ops.const and end.code is ops.const
-    long = constant and end.attr - first.attr >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH
-    return _MOST_UNROLL if long else _UNROLL
+    trips = end.attr - first.attr if constant else 0
+    count = _MOST_UNROLL if trips >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH else _UNROLL
+    meeting = any(not ops.MEETING.isdisjoint(region.codes) for region in loop.regions)
+    return 0 if meeting and (not trips or trips % count) else count
 
 
 def _claim(e: GpuEmitter, op: Op) -> None:
