@@ -10,7 +10,7 @@ import spirograd
 from spirograd import ad, algorithms, aot, api, errors, linalg, math, profiler, simt, tools, types
 from spirograd.base import later
 from spirograd.compat import facade, internals, launch_graphs, log_functions
-from spirograd.lang import arithmetic, forms, graph_statements, hints, primitive_types
+from spirograd.lang import arithmetic, context, forms, graph_statements, hints, primitive_types
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
@@ -51,13 +51,22 @@ def several_later(names: str) -> dict[str, str]:
     return {name: later.LATER[name] for name in names.split()}
 
 
+# The driver's stream for those who name none. The family gives its work to it, and so does torch: programs that share memory with torch
+# leave the order to it.
+_DEFAULT_STREAM = 0
+
+
 def _init(arch: Any = None, **options: Any) -> None:
     """`spirograd.init` with the family's defaults: where the back end is missing, the CPU is used, with a warning; where memory without a
-    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed."""
+    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed. On CUDA and AMD's GPUs all
+    work goes to the driver's default stream."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
     options.setdefault("overflow", "warn")
     api.init(arch, **options)
+    sharing = context.session().sharing
+    if sharing is not None:
+        sharing.switch(_DEFAULT_STREAM)
     facade.RUNTIME.clear()
 
 

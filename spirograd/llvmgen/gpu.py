@@ -283,10 +283,10 @@ def _unroll_count(loop: Op) -> int:
         return 0
     first, end = loop.args[:2]
     constant = first.code is ops.const and end.code is ops.const
-    if not _TOGETHER.isdisjoint(loop.regions[0].codes):
-        return _UNROLL if constant and (end.attr - first.attr) % _UNROLL == 0 else 0
-    long = constant and end.attr - first.attr >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH
-    return _MOST_UNROLL if long else _UNROLL
+    trips = end.attr - first.attr if constant else 0
+    count = _MOST_UNROLL if trips >= _LONG_TRIP_COUNT and len(operations) <= _SHORT_LENGTH else _UNROLL
+    together = not _TOGETHER.isdisjoint(loop.regions[0].codes)
+    return 0 if together and (not trips or trips % count) else count
 
 
 def _claim(e: GpuEmitter, op: Op) -> None:

@@ -225,6 +225,53 @@ _NAMES = {f"{form}_{kind}{'_tiled' * tiled}": (form, kind, tiled) for form in _F
 globals().update({name: _function(*parts) for name, parts in _NAMES.items()})
 
 
+def _head(flag: Any, steps: int) -> Value:
+    """The number of the thread with which the segment of this thread begins: the nearest one, of this one and those before it, whose
+    ``flag`` is nonzero; the first one of the tile of 2 ** ``steps`` threads if there is none."""
+    lane = invocation_id()
+    begins, first = as_value(as_value(flag) != 0), scalar.emit(ir.and_, lane, scalar.constant(-(1 << steps), i32))
+    if not language_options().has_ballots or group_size() > 32:
+        return _scan("max", arithmetic.select(begins, lane, first), steps)
+    so_far = scalar.emit(ir.shr, scalar.constant(0xFFFFFFFF, u32), scalar.cast(31 - lane, u32))
+    heads = scalar.emit(ir.and_, _votes(begins), so_far)
+    return as_value(arithmetic.max(31 - arithmetic.clz(heads), first))
+
+
+def _segmented(kind: str, value: Any, flag: Any, steps: int) -> Value:
+    combine, mine, lane = named(kind), as_value(value), invocation_id()
+    before = lane - _head(flag, steps)  # how many threads of the segment come before this one
+    for step in range(steps):
+        takes = before >= (1 << step)
+        other = shuffle(mine, arithmetic.select(takes, lane - (1 << step), lane))
+        mine = arithmetic.select(takes, combine(other, mine), mine)
+    return mine
+
+
+def _segmented_function(kind: str, tiled: bool) -> Callable[..., Value]:
+    name = f"segmented_reduce_{kind}{'_tiled' * tiled}"
+
+    def over_subgroup(value: Any, head_flag: Any) -> Value:
+        groups.current(f"subgroup.{name}")
+        return _segmented(kind, value, head_flag, log2_group_size())
+
+    def over_tile(value: Any, head_flag: Any, log2_size: Any) -> Value:
+        groups.current(f"subgroup.{name}")
+        return _segmented(kind, value, head_flag, _steps(log2_size))
+
+    function: Callable[..., Value] = over_tile if tiled else over_subgroup
+    function.__name__ = name
+    function.__doc__ = (
+        f"The ``value`` of this thread and of those before it in its segment combined by `{kind}`: the last thread of a segment has the "
+        "result of all. A segment begins at each thread whose ``head_flag`` is nonzero, and with each "
+        + ("tile of 2 ** ``log2_size`` threads." if tiled else "subgroup.")
+    )
+    return function
+
+
+_SEGMENTED = [_segmented_function(kind, tiled) for kind in ("add", "max", "min") for tiled in (False, True)]
+globals().update({function.__name__: function for function in _SEGMENTED})
+
+
 # --- votes -------------------------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +326,13 @@ def any_true(predicate: Any) -> Value:
 def all_equal(value: Any) -> Value:
     """1 if all threads have the same ``value``, else 0."""
     return all_true(as_value(value) == shuffle(value, 0))
+
+
+def all_equal_tiled(value: Any, log2_size: Any) -> Value:
+    """`all_equal` in tiles of 2 ** ``log2_size`` threads."""
+    steps = _steps(log2_size)
+    first = scalar.emit(ir.and_, invocation_id(), scalar.constant(-(1 << steps), i32))
+    return _vote("and", as_value(value) == shuffle(value, first), steps)
 
 
 def all_true_tiled(predicate: Any, log2_size: Any) -> Value:
@@ -344,8 +398,9 @@ lanemask_gt = _mask("is greater than", lambda bit, below: ~(below | bit))
 lanemask_ge = _mask("is at least", lambda bit, below: ~below)
 
 __all__ = [
-    "all_equal", "all_true", "all_true_tiled", "any_true", "any_true_tiled", "ballot", "ballot_first_n", "ballot_full_subgroup", "barrier",
-    "broadcast", "broadcast_first", "elect", "group_size", "invocation_id", "lanemask_eq", "lanemask_ge", "lanemask_gt", "lanemask_le",
-    "lanemask_lt", "log2_group_size", "mem_fence", "memory_barrier", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sync",
-    *_NAMES,
+    "all_equal", "all_equal_tiled", "all_true", "all_true_tiled", "any_true", "any_true_tiled", "ballot", "ballot_first_n",
+    "ballot_full_subgroup", "barrier", "broadcast", "broadcast_first", "elect", "group_size", "invocation_id", "lanemask_eq",
+    "lanemask_ge", "lanemask_gt", "lanemask_le", "lanemask_lt", "log2_group_size", "mem_fence", "memory_barrier", "shuffle",
+    "shuffle_down", "shuffle_up", "shuffle_xor", "sync",
+    *_NAMES, *(function.__name__ for function in _SEGMENTED),
 ]  # fmt: skip

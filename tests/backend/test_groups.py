@@ -377,6 +377,47 @@ def test_threads_that_there_are_not_have_no_vote(n, size):
     np.testing.assert_array_equal(y.to_numpy(), [np.ones(n), np.zeros(n), np.arange(n) % size])
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("n", "size"), [(5, 32), (77, 33), (128, 64)])
+def test_segments(n, size, dtype):
+    """Reductions that begin anew at flags, at tiles, and at subgroups; in groups that lack threads, too."""
+    x, flags, y = sg.field(dtype, n), sg.field(sg.i32, n), sg.field(dtype, (5, n))
+    equal = sg.field(sg.i32, n)
+    a, heads = numbers(n, dtype), numbers(n + 1, sg.i32, -3, 3)[:n] // 2  # some of the flags are neither 0 nor 1
+    x.from_numpy(a)
+    flags.from_numpy(heads)
+    lanes = subgroup.group_size()
+
+    @sg.kernel
+    def work():
+        sg.loop_config(block_dim=size)
+        for i in range(n):
+            y[0, i] = subgroup.segmented_reduce_add(x[i], flags[i])
+            y[1, i] = subgroup.segmented_reduce_max(x[i], flags[i] != 0)
+            y[2, i] = subgroup.segmented_reduce_add_tiled(x[i], flags[i], 2)
+            y[3, i] = subgroup.segmented_reduce_min_tiled(x[i], flags[i], 2)
+            y[4, i] = subgroup.segmented_reduce_max_tiled(x[i], 0, 0)
+            equal[i] = subgroup.all_equal_tiled(flags[i], 1)
+
+    def by_segments(accumulate, tile):
+        out, number = np.empty_like(a), np.arange(n)
+        lane = (number % size) % lanes
+        begins = np.flatnonzero((heads != 0) | (lane % tile == 0))
+        for first, end in zip(begins, [*begins[1:], n]):
+            out[first:end] = accumulate(a[first:end])
+        return out
+
+    work()
+    add, most, least = np.cumsum, np.maximum.accumulate, np.minimum.accumulate
+    wanted = [by_segments(add, lanes), by_segments(most, lanes), by_segments(add, 4), by_segments(least, 4), a]
+    for got, value in zip(y.to_numpy(), wanted):
+        assert (got == value).all()
+    for g in groups(n, size):
+        for k in range(g.start, g.stop, 2):
+            pair = heads[k : min(k + 2, g.stop)]
+            assert (equal.to_numpy()[k : k + len(pair)] == (pair == pair[0]).all()).all()
+
+
 def test_votes_and_warps():
     n = 128
     x, y = sg.field(sg.i32, n), sg.field(sg.i32, (6, n))

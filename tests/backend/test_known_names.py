@@ -46,6 +46,75 @@ def test_a_variable_assigned_by_static_that_changes_is_a_variable():
     assert run(5) == 1109
 
 
+def test_a_variable_of_branches_that_exclude_each_other_stays_known():
+    @sg.func
+    def same(x: sg.template()):
+        return x + 1
+
+    @sg.kernel
+    def run(n: sg.template(), out: sg.types.NDArray[sg.i32, 1]):
+        if sg.static(n > 2):
+            size = sg.static(4 * n)
+            sg.loop_config(block_dim=size)
+            for i in out:
+                out[i] = same(size)
+        elif sg.static(n > 1):
+            if sg.static(n == 2):
+                size = sg.static(8)
+                for i in out:
+                    out[i] = same(size) + size
+        else:
+            size = sg.static(16 * n)
+            for i in out:
+                for k in sg.static(range(size)):
+                    out[i] += k
+
+    for n, expected in ((4, 17), (2, 17), (1, sum(range(16)))):
+        out = np.zeros(5, np.int32)
+        run(n, out)
+        assert (out == expected).all()
+
+
+def test_a_variable_assigned_in_turn_outside_of_loops_stays_known():
+    @sg.kernel
+    def run(n: sg.template(), out: sg.types.NDArray[sg.i32, 1], count: sg.i32):
+        size = sg.static(2 * n)
+        for i in out:
+            for k in sg.static(range(size)):
+                out[i] += k
+        if sg.static(n > 1):
+            size = sg.static(16 * n)
+            sg.loop_config(block_dim=size)
+            for i in out:
+                out[i] += size
+        for i in out:
+            for _ in range(count):
+                out[i] += size
+
+    for n in (1, 2):
+        out = np.zeros(5, np.int32)
+        run(n, out, 3)
+        assert (out == sum(range(2 * n)) + (4 * 16 * n if n > 1 else 3 * 2 * n)).all()
+
+
+def test_a_variable_of_branches_that_follow_each_other_is_a_variable():
+    @sg.kernel
+    def run(n: sg.template(), count: sg.i32) -> sg.i32:
+        size = sg.static(0)
+        for _ in range(count):
+            if sg.static(n > 1):
+                size = sg.static(n)
+            if sg.static(n > 2):
+                size = sg.static(n + 1)
+        if count > 5:
+            other = sg.static(10)
+        else:
+            other = sg.static(20)
+        return size + other
+
+    assert [run(n, count) for n in (1, 2, 3) for count in (0, 1, 6)] == [20, 20, 10, 20, 22, 12, 20, 24, 14]
+
+
 def test_a_known_variable_cannot_be_changed_by_reference():
     @sg.func
     def increment(x: sg.template()):

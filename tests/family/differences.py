@@ -74,6 +74,11 @@ seen = 'stored'
         "an error; `enable_fallback=True` uses the CPU, and is the default in `spirograd.compat`",
     ),
     Difference(
+        "torch's work on memory of a field (`to_torch(copy=False)`, DLPack) on CUDA",
+        "in turn with kernels, on the driver's default stream",
+        "the program orders both ([how](numpy-and-torch.md#look-at-a-field-without-a-copy)); in `spirograd.compat` as in the family",
+    ),
+    Difference(
         "`(x > 0) - (x < 0)`",
         "arithmetic on single bits: 1 for negative x",
         "-1: truth values count as 0 and 1",

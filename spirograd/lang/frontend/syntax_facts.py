@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+
+from spirograd.base.records import dataclass
 
 # Names that no Python program can spell: the flags of jumps and the value of a function, which loops carry like variables.
 BREAK, CONTINUE, RETURNED, RESULT, RNG = "%break", "%continue", "%returned", "%result", "%rng"
@@ -128,20 +131,58 @@ def is_static(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "static"
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands. ``branches``: the one that is taken at each `if static(...)` around it. ``depends``: whether it stands in
+    a loop or in another branch, so that how often it runs may depend on values of run time."""
+
+    branches: dict[ast.AST, bool]
+    depends: bool
+
+
 def fixed_names(function: ast.AST) -> frozenset[str]:
-    """Names of variables that the function assigns once, by ``name = static(...)``, and does nothing else to that could change them."""
+    """Names of variables that are assigned by ``name = static(...)`` only, so that each use is of one value that is known while compiling:
+    they are assigned once, or in branches of `if static(...)` that exclude each other, or outside of loops and all other branches."""
     found: frozenset[str] | None = getattr(function, "sg_fixed_names", None)
     if found is None:
-        fixed, changed = set(), []
-        for node in ast.walk(function):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                changed.append(node.id)
-            elif isinstance(node, ast.Assign) and is_static(node.value):
-                fixed |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            elif isinstance(node, ast.Call) and "atomic_" in ast.unparse(node.func):
-                changed += [argument.id for argument in node.args[:1] if isinstance(argument, ast.Name)]
-        found = function.sg_fixed_names = frozenset(name for name in fixed if changed.count(name) == 1)  # type: ignore[attr-defined]
+        fixed: dict[str, list[_Place]] = {}
+        changed: list[str] = []
+        for child in ast.iter_child_nodes(function):
+            for node, place in _with_places(child, _Place({}, False)):
+                if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                    changed.append(node.id)
+                elif isinstance(node, ast.Assign) and is_static(node.value):
+                    for target in node.targets:
+                        if isinstance(target, ast.Name):
+                            fixed.setdefault(target.id, []).append(place)
+                elif isinstance(node, ast.Call) and "atomic_" in ast.unparse(node.func):
+                    changed += [argument.id for argument in node.args[:1] if isinstance(argument, ast.Name)]
+        found = function.sg_fixed_names = frozenset(  # type: ignore[attr-defined]
+            name for name, places in fixed.items() if changed.count(name) == len(places) and _are_in_order(places)
+        )
     return found
+
+
+def _with_places(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place]]:
+    """``node`` and all nodes below it, with the places where they stand."""
+    yield node, place
+    if isinstance(node, ast.If) and is_static(node.test):
+        yield from _with_places(node.test, place)
+        for statements, taken in ((node.body, True), (node.orelse, False)):
+            for statement in statements:
+                yield from _with_places(statement, _Place({**place.branches, node: taken}, place.depends))
+        return
+    inner = _Place(place.branches, True) if isinstance(node, ast.stmt) else place
+    for child in ast.iter_child_nodes(node):
+        yield from _with_places(child, inner)
+
+
+def _are_in_order(places: Sequence[_Place]) -> bool:
+    """Whether no run of the function comes to two of the places, but in the order in which they are compiled."""
+    return all(
+        not (a.depends or b.depends) or any(b.branches.get(node, taken) != taken for node, taken in a.branches.items())
+        for a, b in itertools.combinations(places, 2)
+    )
 
 
 def always_jumps(statements: Sequence[ast.stmt]) -> bool:

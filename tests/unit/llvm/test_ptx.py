@@ -124,6 +124,23 @@ def test_ballots(profile: str) -> None:
         assert re.search(rf"vote\.sync\.ballot\.b32\s+%r\d+, %p\d+, {65535 if size == 16 else -1};", text)
 
 
+@pytest.mark.parametrize(("trips", "least", "most"), [(None, 1, 7), (20, 20, 50), (801, 1, 20), (800, 8, 20)])
+def test_loops_in_which_threads_meet_are_unrolled_where_no_iterations_remain(trips: int | None, least: int, most: int, capfd) -> None:
+    """LLVM prints a warning if it is told to unroll others."""
+
+    def body(b: Builder, i: Op) -> None:
+        j, total = b.begin(i32, u32)
+        holds = b.emit(ops.gt, b.load(BufferRef("x", TREES[0], i32), j), i)
+        region = b.end([b.emit(ops.add, total, b.emit(ops.subgroup_ballot, holds, type=u32))])
+        end = b.load(BufferRef("x", TREES[0], i32), b.const(0)) if trips is None else b.const(trips)
+        (total,) = b.for_(b.const(0), end, [b.const(0, u32)], region)
+        b.store(BufferRef("y", TREES[1], u32), i, total)
+
+    text = ptx(loop(body, n=64, size=64), block_size=64)
+    assert least <= text.count("vote.sync.ballot") <= most
+    assert "warning" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("t", [i32, u32], ids=str)
 def test_reductions_over_warps(t: DType) -> None:
     """From Ampere on by one instruction; capabilities of older ones name none."""

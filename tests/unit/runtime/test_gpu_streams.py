@@ -1,6 +1,7 @@
 """`sg.Stream`: work of a session on a stream of another library. On stand-ins for the drivers of CUDA and HIP."""
 
 import contextlib
+import importlib
 import struct
 
 import numpy as np
@@ -13,6 +14,7 @@ from spirograd.lang import context
 from spirograd.runtime.launcher import Launcher
 
 ONE, TWO = 7, 9  # streams of other libraries
+DEFAULT = 0  # that of the driver
 
 
 @pytest.fixture
@@ -147,6 +149,35 @@ def test_a_session_that_ends_inside(session):
         assert context.session().device.stream != ONE
     sg.ndarray(sg.i32, shape=1).fill(3)
     sg.sync()
+
+
+@pytest.mark.parametrize("family", ["taichi", "quadrants"])
+def test_work_of_the_family_goes_to_the_default_stream(standin, family):
+    """As torch's does, with which its programs share memory: it is in turn without events, from the first launch on."""
+    ti = importlib.import_module(f"spirograd.compat.{family}")
+    ti.init(arch=getattr(ti, standin.api.arch))
+    try:
+        device = context.session().device
+        launch = Launcher(device, context.session().memory).prepare(gpu_modules.compiled(device, "count")).launch
+        shared, lent = ti.ndarray(ti.i32, shape=4), ti.ndarray(ti.i32, shape=4)
+        shared.to_dlpack()
+        events = [standin.calls(name) for name in ("event_record", "stream_wait")]
+        for _ in range(30):
+            launch([None, 1, 1], [None] * 3, {0: shared.allocation})
+        device.follow(DEFAULT)
+        device.precede(DEFAULT)
+        assert {launch.stream for launch in standin.launches} == {DEFAULT}
+        assert [standin.calls(name) for name in ("event_record", "stream_wait")] == events
+        with sg.Stream(ONE):
+            lent.fill(3)
+        shared.copy_from(lent)
+        assert shared.to_numpy().tolist() == [3] * 4 and device.stream == DEFAULT
+        del shared, lent
+    finally:
+        ti.reset()
+    sg.init(arch=standin.api.arch)
+    assert context.session().device.stream != DEFAULT
+    sg.reset()
 
 
 @pytest.mark.parametrize("arch", ["cpu", "interpreter"])

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +161,15 @@ def main() -> int:
     rows: dict[str, list[str]] = json.loads(kept.read_text()) if kept.exists() else {}
     well = True
     pool = ThreadPoolExecutor(options.jobs)
-    for name, (cells, good) in zip(names, pool.map(lambda name: _row(name, options), names), strict=True):
+    running = {pool.submit(_row, name, options): name for name in names}
+    for done in as_completed(running):
+        name, (cells, good) = running[done], done.result()
         print(f"| {' | '.join([name, *cells])} |", flush=True)
         rows[name] = [*cells, f"{datetime.date.today():%d %B %Y}"]
         kept.write_text(json.dumps(rows, indent=0))
+        table = _table({name: rows[name] for name in SCENES if name in rows}, options)
+        (options.out / "table.md").write_text(table)  # now, because the run may be cut
         well = well and good
-    table = _table({name: rows[name] for name in SCENES if name in rows}, options)
-    (options.out / "table.md").write_text(table)
     if options.page:
         text = options.page.read_text()
         options.page.write_text(text[: text.index(_BELOW) + len(_BELOW)] + "\n" + table)

@@ -117,6 +117,9 @@ def _differentiable(gs: Any) -> dict[str, Any]:
     return {"sim_options": gs.options.SimOptions(dt=1e-2, requires_grad=True)}
 
 
+_AIM = (0.2, 0.1, 0.2)  # the point whose distance is differentiated
+
+
 def _by_velocity(steps: int) -> Callable[[Any, Any, list[Any]], dict[str, Any]]:
     """How the squared distance of a body of particles from a point depends on the velocity that it starts with."""
 
@@ -124,12 +127,12 @@ def _by_velocity(steps: int) -> Callable[[Any, Any, list[Any]], dict[str, Any]]:
         import torch
 
         scene.reset()
-        velocity = torch.tensor([0.3, 0.0, -1.0], dtype=gs.tc_float, requires_grad=True)
+        velocity = torch.tensor([0.3, 0.0, -1.0], dtype=gs.tc_float, device=gs.device, requires_grad=True)
         entities[0].set_velocity(velocity)
         for _ in range(steps):
             scene.step()
         end = entities[0].get_state().pos
-        ((end - torch.tensor([0.2, 0.1, 0.2])) ** 2).mean().backward()
+        ((end - torch.tensor(_AIM, device=gs.device)) ** 2).mean().backward()
         return {"end": end.detach(), "gradient by velocity": velocity.grad}
 
     return differentiate
@@ -142,12 +145,12 @@ def _by_joints(steps: int) -> Callable[[Any, Any, list[Any]], dict[str, Any]]:
         import torch
 
         scene.reset()
-        velocity = torch.tensor([0.3, 0.0, -1.0, 0.1, 0.2, 0.3], dtype=gs.tc_float, requires_grad=True)
+        velocity = torch.tensor([0.3, 0.0, -1.0, 0.1, 0.2, 0.3], dtype=gs.tc_float, device=gs.device, requires_grad=True)
         entities[0].set_dofs_velocity(velocity)
         for _ in range(steps):
             scene.step()
         end = entities[0].get_state().pos
-        ((end - torch.tensor([0.2, 0.1, 0.2])) ** 2).sum().backward()
+        ((end - torch.tensor(_AIM, device=gs.device)) ** 2).sum().backward()
         return {"end": end.detach(), "gradient by velocity": velocity.grad}
 
     return differentiate

@@ -101,7 +101,7 @@ def _run(scene: Scene, options: argparse.Namespace) -> tuple[dict[str, Any], dic
 
 
 def _arrays(found: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.array(array.detach().cpu() if hasattr(array, "cpu") else array) for name, array in found.items()}
+    return {name: array.detach().cpu().numpy().copy() if hasattr(array, "cpu") else np.array(array) for name, array in found.items()}
 
 
 def main() -> None:
