@@ -173,10 +173,9 @@ def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, 
         return None, task.regions[1], None
     rows = find_rows(*task.regions[:2])
     body = task.regions[1] if rows is None else rows.body
-    multiples = None
-    if masks and whole_vectors(task.regions[0], None if rows is None else rows.extent, MASKED_LANES):
-        multiples = {} if rows is None else {rows.first: rows.extent.attr}
-    return rows, body, lockstep(body, options, masks, MASKED_LANES, multiples)
+    first, extent = (None, None) if rows is None else (rows.first, rows.extent)
+    vectors = whole_vectors(task.regions[0], first, extent, MASKED_LANES) if masks else None
+    return rows, body, lockstep(body, options, masks, vectors)
 
 
 def _unit(task: Op, module: ModuleText) -> int:

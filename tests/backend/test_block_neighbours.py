@@ -126,3 +126,27 @@ def test_squares(session: Any, blocks: tuple[int, int], cells: tuple[int, int], 
     expected = shifted(contents, 1, 1) + 2 * shifted(contents, -1, 2) + 3 * shifted(contents, 0, -3) - shifted(contents, -4, 0)
     np.testing.assert_array_equal(y.to_numpy(), np.where(on, expected, 0))
     assert total == np.where(on, shifted(contents, 1, 0) * shifted(contents, 0, -1), 0).sum()
+
+
+@pytest.mark.parametrize("by", (3, 3_000_000, 1_500_000_000), ids=str)
+def test_products_that_wrap_around(session: Any, by: int) -> None:
+    """Quotients and remainders of them are not those of an index of a cell."""
+    x, y = sg.field(sg.i32, 64), sg.field(sg.i32, 4096)
+
+    @sg.kernel
+    def run():
+        for i in y:
+            total = i * by // 3 + i * by % 48 + (i % 16 * by) // 4
+            for k in range(20):
+                total = total * 3 + x[(i // 4 + k) % 64]
+            y[i] = total
+
+    values = np.random.default_rng(by).integers(-50, 50, 64).astype(np.int32)
+    x.from_numpy(values)
+    run()
+    i, wide = np.arange(4096), np.arange(4096).astype(np.int32)
+    product, cells = wide * np.int32(by), (i % 16).astype(np.int32) * np.int32(by)
+    total = product // 3 + product % 48 + cells // 4
+    for k in range(20):
+        total = total * np.int32(3) + values[(i // 4 + k) % 64]
+    np.testing.assert_array_equal(y.to_numpy(), total)
