@@ -230,7 +230,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
     edges = None
     if independent and not unlike and found is None and not op.attr.reductions:
         edges = find_edges(body, None, bounds.results[1]) if rows is None else find_edges(body, rows.first, rows.extent)
-    emitter = _emitter(module, memory_suffix, name, op, body, found, lambda part: about(independent or not _writes(part, updated)))
+    emitter = _emitter(module, memory_suffix, name, op, body, found, updated, lambda part: about(independent or not _writes(part, updated)))
     emitter.at(op.loc)
     emitter.ranges.update(index_ranges(bounds, body, rows))
     for region in (body, finish, *([] if edges is None else [edges.inside])):
@@ -262,15 +262,17 @@ def _emitter(
     op: Op,
     body: Region,
     found: Uniformity | None,
+    updated: frozenset[Any],
     about: Callable[[Region], tuple[str, str]],
 ) -> TaskEmitter:
-    """What emits the range task ``op`` as function ``name``. ``about``: makes the metadata of the loop over a stage."""
+    """What emits the range task ``op`` as function ``name``. ``about``: makes the metadata of the loop over a stage. ``body``, ``updated``:
+    as for `_range_task`."""
     if found is not None:
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
     if op.attr.grouped:  # in one function, on whose stack its memory lies
         return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
     # One thread may run iterations that update memory in any order, as long as each update is complete.
-    stages, parts = find_stages(body), parts_of_iteration(body)
+    stages, parts = find_stages(body, updated), parts_of_iteration(body)
     streams = () if stages or parts or op.attr.reductions or not memory_suffix else find_streams(op, module.caps)
     if streams:
         return StreamingEmitter(module, OP_MAP, name, memory_suffix, body, streams)
