@@ -35,10 +35,8 @@ class DivergentEmitter(LaneEmitter):
         self._i32s = f"<{self.lanes} x i32>"
 
     def emit(self, op: Op) -> None:
-        if not self._lockstep:
+        if not self._lockstep or self.found.grouped(op):
             super().emit(op)
-        elif self._grouped is not None and self._grouped.known.knows(op):
-            self._grouped.emit(op)
         elif op in self.found.counts:
             self.env[op] = self._counters[self.found.counts[op]]
         elif op in self.found.divergent:

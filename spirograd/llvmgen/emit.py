@@ -161,9 +161,9 @@ def _rereads(body: Region) -> bool:
 
 def _loads_parts(found: Uniformity | None) -> bool:
     """Whether a loop in lockstep has loads of vectors of which it takes a part."""
-    if found is None or found.groups is not None:
-        return found is not None
-    return any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
+    if found is None:
+        return False
+    return found.groups is not None or any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
 
 
 @functools.lru_cache(maxsize=8)
