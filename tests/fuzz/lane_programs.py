@@ -81,8 +81,8 @@ class Program:
         r = self.r
         if depth == 0:
             return r.choice(["a", "b", "c", "i", "i", *self.counters, f"(m + {r.randint(-9, 60)})"])
-        x, y, number = self.integer(depth - 1), self.integer(depth - 1), r.choice([2, 3, 4, 8, 16, 48])
-        by = r.choice([3, 5, 16, 3_000_000, 1 << 24])
+        x, y, number = self.integer(depth - 1), self.integer(depth - 1), r.choice([2, 3, 3, 4, 8, 16, 48])
+        by = r.choice([3, 5, 16, 48_000_000, 1 << 26])
         forms = [
             f"({x} + {y})",
             f"({x} - {y})",
@@ -92,12 +92,14 @@ class Program:
             f"sg.max({x}, {y})",
             f"({x} ^ {y})",
         ]
-        return r.choice([*forms, f"sg.select({self.condition(0)}, {x}, {y})"])
+        quotient = f"({r.choice(list(self.indices))} * {by} {r.choice(['//', '%'])} {number})"
+        return r.choice([*forms, quotient, f"sg.select({self.condition(0)}, {x}, {y})"])
 
     def condition(self, depth: int = 1) -> str:
         r = self.r
         x, y = self.integer(depth), self.integer(depth)
-        both = f"i // {r.choice([2, 4, 8])} % 3 != 0 and i % {r.choice([4, 16])} < {r.randint(1, 12)}"
+        place = r.choice(list(self.indices))
+        both = f"{place} // {r.choice([4, 8])} % 3 != 0 and {place} // {r.choice([4, 8, 16])} % 2 == 0"
         return r.choice([f"{x} % {r.choice([2, 3, 5])} == 0", f"{x} < {y}", f"f < {r.randint(-5, 99)}.5", both, f"m > {r.randint(0, 4)}"])
 
     # --- statements ------------------------------------------------------------------------------------------------------
