@@ -35,10 +35,8 @@ class DivergentEmitter(LaneEmitter):
         self._i32s = f"<{self.lanes} x i32>"
 
     def emit(self, op: Op) -> None:
-        if not self._lockstep:
+        if not self._lockstep or self.found.grouped(op):
             super().emit(op)
-        elif self._grouped is not None and self._grouped.known.knows(op):
-            self._grouped.emit(op)
         elif op in self.found.counts:
             self.env[op] = self._counters[self.found.counts[op]]
         elif op in self.found.divergent:
@@ -62,8 +60,9 @@ class DivergentEmitter(LaneEmitter):
         return self.value(f"and {self._i32s} {mask}, {other}") if mask else other
 
     def _restricted(self, mask: str, condition: Op) -> str:
-        """The lanes of a mask in which a condition holds: term by term, since a conjunction of u1 would be packed into bytes."""
-        if condition.code is ops.and_ and self.found.varies(condition):
+        """The lanes of a mask in which a condition holds: term by term, since a conjunction of u1 would be packed into bytes. That of
+        groups of lanes is a constant mask for each group."""
+        if condition.code is ops.and_ and self.found.varies(condition) and not self.found.grouped(condition):
             for term in condition.args:
                 mask = self._restricted(mask, term)
             return mask

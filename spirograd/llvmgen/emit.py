@@ -161,9 +161,9 @@ def _rereads(body: Region) -> bool:
 
 def _loads_parts(found: Uniformity | None) -> bool:
     """Whether a loop in lockstep has loads of vectors of which it takes a part."""
-    if found is None or found.groups is not None:
-        return found is not None
-    return any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
+    if found is None:
+        return False
+    return found.groups is not None or any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
 
 
 @functools.lru_cache(maxsize=8)
@@ -173,10 +173,9 @@ def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, 
         return None, task.regions[1], None
     rows = find_rows(*task.regions[:2])
     body = task.regions[1] if rows is None else rows.body
-    multiples = None
-    if masks and whole_vectors(task.regions[0], None if rows is None else rows.extent, MASKED_LANES):
-        multiples = {} if rows is None else {rows.first: rows.extent.attr}
-    return rows, body, lockstep(body, options, masks, MASKED_LANES, multiples)
+    first, extent = (None, None) if rows is None else (rows.first, rows.extent)
+    vectors = whole_vectors(task.regions[0], first, extent, MASKED_LANES) if masks else None
+    return rows, body, lockstep(body, options, masks, vectors)
 
 
 def _unit(task: Op, module: ModuleText) -> int:
@@ -231,7 +230,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
     edges = None
     if independent and not unlike and found is None and not op.attr.reductions:
         edges = find_edges(body, None, bounds.results[1]) if rows is None else find_edges(body, rows.first, rows.extent)
-    emitter = _emitter(module, memory_suffix, name, op, body, found, lambda part: about(independent or not _writes(part, updated)))
+    emitter = _emitter(module, memory_suffix, name, op, body, found, updated, lambda part: about(independent or not _writes(part, updated)))
     emitter.at(op.loc)
     emitter.ranges.update(index_ranges(bounds, body, rows))
     for region in (body, finish, *([] if edges is None else [edges.inside])):
@@ -263,15 +262,17 @@ def _emitter(
     op: Op,
     body: Region,
     found: Uniformity | None,
+    updated: frozenset[Any],
     about: Callable[[Region], tuple[str, str]],
 ) -> TaskEmitter:
-    """What emits the range task ``op`` as function ``name``. ``about``: makes the metadata of the loop over a stage."""
+    """What emits the range task ``op`` as function ``name``. ``about``: makes the metadata of the loop over a stage. ``body``, ``updated``:
+    as for `_range_task`."""
     if found is not None:
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, op.attr.reductions)
     if op.attr.grouped:  # in one function, on whose stack its memory lies
         return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
     # One thread may run iterations that update memory in any order, as long as each update is complete.
-    stages, parts = find_stages(body), parts_of_iteration(body)
+    stages, parts = find_stages(body, updated), parts_of_iteration(body)
     streams = () if stages or parts or op.attr.reductions or not memory_suffix else find_streams(op, module.caps)
     if streams:
         return StreamingEmitter(module, OP_MAP, name, memory_suffix, body, streams)

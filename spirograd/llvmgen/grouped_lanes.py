@@ -83,7 +83,6 @@ class GroupedLanes:
         bits = "0"
         for g, value in enumerate(values):
             mine = sum(1 << k for k, group in enumerate(groups) if group == g)
-            mine -= (mine >> (len(groups) - 1)) << len(groups)
             bits = self.e.value(f"or {t} {bits}, {self.e.value(f'select i1 {value}, {t} {mine}, {t} 0')}")
         return self.e.value(f"bitcast {t} {bits} to {self.e.vector_type(u1)}")
 

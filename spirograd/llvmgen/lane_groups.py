@@ -10,7 +10,7 @@ regular distances.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from spirograd.base.dtypes import DType, u1
 from spirograd.base.records import dataclass
@@ -25,14 +25,26 @@ _DIVISIONS = (ops.idiv, ops.irem)
 
 
 @dataclass(frozen=True, slots=True)
+class WholeVectors:
+    """How a loop runs each of whose vectors begins at a multiple of ``lanes``, the last one at ``last`` or before. ``multiples``: values
+    that are the same in all lanes -> a number; each is the greatest multiple of that number which is not greater than the index."""
+
+    lanes: int
+    last: int
+    multiples: Mapping[Op, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Pattern:
-    """The value of a lane is that of its group plus its offset. ``groups``: the number of the group of each lane. ``zero``: whether the
-    values of groups are 0. ``factor``: a number that divides the value of the only group, which is not negative; 0 if none is known."""
+    """The value of a lane is that of its group plus its offset, where sums wrap around. ``groups``: the number of the group of each lane.
+    ``zero``: whether the values of groups are 0. ``factor``: a number that divides the value of the only group, which is from 0 to
+    ``most``, and no lane's value has wrapped around; 0 if no such number is known."""
 
     groups: tuple[int, ...]
     offsets: tuple[int, ...]
     zero: bool = False
     factor: int = 0
+    most: int = 0
 
     @property
     def count(self) -> int:
@@ -50,20 +62,17 @@ def numbered(keys: Iterable[object]) -> tuple[int, ...]:
 
 
 class LaneGroups:
-    """The patterns of values in ``body``, whose first parameter is ``index``, where every vector begins at a multiple of ``lanes``.
+    """The patterns of values in ``body``, a loop that runs as ``vectors`` says. ``varying``: values that may differ between lanes.
+    ``regular``: loads that need no pattern."""
 
-    ``varying``: values that may differ between lanes. ``multiples``: values that are the same in all lanes and not negative -> a number
-    that divides them; the index is not less than these. ``regular``: loads that need no pattern.
-    """
-
-    def __init__(self, body: Region, lanes: int, varying: set[Op], multiples: Mapping[Op, int], regular: set[Op]) -> None:
-        index = body.params[0]
+    def __init__(self, body: Region, vectors: WholeVectors, varying: set[Op], regular: set[Op]) -> None:
+        index, lanes = body.params[0], vectors.lanes
         self.lanes = lanes
-        self.patterns = {index: Pattern((0,) * lanes, tuple(range(lanes)), factor=lanes)}
+        self.patterns = {index: Pattern((0,) * lanes, tuple(range(lanes)), factor=lanes, most=vectors.last)}
         self.folding: set[Op] = set()  # operations whose operands include their offsets
         self.strides: dict[Op, int] = {}  # loads of elements at this distance from lane to lane, in each group
         self.gains = False
-        self._index, self._varying, self._multiples, self._regular = index, varying, multiples, regular
+        self._index, self._varying, self._multiples, self._regular = index, varying, vectors.multiples, regular
         self._region(body)
         takes = self.patterns.keys() | self.strides.keys()
         self.vectors = {a for op in body.walk() if op not in takes for a in op.args if a in self.patterns}
@@ -143,10 +152,12 @@ class LaneGroups:
         groups = numbered(zip(a.groups, b.groups))
         if max(groups) >= MOST_GROUPS:
             return None
-        factor = a.factor if b.zero else b.factor if a.zero and sign == 1 else 0
+        known = a if b.zero else b if a.zero and sign == 1 else None
+        factor, most = (known.factor, known.most) if known is not None else (0, 0)
         if op.code is ops.sub and op.args[0] is self._index and op.args[1] in self._multiples:
-            factor = math.gcd(a.factor, self._multiples[op.args[1]])
-        return Pattern(groups, tuple([x + sign * y for x, y in zip(a.offsets, b.offsets)]), a.zero and b.zero, factor)
+            number = self._multiples[op.args[1]]
+            factor, most = math.gcd(a.factor, number), min(a.most, number - self.lanes)
+        return _made(op, groups, [x + sign * y for x, y in zip(a.offsets, b.offsets)], a.zero and b.zero, factor, most)
 
     def _product(self, op: Op) -> Pattern | None:
         a, b = op.args
@@ -154,7 +165,7 @@ class LaneGroups:
         if times.code is not ops.const:
             return None
         p, k = self.patterns[value], int(times.attr)
-        return Pattern(p.groups, tuple([o * k for o in p.offsets]), p.zero, p.factor * max(k, 0))
+        return _made(op, p.groups, [o * k for o in p.offsets], p.zero, p.factor * max(k, 0), p.most * k)
 
     def _division(self, op: Op) -> Pattern | None:
         value, by = op.args
@@ -167,10 +178,23 @@ class LaneGroups:
             return None
         if p.factor % d == 0:
             offsets = tuple([o // d if quotient else o % d for o in p.offsets])
-            return Pattern(p.groups, offsets, not quotient, p.factor // d if quotient else 0)
+            return Pattern(p.groups, offsets, not quotient, p.factor // d if quotient else 0, p.most // d)
         if d % p.factor == 0 and max(p.offsets) < p.factor:
-            return Pattern(p.groups, (0,) * self.lanes if quotient else p.offsets, factor=1 if quotient else p.factor)
+            if quotient:
+                return Pattern(p.groups, (0,) * self.lanes, factor=1, most=p.most // d)
+            return Pattern(p.groups, p.offsets, factor=p.factor, most=min(p.most, d - p.factor))
         return None
+
+
+def _made(op: Op, groups: tuple[int, ...], offsets: Sequence[int], zero: bool, factor: int, most: int) -> Pattern:
+    """The pattern of a sum, difference or product, whose ``factor`` is forgotten if a lane may wrap around."""
+    assert isinstance(op.type, DType)
+    low, high = int(op.type.min), int(op.type.max)
+    wrapped = tuple([(o - low) % (high - low + 1) + low for o in offsets])
+    highest = high - max(0, *wrapped)
+    if op.attr == "nsw":
+        most = min(most, highest)
+    return Pattern(groups, wrapped, zero, factor if most <= highest else 0, most)
 
 
 def _divided(number: int, by: int, quotient: bool) -> int:
@@ -179,12 +203,18 @@ def _divided(number: int, by: int, quotient: bool) -> int:
     return whole if quotient else number - whole * by
 
 
-def whole_vectors(bounds: Region, extent: Op | None, lanes: int) -> bool:
-    """Whether a loop has a multiple of ``lanes`` iterations, from a multiple on, and so has each of its rows. ``extent``: of a row."""
+def whole_vectors(bounds: Region, first: Op | None, extent: Op | None, lanes: int) -> WholeVectors | None:
+    """How a loop runs that has a multiple of ``lanes`` iterations, from a multiple on, as each of its rows, if there are any; else None.
+    ``extent``: of a row, which begins at ``first``."""
     begin, end = bounds.results[:2]
     starts = begin.code is ops.const and begin.attr >= 0 and begin.attr % lanes == 0
     rows = extent is None or (extent.code is ops.const and extent.attr > 0 and extent.attr % lanes == 0)
-    return starts and rows and _factor(end) % lanes == 0
+    if not (starts and rows and _factor(end) % lanes == 0):
+        return None
+    assert isinstance(end.type, DType)
+    beyond = int(end.attr if end.code is ops.const else end.type.max)
+    multiples = {} if first is None or extent is None else {first: int(extent.attr)}
+    return WholeVectors(lanes, max(beyond // lanes - 1, 0) * lanes, multiples)
 
 
 def _factor(op: Op) -> int:

@@ -1,6 +1,6 @@
 """A parallel loop whose iterations run in lockstep, several at once, as lanes of vectors.
 
-Values that are the same in all lanes stay scalars. What has no vector form (atomics, libm, stores that are not contiguous) is done lane by
+Values that are the same in all lanes stay scalars. What has no vector form (atomics, libm, stores at no regular distance) is done lane by
 lane. The last block of iterations may have lanes to spare: those repeat what its first lane computes, and have no effects. So one copy of
 the body does, which halves the time that LLVM takes. CPUs without masked loads and stores run the last iterations one by one.
 
@@ -266,7 +266,7 @@ class LaneEmitter(VectorEmitter):
     def emit(self, op: Op) -> None:
         if not self._lockstep:
             super().emit(op)
-        elif self._grouped is not None and self._grouped.known.knows(op):
+        elif self._grouped is not None and self.found.grouped(op):
             self._grouped.emit(op)
         elif op.code in _CONTROL:
             _CONTROL[op.code](self, op)

@@ -6,12 +6,13 @@ so where the order of iterations can be seen: thread slots serve one iteration a
 for another iteration would wait for a later stage of it. There a block is one iteration.
 
 A cut is where few values cross. No vector and no result of a control operation that is not taken apart crosses. Of each accumulator of the
-loop exactly one value crosses, which is the accumulator so far: what all iterations of the block have added in the stages before.
+loop exactly one value crosses, which is the accumulator so far: what all iterations of the block have added in the stages before. Where
+memory is updated without atomics, no cut parts the load of an update from its store: another iteration may update the same element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate, pairwise
 
 from spirograd.base.dtypes import DType
@@ -54,13 +55,14 @@ class Stages:
     outer: tuple[Op, ...]
 
 
-def find_stages(body: Region) -> Stages | None:
-    """The stages of the body of a parallel loop; None if it is small, or cannot be cut."""
+def find_stages(body: Region, updated: Collection[BufferRef] = ()) -> Stages | None:
+    """The stages of the body of a parallel loop; None if it is small, or cannot be cut. ``updated``: memory that the body updates without
+    atomics."""
     sizes = [1 + sum([1 for region in op.regions for _ in region.walk()]) for op in body.ops]
     if sum(sizes) <= LARGE:
         return None
     uses = _Uses(body)
-    bounds = [0, *cuts(sizes, uses.crossing()), len(body.ops)]
+    bounds = [0, *cuts(sizes, uses.crossing(_updates(body, updated))), len(body.ops)]
     if len(bounds) == 2:
         return None
     stages = tuple(_stages(body, bounds, uses))
@@ -80,6 +82,16 @@ def _is_ordered(body: Region) -> bool:
         if op.code is ops.while_ and any(inner.code.effect not in _ALONE for r in op.regions for inner in r.walk()):
             return True
     return False
+
+
+def _updates(body: Region, updated: Collection[BufferRef]) -> Iterator[tuple[int, int]]:
+    """Where updates begin and end, by the number of the operation: a load, and the next store to the same element."""
+    begun: dict[tuple[BufferRef, Op], int] = {}
+    for k, op in enumerate(body.ops):
+        if op.code is ops.load and op.attr in updated:
+            begun[op.attr, op.args[0]] = k
+        elif op.code is ops.store and (op.attr, op.args[0]) in begun:
+            yield begun.pop((op.attr, op.args[0])), k
 
 
 class _Uses:
@@ -108,10 +120,14 @@ class _Uses:
             self.defined[op] = k
         self.sums = _accumulated(body)
 
-    def crossing(self) -> list[int | None]:
-        """By cut before each operation, how many values cross; None where there can be none."""
+    def crossing(self, whole: Iterable[tuple[int, int]]) -> list[int | None]:
+        """By cut before each operation, how many values cross; None where there can be none. ``whole``: numbers of the first and the last
+        of operations that stay together."""
         count = len(self.body.ops)
         values, refused = [0] * (count + 1), [0] * (count + 1)
+        for first, last in whole:
+            refused[first + 1] += 1
+            refused[last + 1] -= 1
         sums = [[0] * (count + 1) for _ in self.body.params[1:]]
         for value, end in self.last.items():
             start = self.defined.get(value)

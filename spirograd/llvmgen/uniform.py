@@ -9,15 +9,13 @@ then uniform if it is the same in all lanes that take part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from spirograd.base.dtypes import DType, Vec, f16, i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
 from spirograd.llvmgen.cost import trips
 from spirograd.llvmgen.guarded_loops import find_guarded_loop
-from spirograd.llvmgen.lane_groups import LaneGroups
+from spirograd.llvmgen.lane_groups import LaneGroups, WholeVectors
 from spirograd.llvmgen.strides import stride
 
 # An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
@@ -202,13 +200,13 @@ class Uniformity:
             return self.lane_stride(a)
         return self.lane_stride(b) if op.code is ops.add and a not in self.varying else 0
 
-    def find_groups(self, lanes: int, multiples: Mapping[Op, int]) -> None:
-        """Find values that groups of lanes share, where every vector begins at a multiple of ``lanes``, if loads gain from it."""
+    def find_groups(self, vectors: WholeVectors) -> None:
+        """Find values that groups of lanes share, if loads gain from it."""
         if self.guard is not None or self.counts or any(map(is_tape, self.body.walk())):
             return
         loads = [op for op in self.body.walk() if op.code is ops.load and self.varies(op)]
         regular = {op for op in loads if self.contiguous(op.args[0]) or self.interleaved(op)}
-        groups = LaneGroups(self.body, lanes, self.varying, multiples, regular)
+        groups = LaneGroups(self.body, vectors, self.varying, regular)
         if groups.gains:
             self.groups = groups
 
@@ -246,16 +244,13 @@ def _speculable(op: Op) -> bool:
     return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem, ops.call)
 
 
-def lockstep(
-    body: Region, options: CompileOptions, masks: bool, lanes: int = 0, multiples: Mapping[Op, int] | None = None
-) -> Uniformity | None:
+def lockstep(body: Region, options: CompileOptions, masks: bool, vectors: WholeVectors | None) -> Uniformity | None:
     """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
-    has masked loads and stores. ``multiples``: if each vector begins at a multiple of ``lanes``, values that are the same in all
-    iterations and not greater than the index -> a number that divides them."""
+    has masked loads and stores. ``vectors``: None if there they do not all begin at multiples."""
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
     loops = bool(body.codes & {ops.for_, ops.while_})
-    divides = multiples is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
+    divides = vectors is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
     if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
         return None
     guarded = find_guarded_loop(body) if masks else None
@@ -266,8 +261,8 @@ def lockstep(
         return None
     if found.divergent and (not masks or options.check_bounds or options.check_overflow):
         return None  # with checks, the first iteration that fails is reported
-    if masks and multiples is not None and not (options.check_bounds or options.check_overflow):
-        found.find_groups(lanes, multiples)
+    if vectors is not None and not (options.check_bounds or options.check_overflow):
+        found.find_groups(vectors)
     work = _Work(found, masks)
     work.add(found.body, 1)
     if not loops:

@@ -126,3 +126,52 @@ def test_squares(session: Any, blocks: tuple[int, int], cells: tuple[int, int], 
     expected = shifted(contents, 1, 1) + 2 * shifted(contents, -1, 2) + 3 * shifted(contents, 0, -3) - shifted(contents, -4, 0)
     np.testing.assert_array_equal(y.to_numpy(), np.where(on, expected, 0))
     assert total == np.where(on, shifted(contents, 1, 0) * shifted(contents, 0, -1), 0).sum()
+
+
+def test_edges_of_the_domain(session: Any) -> None:
+    """Conditions on several axes around much arithmetic: each is the same in groups of cells."""
+    x, y = fields(2, sg.i32, (4, 4, 4), (4, 4, 4), sparse=True)
+
+    @sg.kernel
+    def run():
+        for i, j, k in x:
+            if j > 0 and j < 15 and i > 0 and i < 15:
+                total = x[i, j + 1, k] + 2 * x[i, j - 1, k] + 3 * x[i + 1, j, k] + 5 * x[i - 1, j, k]
+                for n in sg.static(range(60)):
+                    total = total * 3 + (total >> 4) - n
+                y[i, j, k] = total
+
+    values = np.random.default_rng(1).integers(1, 100, x.shape).astype(np.int32)
+    x.from_numpy(values)
+    run()
+    padded = np.pad(values, ((1, 1), (1, 1), (0, 0)))
+    total = padded[1:-1, 2:] + 2 * padded[1:-1, :-2] + 3 * padded[2:, 1:-1] + 5 * padded[:-2, 1:-1]
+    for n in range(60):
+        total = total * np.int32(3) + (total >> np.int32(4)) - np.int32(n)
+    inside = np.zeros(x.shape, bool)
+    inside[1:-1, 1:-1] = True
+    np.testing.assert_array_equal(y.to_numpy(), np.where(inside, total, 0))
+
+
+@pytest.mark.parametrize("by", (3, 3_000_000, 1_500_000_000), ids=str)
+def test_products_that_wrap_around(session: Any, by: int) -> None:
+    """Quotients and remainders of them are not those of an index of a cell."""
+    x, y = sg.field(sg.i32, 64), sg.field(sg.i32, 4096)
+
+    @sg.kernel
+    def run():
+        for i in y:
+            total = i * by // 3 + i * by % 48 + (i % 16 * by) // 4
+            for k in range(20):
+                total = total * 3 + x[(i // 4 + k) % 64]
+            y[i] = total
+
+    values = np.random.default_rng(by).integers(-50, 50, 64).astype(np.int32)
+    x.from_numpy(values)
+    run()
+    i, wide = np.arange(4096), np.arange(4096).astype(np.int32)
+    product, cells = wide * np.int32(by), (i % 16).astype(np.int32) * np.int32(by)
+    total = product // 3 + product % 48 + cells // 4
+    for k in range(20):
+        total = total * np.int32(3) + values[(i // 4 + k) % 64]
+    np.testing.assert_array_equal(y.to_numpy(), total)

@@ -1,6 +1,5 @@
 """`@real_func`s that access fields and arrays: they are called where that pays, and mean the same as inlined ones."""
 
-
 import numpy as np
 import pytest
 from backend.real_functions import called, functions
@@ -35,6 +34,33 @@ def test_loads_and_stores(session, dtype) -> None:
         run()
         np.testing.assert_array_equal(y.to_numpy(), np.where(np.arange(37) % 2 == 0, b, a[::-1]), err_msg=str(seed))
     assert called(run)
+
+
+def test_loops_of_functions_that_update_an_element(session) -> None:
+    """The element is that of an iteration of the caller."""
+    x, y = sg.field(sg.f32, shape=8), sg.field(sg.f32, shape=8)
+
+    @sg.real_func
+    def mix(k: sg.i32, n: sg.i32) -> sg.f32:
+        for j in range(n):
+            y[k] = 0.5 * y[k] + x[j]
+        return y[k]
+
+    @sg.kernel
+    def run(n: sg.i32):
+        for i in x:
+            y[i] = i * mix(i, n)
+
+    a = np.random.default_rng(1).random(8, np.float32)
+    x.from_numpy(a)
+    for n in (0, 3, 8):
+        y.fill(1.0)
+        run(n)
+        mixed = 1.0
+        for j in range(n):
+            mixed = 0.5 * mixed + a[j]
+        np.testing.assert_allclose(y.to_numpy(), np.arange(8) * mixed, rtol=1e-5)
+    assert called(run) or session.device.caps.loop_limit  # there functions with loops are inlined
 
 
 def test_a_load_after_a_call_sees_what_the_call_stored(session) -> None:

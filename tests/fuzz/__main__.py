@@ -30,6 +30,7 @@ from . import (
     gradient_programs,
     gradients,
     group_programs,
+    lane_programs,
     matrix_programs,
     partitions,
     run,
@@ -118,6 +119,7 @@ FUZZERS = {
         ("interpreter", "cpu", "vulkan", "wgpu"),
     ),
     "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu")),
+    "lanes": Fuzzer(lane_programs.Program, lane_programs.check, lane_programs.failure, as_it_is, ("cpu",)),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
         matrix_programs.tiles,

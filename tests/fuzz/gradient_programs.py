@@ -267,7 +267,9 @@ class Writer:
         limit = self.r.randrange(1, 5)
         with self.scope(f"while {self.condition()} and {count} < {limit}:" if choice == 3 else "while True:", None, True):
             self.line(f"{count} += 1")
+            self.jumps = choice == 3  # a `continue` before the test would never end
             self.block(self.r.randrange(0, 3))
+            self.jumps = True
             if choice == 4:
                 with self.scope(f"if {count} > {limit} or {self.condition(0)}:"):
                     self.line("break")

@@ -32,7 +32,7 @@ def carry_elements(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Carry(Threaded):
     def __init__(self) -> None:
         super().__init__()
-        self.bounds: Sequence[Op] = ()
+        self.bounds: Sequence[Op] = ()  # of the task; none in functions, whose elements may be those of several iterations
         self.body = Region((), ())
         self.invariant: set[Op] = set()
         self.writes: list[Op] = []  # in the task
@@ -70,7 +70,7 @@ class _Carry(Threaded):
         return self.copy(op)
 
     def _loop(self, op: Op) -> Op:
-        found = {} if self.carried else self._elements(op)
+        found = self._elements(op) if self.bounds and not self.carried else {}
         for (ref, indices), accesses in found.items():
             self.b.loc = accesses[0].loc
             held = self.b.load(ref, *[self.value(i) for i in indices])

@@ -13,23 +13,25 @@ from spirograd.base.dtypes import i32
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
-from spirograd.llvmgen.lane_groups import LaneGroups
+from spirograd.llvmgen.lane_groups import LaneGroups, WholeVectors
 from spirograd.llvmgen.lanes import MASKED_LANES, has_masks
 from spirograd.llvmgen.toolchain import host_caps
 
 ROW = 64
+LARGE = [3 << 20, 1 << 24, 10**9]  # products wrap around
 
 
-def random_body(seed: int) -> tuple[Any, Op]:
+def random_body(rng: random.Random) -> tuple[Any, Op]:
     """Operations on an index, on the first index of its row, and on numbers; returns the region, and that first index."""
-    rng, b = random.Random(seed), Builder()
+    b = Builder()
     (first,) = b.begin(i32)
     (index,) = b.begin(i32)
     column = b.emit(ops.sub, index, first)
     values = [index, column, *[b.emit(code, column, b.const(4)) for code in (ops.idiv, ops.irem)]]
     for _ in range(40):
         code = rng.choice([ops.add, ops.sub, ops.mul, ops.idiv, ops.irem, ops.idiv, ops.irem, ops.max_, ops.and_])
-        other = b.const(rng.choice([1, 2, 3, 4, 8, 16, 64])) if code in (ops.mul, ops.idiv, ops.irem) else rng.choice(values)
+        number = rng.choice(LARGE if rng.random() < 0.1 else [1, 2, 3, 4, 8, 16, 64])
+        other = b.const(number) if code in (ops.mul, ops.idiv, ops.irem) else rng.choice(values)
         value = rng.choice(values[-8:])
         values.append(b.emit(code, value, b.const(rng.choice([1, 3, 7])) if code is ops.and_ or rng.random() < 0.3 else other))
     return b.end([]), first
@@ -37,6 +39,10 @@ def random_body(seed: int) -> tuple[Any, Op]:
 
 def truncated(a: int, b: int) -> int:
     return abs(a) // b * (-1 if a < 0 else 1)
+
+
+def wrapped(a: int) -> int:
+    return (a + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 MEANING = {
@@ -53,30 +59,33 @@ MEANING = {
 def run(region: Any, first: Op, index: int) -> dict[Op, int]:
     values = {region.params[0]: index, first: index // ROW * ROW}
     for op in region.ops[:-1]:
-        values[op] = op.attr if op.code is ops.const else MEANING[op.code](*(values[a] for a in op.args))
+        values[op] = op.attr if op.code is ops.const else wrapped(MEANING[op.code](*(values[a] for a in op.args)))
     return values
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_patterns_hold(seed: int) -> None:
-    region, first = random_body(seed)
+    rng = random.Random(seed)
+    region, first = random_body(rng)
     varying = {region.params[0]}
     for op in region.ops[:-1]:
         if any(a in varying for a in op.args):
             varying.add(op)
     lanes = MASKED_LANES
-    known = LaneGroups(region, lanes, varying, {first: ROW}, set())
+    last = rng.choice([1000 * lanes, (1 << 31) - lanes])
+    known = LaneGroups(region, WholeVectors(lanes, last, {first: ROW}), varying, set())
     assert len(known.patterns) > 2
-    for start in (0, lanes, 3 * lanes, 4 * lanes, 10 * lanes, 1000 * lanes):
+    for start in (0, lanes, 3 * lanes, 4 * lanes, 10 * lanes, 999 * lanes, last):
         found = [run(region, first, start + lane) for lane in range(lanes)]
         for op, pattern in known.patterns.items():
-            bases = [values[op] - offset for values, offset in zip(found, pattern.offsets)]
+            bases = [wrapped(values[op] - offset) for values, offset in zip(found, pattern.offsets)]
             by_group = {g: {base for base, group in zip(bases, pattern.groups) if group == g} for g in pattern.groups}
             assert all(len(some) == 1 for some in by_group.values()), op
             if pattern.zero:
                 assert set(bases) == {0}
             elif pattern.factor:
-                assert set(bases) == {bases[0]} and bases[0] >= 0 and bases[0] % pattern.factor == 0
+                assert set(bases) == {bases[0]} and 0 <= bases[0] <= pattern.most and bases[0] % pattern.factor == 0
+                assert all(values[op] == bases[0] + offset for values, offset in zip(found, pattern.offsets))
 
 
 @pytest.mark.optimized

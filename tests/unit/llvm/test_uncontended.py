@@ -174,6 +174,40 @@ def test_exchange_keeps_one_of_the_values() -> None:
         assert not got[1:].any()
 
 
+@pytest.mark.parametrize("padding", range(96, 102))
+def test_large_bodies_lose_no_value(padding: int) -> None:
+    """Swaps in a body that is cut into stages, for which the least would cross a cut between the load of a swap and its store: what was put
+    into a bin comes out of it again, or stays there."""
+    n, swaps = 200, 30
+    p = Program("swap")
+    where, bins, found = p.buffer(i32), p.buffer(i32), p.buffer(i32)
+
+    def swap(b: Builder, i: Op) -> None:
+        at, own = b.load(where, i), b.emit(ops.mul, i, b.const(swaps))
+        numbers = [b.emit(ops.add, own, b.const(k)) for k in range(swaps)]
+        for number in numbers[:-1]:
+            b.store(found, number, b.atomic("exchange", bins, at, number))
+        mixed = at
+        for _ in range(padding):
+            mixed = b.emit(ops.xor, mixed, i)
+        old = b.atomic("exchange", bins, at, i)
+        later = [mixed]
+        for _ in range(120):
+            later.append(b.emit(ops.add, later[-1], at))
+        for value in (*later, *later[::-1]):
+            mixed = b.emit(ops.xor, mixed, value)
+        b.store(found, numbers[-1], b.emit(ops.add, old, b.emit(ops.and_, mixed, b.const(0))))
+
+    p.range_for(0, n, swap)
+    p.compile(CompileOptions())
+    assert ".uncontended.stage(" in p.text
+    bin_of = np.random.default_rng(padding).integers(0, _BINS, n).astype(np.int32)
+    held, got = -np.arange(1, _BINS + 1, dtype=np.int32), np.zeros(n * swaps, np.int32)
+    p.run(cpu.open(max_threads=1), bin_of, held, got)
+    put = np.concatenate([-np.arange(1, _BINS + 1), np.arange(n), np.arange(n * swaps).reshape(n, swaps)[:, :-1].ravel()])
+    assert np.array_equal(np.sort(np.concatenate([held, got])), np.sort(put))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_launches_at_once(threads: int) -> None:
     """Host threads update the same bins, some with atomics and some without: nothing is lost, and no thread waits for ever."""
