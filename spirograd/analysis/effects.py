@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.ir import ops
@@ -81,49 +81,53 @@ def may_alias(a: Ref, b: Ref) -> bool:
     return mine == other and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
 
 
-class AliasSets:
-    """Small numbers for the references of one level of IR, and by number those that may alias: as `may_alias`, without comparing pairs."""
+class WriteEpochs:
+    """How often memory may have been written, as far as `may_alias` tells, for the references of one level of IR. Each step takes the same
+    time, however many references there are."""
 
     def __init__(self) -> None:
         self._numbers: dict[int | Ref, int] = {}  # of references, and of objects by identity: hashing a reference is slow
         self._refs: list[Ref] = []  # which keeps the objects, so that no other one has their identity
-        self._places: list[Hashable] = []  # by number: what only those of the same place may alias, apart from arrays
-        self._at: dict[Hashable, list[int]] = {}  # by place
-        self._arrays: list[int] = []
-        self._open: dict[int, None] = {}  # what arrays may alias
-
-    def __len__(self) -> int:
-        return len(self._places)
+        self._places: list[tuple[Hashable, bool]] = []  # by number: what others of it may alias, and whether arrays may alias that
+        self._writes: dict[Hashable, int] = {}  # by place
+        self._to_arrays = self._to_open = self._to_all = 0
 
     def number(self, ref: Ref) -> int:
         """The number of ``ref``, from 0; equal references share it."""
         number = self._numbers.get(id(ref))
         if number is None:
-            number = self._numbers.setdefault(ref, len(self))
-            if number == len(self):
-                self._add(ref, number)
+            number = self._numbers.setdefault(ref, len(self._places))
+            if number == len(self._places):
+                kind, index = place(ref)
+                where: Hashable = number
+                if isinstance(ref, FieldRef):
+                    where = ref.key, ref.role
+                elif isinstance(ref, BufferRef):
+                    where = kind, index
+                self._places.append(("array" if kind == "array" else where, kind in _OPEN))
             self._numbers[id(ref)] = number
             self._refs.append(ref)
         return number
 
-    def _add(self, ref: Ref, number: int) -> None:
-        kind, index = place(ref)
-        where: Hashable = (ref.key, ref.role) if isinstance(ref, FieldRef) else (kind, index) if isinstance(ref, BufferRef) else number
-        if kind in _OPEN:
-            self._open[number] = None
-            if kind == "array":
-                self._arrays.append(number)
-                where = "array"
-        self._places.append(where)
-        self._at.setdefault(where, []).append(number)
-
-    def aliases(self, number: int) -> Iterable[int]:
-        """The numbers of all references so far that may alias this one, its own included."""
-        where = self._places[number]
+    def wrote(self, number: int) -> None:
+        """Note a write to the memory of the reference with this number."""
+        where, is_open = self._places[number]
         if where == "array":
-            return self._open
-        found = self._at[where]
-        return [*found, *self._arrays] if self._arrays and number in self._open else found
+            self._to_arrays += 1
+        else:
+            self._writes[where] = self._writes.get(where, 0) + 1
+            self._to_open += is_open
+
+    def wrote_all(self) -> None:
+        """Note that any memory may have been written."""
+        self._to_all += 1
+
+    def epoch(self, number: int) -> int:
+        """A number that grows whenever the memory of the reference with this number may have been written."""
+        where, is_open = self._places[number]
+        if where == "array":
+            return self._to_all + self._to_arrays + self._to_open
+        return self._to_all + self._writes.get(where, 0) + (self._to_arrays if is_open else 0)
 
 
 def part(ref: Ref) -> str:

@@ -19,6 +19,7 @@ from spirograd.distributed.transport import Message, Transport, TransportFailure
 _NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # in messages of gloo: where they are raised, and guesses
 
 _JOINING = 300.0  # seconds that processes may start after each other, at least
+_WATCHDOG = 10.0  # seconds after which torch ends a process that waits on its GPU, beyond those after which a wait of the host is an error
 
 
 class TorchTransport(Transport):
@@ -49,7 +50,7 @@ class TorchTransport(Transport):
     def use_gpu(self, ordinal: int) -> None:
         self._torch.cuda.set_device(ordinal)
         with _failures():
-            self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+            self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout + _WATCHDOG))
             # All processes take part in the first operation of a group, and not all do in each exchange of halos.
             self._dist.all_reduce(self._torch.zeros(1, device="cuda"), group=self._gpu)
         self.takes_gpu = True

@@ -170,12 +170,7 @@ class _Printer:
         return "%?" if number is None else f"%{number}"
 
     def location(self, loc: Loc | None) -> str:
-        if not self.locs or loc is None:
-            return ""
-        written = self.written.get(id(loc))
-        if written is None:
-            written = self.written[id(loc)] = self.construct(loc)
-        return f" @ {written}"
+        return f" @ {self.expression(loc)}" if self.locs and loc is not None else ""
 
     def expression(self, value: Any) -> str:
         """``value`` as an expression of Python."""
@@ -191,6 +186,11 @@ class _Printer:
             return str(value)
         if isinstance(value, tuple):
             return "(" + ", ".join([self.expression(x) for x in value]) + ("," if len(value) == 1 else "") + ")"
+        if isinstance(value, Loc):  # of which many share the calls that they were inlined in
+            written = self.written.get(id(value))
+            if written is None:
+                written = self.written[id(value)] = self.construct(value)
+            return written
         if isinstance(value, _CLASSES):
             return self.construct(value)
         raise TypeError(f"an attribute cannot hold {value!r}")

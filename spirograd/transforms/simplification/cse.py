@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spirograd.analysis.effects import AliasSets
+from spirograd.analysis.effects import WriteEpochs
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, accesses_of, ref_of
 from spirograd.ir.rewrite import Rewriter
@@ -29,8 +29,7 @@ class _Cse(Rewriter):
         self.known: dict[tuple[Any, ...], Op] = {}
         self.added: list[list[tuple[Any, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
         self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
-        self.memory = AliasSets()
-        self.epochs: dict[int, int] = {}  # by number of a reference: how often it may have been written
+        self.memory = WriteEpochs()
         self.written_in: dict[Op, frozenset[int] | None] = {}
         self.depth_ids: list[int] = []
         self.next_region = 0
@@ -68,8 +67,7 @@ class _Cse(Rewriter):
             self._load(op)
         else:
             if op.code is ops.for_ or op.code is ops.while_:
-                written = self._written(op)
-                self._forget(range(len(self.memory)) if written is None else written)
+                self._forget(self._written(op))
             new = self.copy(op)
             if new is not op:
                 self.env[op] = new
@@ -78,7 +76,7 @@ class _Cse(Rewriter):
             elif effect == "call":
                 self._forget([self.memory.number(ref) for done, ref in accesses_of(op) if done in _WRITING])
             elif effect == "barrier":
-                self._forget(range(len(self.memory)))
+                self.memory.wrote_all()
 
     def region(self, region: Region) -> Region:
         self.added.append([])
@@ -114,16 +112,18 @@ class _Cse(Rewriter):
                     return None
         return frozenset(numbers)
 
-    def _forget(self, numbers: Iterable[int]) -> None:
-        epochs, aliases = self.epochs, self.memory.aliases
+    def _forget(self, numbers: Iterable[int] | None) -> None:
+        """Note writes to these references; None: to any."""
+        if numbers is None:
+            self.memory.wrote_all()
+            return
         for number in numbers:
-            for k in aliases(number):
-                epochs[k] = epochs.get(k, 0) + 1
+            self.memory.wrote(number)
 
     def _load(self, op: Op) -> None:
         args = self.args(op)
         number = self.memory.number(op.attr)
-        epoch = self.epochs.get(number, 0)
+        epoch = self.memory.epoch(number)
         found = self.loaded.get((number, args))
         if found is not None and found[0] == epoch and found[2] in self.depth_ids and found[1].type == op.type:
             self.env[op] = found[1]
@@ -137,7 +137,7 @@ class _Cse(Rewriter):
         ref = ref_of(op)
         assert ref is not None
         number = self.memory.number(ref)
-        self._forget((number,))
+        self.memory.wrote(number)
         if op.code is ops.store:
             *indices, value = new.args
-            self.loaded[number, tuple(indices)] = (self.epochs[number], value, self.depth_ids[-1])
+            self.loaded[number, tuple(indices)] = (self.memory.epoch(number), value, self.depth_ids[-1])

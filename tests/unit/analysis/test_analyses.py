@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spirograd.analysis.effects import AliasSets, effects, may_alias, reads, touches, writes
+from spirograd.analysis.effects import WriteEpochs, effects, may_alias, reads, touches, writes
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
@@ -125,16 +125,21 @@ def _references() -> tuple[list[Ref], list[Ref]]:
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_sets_of_what_may_alias(level: int) -> None:
-    """The same as comparing each with each, at every time while more are added."""
-    refs, sets = _references()[level], AliasSets()
+def test_epochs_of_what_may_alias(level: int) -> None:
+    """A write changes the epochs of what may be the same memory, and no others, at every time while more references are added."""
+    refs, epochs = _references()[level], WriteEpochs()
     for count in range(1, len(refs) + 1):
         seen = refs[:count]
-        numbers = [sets.number(ref) for ref in seen]
+        numbers = [epochs.number(ref) for ref in seen]
         assert [a == b for a in numbers for b in numbers] == [a == b for a in seen for b in seen]
-        assert len(sets) == len(set(numbers))
         for a, number in zip(seen, numbers):
-            assert set(sets.aliases(number)) == {k for b, k in zip(seen, numbers) if may_alias(a, b)}
+            before = [epochs.epoch(k) for k in numbers]
+            epochs.wrote(number)
+            changed = [now > old for now, old in zip([epochs.epoch(k) for k in numbers], before)]
+            assert changed == [may_alias(a, b) for b in seen]
+        before = [epochs.epoch(k) for k in numbers]
+        epochs.wrote_all()
+        assert all(epochs.epoch(k) > old for k, old in zip(numbers, before))
 
 
 def test_aliasing() -> None:
