@@ -116,9 +116,9 @@ FUZZERS = {
         algorithm_programs.check,
         algorithm_programs.failure,
         algorithm_programs.shortened,
-        ("interpreter", "cpu", "vulkan", "wgpu"),
+        ("interpreter", "cpu", "vulkan", "wgpu", "cuda"),
     ),
-    "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu")),
+    "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")),
     "lanes": Fuzzer(lane_programs.Program, lane_programs.check, lane_programs.failure, as_it_is, ("cpu",)),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
@@ -126,9 +126,11 @@ FUZZERS = {
         matrix_programs.check_tiles,
         matrix_programs.failure_of_tiles,
         as_it_is,
-        ("interpreter", "cpu", "vulkan", "wgpu"),
+        ("interpreter", "cpu", "vulkan", "wgpu", "cuda"),
     ),
-    "tile_products": Fuzzer(tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan")),
+    "tile_products": Fuzzer(
+        tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan", "cuda")
+    ),
 }
 
 
