@@ -11,9 +11,6 @@ import pytest
 import spirograd as sg
 from spirograd import algorithms
 from spirograd.base.records import replace
-from spirograd.runtime.devices import wgpu
-from spirograd.runtime.devices.wgpu import device
-from spirograd.runtime.devices.wgpu.features import Features
 
 pytestmark = pytest.mark.archs("wgpu")
 
@@ -33,15 +30,18 @@ LIMITS = {
 
 @pytest.fixture(autouse=True)
 def least(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spirograd.runtime.devices import wgpu  # which needs the package wgpu
+    from spirograd.runtime.devices.wgpu import device
+
     query = wgpu.query
 
-    def query_least(adapter: Any, arch: str) -> Features:
+    def query_least(adapter: Any, arch: str) -> Any:
         found = query(adapter, arch)
         limits = {"max_buffers": 8, "max_group_size": 256, "shared_memory": 16 << 10, "max_allocation": 128 << 20, "max_push_constants": 0}
         enabled = tuple([name for name in found.enabled if name != "immediates"])
         return replace(found, caps=replace(found.caps, **limits), enabled=enabled)
 
-    def create(features: Features) -> Any:
+    def create(features: Any) -> Any:
         return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits=LIMITS)
 
     monkeypatch.setattr(wgpu, "query", query_least)

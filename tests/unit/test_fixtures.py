@@ -158,9 +158,11 @@ def test_tests_of_torch_run_where_it_is(pytester, monkeypatch, run):
         with_torch.assert_outcomes(passed=1, deselected=1)
 
 
-def test_files_of_tests_load_without_torch():
-    """An import at the top fails without torch, and `importorskip` skips tests that do not need it, without a name in the summary."""
-    pattern = re.compile(r"^(import|from) (torch|jax)\b|importorskip\(", re.MULTILINE)
+def test_files_of_tests_load_without_what_may_be_missing():
+    """An import at the top fails without torch, JAX or wgpu (Python 3.10), and `importorskip` skips tests that do not need it, without a name
+    in the summary."""
+    devices = r"^(import|from) spirograd\.runtime\.devices(\.| import .*\b)wgpu\b"
+    pattern = re.compile(rf"^(import|from) (torch|jax|wgpu)\b|{devices}|importorskip\(", re.MULTILINE)
     files = [path for path in CONFTEST.parent.rglob("*.py") if path != Path(__file__)]
     assert files and [path for path in files if "programs" not in path.parts and pattern.search(path.read_text(encoding="utf-8"))] == []
 
