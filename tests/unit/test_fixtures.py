@@ -159,8 +159,8 @@ def test_tests_of_torch_run_where_it_is(pytester, monkeypatch, run):
 
 
 def test_files_of_tests_load_without_what_may_be_missing():
-    """An import at the top fails without torch, JAX or wgpu (Python 3.10), and `importorskip` skips tests that do not need it, without a name
-    in the summary."""
+    """An import at the top fails without torch, JAX or wgpu (Python 3.10), and `importorskip` skips tests that do not need it, without a
+    name in the summary."""
     devices = r"^(import|from) spirograd\.runtime\.devices(\.| import .*\b)wgpu\b"
     pattern = re.compile(rf"^(import|from) (torch|jax|wgpu)\b|{devices}|importorskip\(", re.MULTILINE)
     files = [path for path in CONFTEST.parent.rglob("*.py") if path != Path(__file__)]
