@@ -26,7 +26,7 @@ def fields(count: int, dtype: DType, blocks: Sequence[int], cells: Sequence[int]
 def filled(x: Any, cells: Sequence[int]) -> np.ndarray:
     """Numbers in some places of ``x``, so far from its ends that no neighbour lies beyond; returns its contents."""
     rng = np.random.default_rng(cells)
-    margins = [max(n, 4) for n in cells]
+    margins = [-(-4 // n) * n for n in cells]  # whole blocks: all cells of a block look at their neighbours
     places = np.array([rng.integers(m, n - m, 60) for n, m in zip(x.shape, margins)], np.int32)
     values = rng.integers(1, 50, 60).astype(np.int32)
     contents = np.zeros(x.shape, x.dtype.np)

@@ -53,7 +53,9 @@ def capsule(
 
     ``max_version``: of the protocol, that the consumer knows. ``copied``: the memory is the consumer's alone.
     """
-    array = np.asarray(_Memory(interface, owner))
+    address, _ = interface["data"]
+    # Some versions of NumPy take no array without an address, such as one without elements.
+    array = np.asarray(_Memory(interface, owner)) if address else np.empty(interface["shape"], interface["typestr"])
     made = array.__dlpack__(max_version=max_version) if TAKES_VERSION else array.__dlpack__()
     plain, versioned = _NAMES
     if _is_valid(made, plain):
@@ -63,5 +65,5 @@ def capsule(
         managed.flags |= _COPIED if copied else 0
         tensor = managed.tensor
     tensor.device_type, tensor.device_id = device
-    tensor.data = interface["data"][0] or None  # without elements NumPy puts in an address of its own
+    tensor.data = address or None  # without elements NumPy puts in an address of its own
     return made
