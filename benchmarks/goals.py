@@ -80,6 +80,7 @@ WORK = {
     "the same as one loop 16M": Work(12 * _16M),
     "heat 2048 x 2048": Work(8 * _GRID),
     "heat, ndarrays": Work(8 * _GRID),
+    "heat, gradient": Work(16 * _GRID),
     "20 stencils, fields": Work(8 * 20 * _GRID),
     "20 stencils, ndarrays": Work(8 * 20 * _GRID),
     "3 x 3 matrices 1M": Work(72 << 20),

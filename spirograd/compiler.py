@@ -62,6 +62,7 @@ from spirograd.transforms.tasks.carry_elements import carry_elements
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
+from spirograd.transforms.tasks.gather import gather
 from spirograd.transforms.tasks.keep_tile_entries import keep_tile_entries
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes
@@ -106,8 +107,8 @@ def compile_kernel(
             return _interpreted(kernel, key, run, on_op)
         kernel = run.apply(simplify, kernel, "kernel")
         kernel = run.apply(keep_tile_entries, kernel, "kernel")
-        with span("fuse_loops", "pass"):
-            kernel, run.decisions = fuse_loops(kernel, run.ctx)
+        kernel = run.apply(gather, kernel, "kernel")
+        kernel = run.fuse(kernel)
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(forward_memory, kernel, "kernel")
@@ -163,6 +164,11 @@ class _Pipeline:
                 raise
         self.level = level
         return new
+
+    def fuse(self, kernel: Kernel) -> Kernel:
+        with span("fuse_loops", "pass"):
+            fused, self.decisions = fuse_loops(kernel, self.ctx)
+        return fused
 
     def record(self, name: str, kernel: Kernel) -> None:
         if self.ctx.options.keep_stages:

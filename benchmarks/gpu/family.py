@@ -166,20 +166,38 @@ def histogram(size):
     return [Program(histogram, result)]
 
 
-def stencil(n):
-    a, b = sg.field(sg.f32, shape=(n, n)), sg.field(sg.f32, shape=(n, n))
+def _stencil(n, needs_grad):
+    a, b = (sg.field(sg.f32, shape=(n, n), needs_grad=needs_grad) for _ in range(2))
 
     @sg.kernel
     def stencil():
         for i, j in sg.ndrange((1, n - 1), (1, n - 1)):
             b[i, j] = 0.2 * (a[i, j] + a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1])
 
+    return stencil, a, b
+
+
+def stencil(n):
+    step, a, b = _stencil(n, False)
+
     def result():
-        stencil()
+        step()
         return _sampled(b)
 
     a.from_numpy(image(n))
-    return [Program(stencil, result)]
+    return [Program(step, result)]
+
+
+def stencil_gradient(n):
+    step, a, b = _stencil(n, True)
+
+    def result():
+        a.grad.fill(0)
+        b.grad.from_numpy(image(n))
+        step.grad()
+        return _sampled(a.grad)
+
+    return [Program(step.grad, result)]
 
 
 def nbody(n):

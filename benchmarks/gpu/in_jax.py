@@ -115,12 +115,18 @@ def histogram(size):
     return [_program(lambda values: jnp.bincount(values, length=bins), lambda counts: counts, fill(), label="bincount")]
 
 
-def stencil(n):
-    def step(a):
-        inner = 0.2 * (a[1:-1, 1:-1] + a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:])
-        return jnp.pad(inner, 1)
+def _step(a):
+    inner = 0.2 * (a[1:-1, 1:-1] + a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:])
+    return jnp.pad(inner, 1)
 
-    return [_program(step, _sampled, jnp.asarray(image(n)))]
+
+def stencil(n):
+    return [_program(_step, _sampled, jnp.asarray(image(n)))]
+
+
+def stencil_gradient(n):
+    a = jnp.zeros((n, n), jnp.float32)
+    return [_program(lambda seed: jax.vjp(_step, a)[1](seed)[0], _sampled, jnp.asarray(image(n)))]
 
 
 def nbody(n):

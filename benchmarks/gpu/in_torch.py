@@ -184,6 +184,16 @@ def stencil(n):
     return [*_ways(slices, result), Program(convolution, lambda: result(convolution), "convolution")]
 
 
+def stencil_gradient(n):
+    a, seed = torch.zeros(n, n, device=device, requires_grad=True), _tensor(image(n))
+    inner = 0.2 * (a[1:-1, 1:-1] + a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:])
+
+    def run():
+        return torch.autograd.grad(inner, a, seed[1:-1, 1:-1], retain_graph=True)[0]
+
+    return [Program(run, lambda: _sampled(run()))]
+
+
 def nbody(n):
     p = _tensor(bodies(n))
     block = max(1, min(n, (1 << 27) // n))

@@ -64,6 +64,7 @@ ROWS: tuple[Row, ...] = (
     Row("histogram_64k", "histogram of 256M, 65,536 bins", (_LARGE, 65_536), (100_003, 65_536), _updates, "G/s", 2.0, tolerance=0),
     Row("nbody", "n-body, 65,536 bodies, 20 operations a pair", 65_536, 500, lambda n: 2e-8 * n * n, "GFLOP/s", 30_000, "rate", 1e-3),
     Row("stencil", "5-point stencil, 8192 x 8192", 8192, 131, lambda n: 8e-12 * n * n, "TB/s", 3.5, "rate"),
+    Row("stencil_gradient", "its gradient", 8192, 131, lambda n: 16e-12 * n * n, "TB/s"),
     Row("gradient_1m", "gradient of 1M x 64 sines", (1 << 20, 64), (1003, 64), _all, "G/s", 0.07, tolerance=5e-3),
     Row("gradient_8m", "gradient of 8M x 64 sines", (1 << 23, 64), (3001, 64), _all, "G/s", 0.5, tolerance=5e-3),
     Row("gated", "gradient of 1M x 64 x 4 sines, 5 % of them", (1 << 20, 64), (4001, 64), _active, "G/s", 1.2, tolerance=5e-3),

@@ -1,9 +1,11 @@
-"""Steps of the heat equation, on fields and on arrays whose shape is known at the launch: one, and twenty to and fro."""
+"""Steps of the heat equation, on fields and on arrays whose shape is known at the launch: one, and twenty to and fro; the gradient
+of one."""
 
 import spirograd as sg
 
 N = 2048
 u, v = sg.field(sg.f32, (N, N)), sg.field(sg.f32, (N, N))
+p, q = (sg.field(sg.f32, (N, N), needs_grad=True) for _ in range(2))
 a, b = sg.ndarray(sg.f32, (N, N)), sg.ndarray(sg.f32, (N, N))
 
 
@@ -18,6 +20,13 @@ def heat():
 def heat_arrays(old: sg.types.ndarray(sg.f32, 2), new: sg.types.ndarray(sg.f32, 2)):
     for i, j in sg.ndrange((1, old.shape[0] - 1), (1, old.shape[1] - 1)):
         new[i, j] = old[i, j] + 0.1 * (old[i - 1, j] + old[i + 1, j] + old[i, j - 1] + old[i, j + 1] - 4 * old[i, j])
+
+
+@sg.kernel
+def heat_with_gradient():
+    for i, j in p:
+        if 0 < i < N - 1 and 0 < j < N - 1:
+            q[i, j] = p[i, j] + 0.1 * (p[i - 1, j] + p[i + 1, j] + p[i, j - 1] + p[i, j + 1] - 4 * p[i, j])
 
 
 @sg.kernel
@@ -42,6 +51,7 @@ def twenty_of_arrays():
 CASES = {
     "heat 2048 x 2048": (heat, 1),
     "heat, ndarrays": (lambda: heat_arrays(a, b), 1),
+    "heat, gradient": (heat_with_gradient.grad, 1),
     "20 stencils, fields": (twenty, 1),
     "20 stencils, ndarrays": (twenty_of_arrays, 1),
 }

@@ -34,6 +34,7 @@ from . import (
     matrix_programs,
     partitions,
     run,
+    scatter_programs,
     sparse,
     sparse_gradients,
     sparse_programs,
@@ -120,6 +121,9 @@ FUZZERS = {
     ),
     "groups": Fuzzer(group_programs.write, group_programs.check, group_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")),
     "lanes": Fuzzer(lane_programs.Program, lane_programs.check, lane_programs.failure, as_it_is, ("cpu",)),
+    "scatters": Fuzzer(
+        scatter_programs.Program, scatter_programs.check, scatter_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
+    ),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
         matrix_programs.tiles,

@@ -7,7 +7,6 @@ what may be fused; here is what pays, and which loops are brought together.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
@@ -16,17 +15,18 @@ from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
 from spirograd.analysis.private_updates import private_updates
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, i32, u1, u64
+from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, Kernel, LoopAttr, Op, Ref, TapeRef, accesses_of
+from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, TapeRef, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
 from spirograd.transforms.tasks.demote_atomics import updated
+from spirograd.transforms.tasks.overlap import overlap
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
 # CPUs, LLVM interleaves iterations of short loops only: loops of 32 operations together run 1.5 times as fast as one, loops of 96 in 1.4 of
@@ -224,8 +224,8 @@ class _Build(Rewriter):
         b = self.b
         b.at(loops[0])
         begin, end = self.args(loops[0])
-        overlap = functools.reduce(functools.partial(b.emit, ops.or_), [self._overlap(first, second) for first, second in disjoint])
-        together, apart = (b.emit(ops.select, overlap, *ends, type=end.type) for ends in ((begin, end), (end, begin)))
+        some = functools.reduce(functools.partial(b.emit, ops.or_), [overlap(b, first, second) for first, second in disjoint])
+        together, apart = (b.emit(ops.select, some, *ends, type=end.type) for ends in ((begin, end), (end, begin)))
         self.private = set().union(*[private_updates(loop.regions[0], loop.args[:2]) for loop in loops])
         outside = dict(self.env)
         self._fused(loops, (begin, together))
@@ -233,18 +233,6 @@ class _Build(Rewriter):
         for loop in loops:
             b.at(loop)
             b.emit(ops.for_, begin, apart, attr=loop.attr, type=(), regions=(self.region(loop.regions[0]),))
-
-    def _overlap(self, first: ArrayRef, second: ArrayRef) -> Op:
-        """Whether two arrays have bytes in common."""
-        b, places = self.b, []
-        for ref in (first, second):
-            address = b.emit(ops.address, attr=(ref.arg, ref.role), type=u64)
-            size = b.const(math.prod(ref.element_shape) * ref.dtype.size, u64)
-            for axis in range(ref.ndim):
-                size = b.emit(ops.mul, size, b.cast(b.emit(ops.shape, attr=(ref.arg, axis), type=i32), u64))
-            places.append((address, b.emit(ops.add, address, size)))
-        (start, stop), (other, end) = places
-        return b.emit(ops.and_, b.emit(ops.lt, start, end, type=u1), b.emit(ops.lt, other, stop, type=u1))
 
     def _fused(self, loops: Sequence[Op], bounds: tuple[Op, ...]) -> None:
         first = loops[0]

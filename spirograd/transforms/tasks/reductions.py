@@ -13,6 +13,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, accesses_of, rank
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
+from spirograd.transforms.tasks.accumulating import Accumulating
 
 _KINDS = ("add", "min", "max", "and", "or", "xor")
 # Each accumulator takes a register, and shared memory on GPUs.
@@ -154,89 +155,26 @@ def _apart(a: tuple[Op, ...], b: tuple[Op, ...]) -> bool:
 # --- rewriting -----------------------------------------------------------------------------------------------------------
 
 
-class _Accumulate(Rewriter):
-    """Replaces the atomics by operations on accumulators, which all control operations around them carry."""
+class _Accumulate(Accumulating):
+    """Replaces the atomics by operations on accumulators."""
 
     def __init__(self, targets: list[_Target]) -> None:
-        super().__init__()
+        super().__init__([t.dtype for t in targets], {op: (k,) for k, t in enumerate(targets) for op in t.atomics})
         self.targets = targets
-        self.target_of = {op: k for k, t in enumerate(targets) for op in t.atomics}
-        self.inside: dict[Op, list[int]] = {}
-        self.current: dict[int, Op] = {}  # the accumulators at this point
-        self.handlers = {ops.atomic: self._atomic, ops.if_: self._if, ops.for_: self._for, ops.while_: self._while}
+        self.handlers[ops.atomic] = self._atomic
 
     def body(self, region: Region) -> Region:
-        params = tuple(Op(ops.param, t.dtype) for t in self.targets)
-        return self._carrying(region, list(range(len(self.targets))), params)
-
-    def _carried_by(self, op: Op) -> list[int]:
-        """The accumulators that change inside ``op``."""
-        found = self.inside.get(op)
-        if found is None:
-            numbers: set[int] = set()
-            for region in op.regions:
-                for inner in region.ops:
-                    numbers.update(self._carried_by(inner) if inner.regions else [self.target_of[inner]] if inner in self.target_of else [])
-            found = self.inside[op] = sorted(numbers)
-        return found
-
-    def _carrying(self, region: Region, carried: list[int], params: tuple[Op, ...] = (), yields: bool = True) -> Region:
-        """``region`` with accumulators as further parameters and results."""
-        outer = self.current
-        self.current = {**outer, **dict(zip(carried, params))}
-        self.b.begin()
-        for op in region.ops[:-1]:
-            self.visit(op)
-        results = self.args(region.ops[-1])
-        if yields:
-            results = (*results, *[self.current[k] for k in carried])
-        new = self.b.end(results)
-        self.current = outer
-        return Region((*region.params, *params), new.ops)
+        numbers = list(range(len(self.targets)))
+        return self.carrying(region, numbers, self.params(numbers))
 
     def _atomic(self, op: Op) -> Op | None:
-        k = self.target_of.get(op)
-        if k is None:
+        if op not in self.changes:
             return self.copy(op)
+        (k,) = self.changes[op]
         target = self.targets[k]
         value = self.b.cast(self.args(op)[-1], target.dtype)
         self.current[k] = self.b.emit(ops.COMBINE[target.kind], self.current[k], value, attr="reassoc")
         return None
-
-    def _extended(self, op: Op, carried: list[int], args: tuple[Op, ...], regions: tuple[Region, ...]) -> Op:
-        """Append ``op`` with further results, which become the current accumulators."""
-        assert isinstance(op.type, tuple)
-        types = tuple(self.targets[k].dtype for k in carried)
-        self.b.loc = op.loc
-        new = self.b.append(Op(op.code, (*op.type, *types), args, op.attr, regions, op.loc))
-        for n, k in enumerate(carried, len(op.type)):
-            self.current[k] = self.b.emit(ops.result, new, attr=n, type=self.targets[k].dtype)
-        return new
-
-    def _params(self, carried: list[int]) -> tuple[Op, ...]:
-        return tuple(Op(ops.param, self.targets[k].dtype) for k in carried)
-
-    def _if(self, op: Op) -> Op:
-        carried = self._carried_by(op)
-        if not carried:
-            return self.copy(op)
-        regions = tuple(self._carrying(r, carried) for r in op.regions)
-        return self._extended(op, carried, self.args(op), regions)
-
-    def _for(self, op: Op) -> Op:
-        carried = self._carried_by(op)
-        if not carried:
-            return self.copy(op)
-        args = (*self.args(op), *[self.current[k] for k in carried])
-        return self._extended(op, carried, args, (self._carrying(op.regions[0], carried, self._params(carried)),))
-
-    def _while(self, op: Op) -> Op:
-        carried = self._carried_by(op)
-        if not carried:
-            return self.copy(op)
-        args = (*self.args(op), *[self.current[k] for k in carried])
-        condition = self._carrying(op.regions[0], carried, self._params(carried), yields=False)
-        return self._extended(op, carried, args, (condition, self._carrying(op.regions[1], carried, self._params(carried))))
 
 
 class _Finish(Rewriter):
