@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from spirograd.analysis.effects import may_alias, nested, reads
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import f32, i32, u32, u64
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, Region, accesses_of, ref_of
+from spirograd.ir.nodes import ArrayRef, Kernel, Op, Ref, Region, accesses_of, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
@@ -17,6 +17,7 @@ _ACCESSING = frozenset(("read", "write", "atomic"))
 _PASSED = frozenset((ops.load, ops.store, ops.atomic))
 # Stores that are moved at a time: each takes registers for its value.
 _MOST_WAITING = 4
+_WORDS = dict.fromkeys((f32, i32, u32), i32)
 
 
 def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -26,7 +27,7 @@ def forward_memory(kernel: Kernel, ctx: PassContext) -> Kernel:
     if any(_returns(region) for task in kernel.body.ops for region in task.regions):
         stored = _DeadStores().kernel(cse(kernel, ctx))
         kernel = kernel if stored is kernel else dce(stored, ctx)
-    return _LateStores().kernel(kernel) if ctx.caps.target.invocations else kernel
+    return _LateStores(ctx.caps).kernel(kernel) if ctx.caps.target.invocations else kernel
 
 
 def _returns(region: Region) -> bool:
@@ -80,30 +81,51 @@ def _dead(body: Region) -> set[Op]:
 
 
 class _LateStores(Rewriter):
-    """Moves stores behind the loads of other memory that follow them, and those of constants behind all. Derivatives clear what they have
-    loaded, and NVIDIA's cards are slow where a store meets a load that is still on its way: to clear one field and subtract it from another
-    took 0.27 ms for 2 x 64 MiB on an H200, and 0.07 where the store comes last."""
+    """Moves stores behind the loads of other memory that follow them, and those of constants behind all.
 
-    def __init__(self) -> None:
+    Derivatives clear what they have loaded, and NVIDIA's cards are slow where a store meets a load that is still on its way: to clear one
+    field and subtract it from another took 0.27 ms for 2 x 64 MiB on an H200, and 0.07 where the store comes last. Where it cannot, as
+    arrays may overlap, it stores the constant and nothing of what was loaded, for which it must wait: 0.12 instead of 0.61 ms.
+    """
+
+    def __init__(self, caps: Capabilities) -> None:
         super().__init__()
         self.handlers = {ops.task: self.copy}
+        self.has_addresses = caps.int64 and not caps.target.naga
 
     def terminator(self, op: Op) -> None:
-        if any(before.code is ops.store for before in self.b.ops[:-1]):
-            self.b.ops[:] = _late(self.b.ops)
+        if not any(before.code is ops.store for before in self.b.ops[:-1]):
+            return
+        body = [*self.b.ops]
+        self.b.ops.clear()
+        waiting: list[Op] = []
+        for before in body:
+            conflicts = [k for k, store in enumerate(waiting, 1) if not _passes(store, before)]
+            if conflicts or (before.code is ops.store and len(waiting) == _MOST_WAITING):
+                first = conflicts[-1] if conflicts else 1
+                for store in _ordered(waiting[:first]):
+                    self.b.append(self._awaiting(store))
+                del waiting[:first]
+            (waiting if before.code is ops.store else self.b.ops).append(before)
+        self.b.ops += _ordered(waiting)
 
-
-def _late(body: Sequence[Op]) -> list[Op]:
-    out: list[Op] = []
-    waiting: list[Op] = []
-    for op in body:
-        conflicts = [k for k, store in enumerate(waiting, 1) if not _passes(store, op)]
-        if conflicts or (op.code is ops.store and len(waiting) == _MOST_WAITING):
-            first = conflicts[-1] if conflicts else 1
-            out += _ordered(waiting[:first])
-            del waiting[:first]
-        (waiting if op.code is ops.store else out).append(op)
-    return out + _ordered(waiting)
+    def _awaiting(self, store: Op) -> Op:
+        """``store``; that of a constant waits for the last load of the element."""
+        *indices, value = store.args
+        ref, t = store.attr, store.attr.dtype
+        if value.code is not ops.const or t not in _WORDS or not isinstance(ref, ArrayRef) or not self.has_addresses:
+            return store
+        loads = (op for op in reversed(self.b.ops) if op.code is ops.load and op.attr == ref and list(op.args) == indices)
+        load = next(loads, None)
+        if load is None:
+            return store
+        b, word = self.b, _WORDS[t]
+        b.at(store)
+        address = b.emit(ops.address, attr=(ref.arg, ref.role), type=u64)
+        none = b.cast(b.emit(ops.shr, address, b.const(63, u64)), word)  # zero, which no compiler knows
+        nothing = b.emit(ops.and_, b.emit(ops.bitcast, load, type=word), none)
+        bits = b.emit(ops.xor, b.emit(ops.bitcast, value, type=word), nothing)
+        return Op(ops.store, store.type, (*indices, b.emit(ops.bitcast, bits, type=t)), store.attr, (), store.loc, store.primal)
 
 
 def _ordered(stores: list[Op]) -> list[Op]:
