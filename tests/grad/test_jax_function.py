@@ -384,7 +384,9 @@ def test_programs_that_jax_serializes(monkeypatch):
         jax.export.export(program)(u, w)
     with pytest.raises(sg.SpirogradUnsupportedError, match=r"jax.export"):
         jax.export.export(jax.jit(jax.grad(lambda u, w: program(u, w).sum())))(u, w)
-    loaded = serialize_executable.deserialize_and_load(*serialize_executable.serialize(program.lower(u, w).compile()))
+    compiled = program.lower(u, w).compile()
+    (device,) = u.devices()
+    loaded = serialize_executable.deserialize_and_load(*serialize_executable.serialize(compiled), backend=device.platform)
     same(loaded(u, w), by_jax(u, w, 3, 0.5) + 1)
     monkeypatch.setattr(jax_calls, "_works", {})  # as in another process
     monkeypatch.setattr(jax_calls, "_numbers", {})
