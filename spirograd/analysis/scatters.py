@@ -1,7 +1,7 @@
 """Scatters: parallel loops that add to elements around the place of each iteration, as the derivative of a stencil does.
 
-Where the iterations that add to an element can be told from its indices, the loop can be turned around: each element takes what those
-iterations would add, without atomics. J. Hückelheim, N. Kukreja, S. H. K. Narayanan, F. Luporini, G. Gorman and P. Hovland, Automatic
+Where the iterations that add to an element can be told from its indices, a loop over the elements can do the same: each element takes what
+those iterations would add, without atomics. J. Hückelheim, N. Kukreja, S. H. K. Narayanan, F. Luporini, G. Gorman and P. Hovland, Automatic
 Differentiation for Adjoint Stencil Loops, 2019, do so for whole derivatives; here it is done for one memory of a loop at a time.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -20,8 +21,7 @@ TYPES = {sg.i32: np.int32, sg.u32: np.uint32, sg.i64: np.int64, sg.u64: np.uint6
 @pytest.mark.parametrize("unrolled", [False, True], ids=["loop", "unrolled"])
 def test_chains(session: Any, t: Any, way: str, unrolled: bool) -> None:
     """By a constant and by a number in memory, each step on record, and the last one only."""
-    if t.bits == 64 and not session.device.caps.int64:
-        pytest.skip("no 64-bit integers")
+    needs.of_type(t)
     x, steps, last, divisor = sg.field(t, N), sg.field(t, (STEPS, N)), sg.field(t, N), sg.field(t, ())
 
     @sg.func

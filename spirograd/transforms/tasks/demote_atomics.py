@@ -30,13 +30,16 @@ class _Demote(Rewriter):
         return self.copy(op) if self.private else self.b.append(op)
 
     def _atomic(self, op: Op) -> Op:
-        if op not in self.private:
-            return self.copy(op)
-        kind, ref = op.attr
-        *indices, value = self.args(op)
-        old = self.b.load(ref, *indices)
-        self.b.store(ref, *indices, updated(self.b, kind, old, value))
-        return old
+        return demoted(self, op) if op in self.private else self.copy(op)
+
+
+def demoted(rewriter: Rewriter, atomic: Op) -> Op:
+    """The old element that ``atomic`` updates, by a load, an operation and a store."""
+    b, (kind, ref) = rewriter.b, atomic.attr
+    *indices, value = rewriter.args(atomic)
+    old = b.load(ref, *indices)
+    b.store(ref, *indices, updated(b, kind, old, value))
+    return old
 
 
 def updated(b: Builder, kind: str, old: Op, value: Op) -> Op:

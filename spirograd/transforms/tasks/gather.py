@@ -21,7 +21,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 from spirograd.transforms.tasks.accumulating import Accumulating
-from spirograd.transforms.tasks.demote_atomics import updated
+from spirograd.transforms.tasks.demote_atomics import demoted
 from spirograd.transforms.tasks.overlap import overlap
 
 # Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
@@ -124,13 +124,7 @@ class _Gather(Rewriter):
     def _atomic(self, op: Op) -> Op | None:
         if op in self.dropped:
             return None
-        if op not in self.private:
-            return self.copy(op)
-        kind, ref = op.attr
-        *indices, value = self.args(op)
-        old = self.b.load(ref, *indices)
-        self.b.store(ref, *indices, updated(self.b, kind, old, value))
-        return old
+        return demoted(self, op) if op in self.private else self.copy(op)
 
     # --- the loop over elements ------------------------------------------------------------------------------------------
 
