@@ -84,7 +84,7 @@ class Digit(NamedTuple):
 
 class Digits:
     """The places on several axes that are made of a flat index from 0 by division: (index / divisor) % extent. The outermost one needs no
-    remainder."""
+    remainder. No extent is negative, and their product does not wrap around: of those that are not constants the index space sees to it."""
 
     def __init__(self, index: Op, bounds: Sequence[Op], invariant: set[Op]) -> None:
         self.index = index
@@ -94,7 +94,7 @@ class Digits:
     def axes(self, places: Iterable[Op]) -> tuple[Axis, ...] | None:
         """Outermost first; None unless ``places`` are all of them."""
         begin, end = self.bounds
-        if begin.code is not ops.const or begin.attr != 0:
+        if begin.code is not ops.const or begin.attr != 0 or not _of_a_space(end):
             return None
         digits: dict[_Product, Digit] = {}
         for place in places:
@@ -139,6 +139,11 @@ class Digits:
         return divisor if value is self.index else None
 
 
+def _of_a_space(end: Op) -> bool:
+    """Whether ``end`` is a constant, or the number of iterations of an index space, and not a product that the program computes."""
+    return end.code is not ops.mul or (end.attr == "wrap" and all(_of_a_space(factor) for factor in end.args))
+
+
 def _product(value: Op) -> _Product:
     if value.code is ops.const:
         return int(value.attr), ()
@@ -162,6 +167,8 @@ def _quotient(a: _Product, b: _Product) -> Bound | None:
 
 
 def _single(a: _Product) -> Bound | None:
+    if a[0] <= 0:
+        return None
     if not a[1]:
         return Bound(None, a[0])
     return Bound(a[1][0], 0) if len(a[1]) == 1 and a[0] == 1 else None

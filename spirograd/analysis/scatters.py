@@ -8,6 +8,7 @@ Differentiation for Adjoint Stencil Loops, 2019, do so for whole derivatives; he
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 from spirograd.analysis.axes import Axis, Digits, bound
@@ -135,7 +136,7 @@ class _Body:
 
     def scatter(self, ref: Ref, atomics: list[Op]) -> Scatter | None:
         """What the loop adds to ``ref``; None if that is not all that it does there, or iterations may add to any element."""
-        if not isinstance(ref, (FieldRef, ArrayRef)) or not _has_small_indices(ref):
+        if not isinstance(ref, (FieldRef, ArrayRef)):
             return None
         if any(op.attr[0] != "add" or op in self.used for op in atomics):
             return None
@@ -146,6 +147,8 @@ class _Body:
         followed = [self._followed(op, axes) for op in atomics]
         dims = [None if found is None else tuple([dim for dim, _ in found]) for found in followed]
         if dims[0] is None or any(other != dims[0] for other in dims):
+            return None
+        if not _has_small_indices(ref, dims[0]):
             return None
         indices = [[index for _, index in found or ()] for found in followed]
         terms: dict[Preimages, list[Op]] = {}
@@ -224,7 +227,7 @@ class _Body:
         """The indices of ``atomic`` that follow the axes, one for each, with their numbers. None if it is not so."""
         found = []
         for dim, value in enumerate(atomic.args[:-1]):
-            if value in self.invariant:
+            if value in self.invariant and (value.type is i32 or value.code is ops.const):
                 continue
             index = self._index(value, axes)
             if index is None or abs(index.shift) > _FARTHEST:
@@ -261,9 +264,8 @@ class _Body:
             return None
         if (low, high) == (index.low, index.high) or (low is not None and high is not None and low > high + 1):
             return None
-        new = Index(index.axis, index.shift, low, high)
-        few = all(n is None or abs(n) <= _FARTHEST for n in (low, high)) and sum(1 for _ in new.preimages()) <= 1 + _MOST_AT_ENDS
-        return new if few else None
+        at_ends = [0 if low is None else low - index.shift, 0 if high is None else index.shift - high - 1]
+        return Index(index.axis, index.shift, low, high) if max(at_ends) <= _MOST_AT_ENDS else None
 
     def _wrapped(self, value: Op, axes: Sequence[Axis]) -> Index | None:
         """Of a remainder by the extent of an axis that begins at 0."""
@@ -293,12 +295,15 @@ class _Body:
         return Index(number, shift, wraps=shift != 0)
 
 
-def _has_small_indices(ref: FieldRef | ArrayRef) -> bool:
-    """Whether no index goes beyond `LAST_INDEX`; of arrays that are not wide each launch finds out."""
+def _has_small_indices(ref: FieldRef | ArrayRef, dims: Sequence[int]) -> bool:
+    """Whether a loop over the axes ``dims`` of ``ref``, which are not those of its elements, has an index of 32 bits, and no index of an
+    axis goes beyond `LAST_INDEX`; the latter of arrays each launch finds out."""
     if isinstance(ref, ArrayRef):
-        return not ref.wide
+        return not ref.wide and max(dims) < ref.ndim
+    if max(dims) >= len(ref.shape) or math.prod([ref.shape[dim] for dim in dims]) > int(i32.max):
+        return False
     origin = ref.layout.origin or (0,) * len(ref.shape)
-    return all(first > -LAST_INDEX and first + extent < LAST_INDEX for first, extent in zip(origin, ref.shape))
+    return all(origin[dim] > -LAST_INDEX and origin[dim] + ref.shape[dim] < LAST_INDEX for dim in dims)
 
 
 def _may_meet(load: Op, update: Op) -> bool:

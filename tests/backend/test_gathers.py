@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import needs
 import numpy as np
 import pytest
 
@@ -167,6 +168,24 @@ def test_arrays(session: Any) -> None:
         check_tasks(session, scatter, 2, atomics=4)
 
 
+def test_arrays_shorter_than_the_loop(session: Any) -> None:
+    x = np.zeros(30, np.int32)
+
+    @sg.kernel
+    def scatter(x: sg.types.NDArray[sg.i32, 1]):
+        for i in range(1, 100_000_000):
+            if i < x.shape[0] - 1:
+                x[i - 1] += 1
+                x[i + 1] += 2
+
+    if session.arch != "interpreter":
+        scatter(x)
+        wanted = np.zeros(30, np.int32)
+        wanted[:28] += 1
+        wanted[2:] += 2
+        np.testing.assert_array_equal(x, wanted)
+
+
 def used(u: Any, x: Any) -> Callable[[], None]:
     @sg.kernel
     def kernel():
@@ -265,3 +284,124 @@ def test_loops_that_stay_as_they_are(session: Any, make: Callable[..., Any]) -> 
     np.testing.assert_array_equal(u.to_numpy(), wanted)
     if session.arch != "interpreter":
         assert "_gather" not in kernel.stages()["offload.ir"]
+
+
+def test_loops_without_iterations_at_the_ends_of_i32(session: Any) -> None:
+    """What lies around such loops must not wrap around."""
+    line, plane = sg.field(sg.i32, 20), sg.field(sg.i32, (20, 20))
+
+    @sg.kernel
+    def back(a: sg.i32, b: sg.i32):
+        for i in range(a, b):
+            line[i - 1] += 1
+            line[i - 2] += 2
+
+    @sg.kernel
+    def forth(a: sg.i32, b: sg.i32):
+        for i in range(a, b):
+            line[i + 1] += 1
+            line[i + 2] += 2
+
+    @sg.kernel
+    def diagonal(a: sg.i32, b: sg.i32, c: sg.i32, d: sg.i32):
+        for i, j in sg.ndrange((a, b), (c, d)):
+            plane[i + 1, j + 1] += 1
+            plane[i + 2, j + 1] += 1
+
+    lowest, highest = -(2**31), 2**31 - 1
+    for kernel in (back, forth):
+        for bounds in ((0, lowest), (highest, 10), (highest, lowest), (5, 5)):
+            kernel(*bounds)
+    diagonal(0, 5, highest, lowest)
+    diagonal(highest, lowest, 0, 5)
+    assert line.to_numpy().sum() == plane.to_numpy().sum() == 0
+    back(2, 5)
+    forth(2, 5)
+    diagonal(0, 5, 2, 4)
+    assert line.to_numpy().sum() == 18 and plane.to_numpy().sum() == 20
+    check_tasks(session, diagonal, 1)
+
+
+def test_places_in_vectors(session: Any) -> None:
+    """Components have no axis of the field."""
+    v = sg.Vector.field(8, sg.i32, 16)
+
+    @sg.kernel
+    def scatter(a: sg.i32, b: sg.i32):
+        for i in range(a, b):
+            v[3][i - 1] += 1
+            v[3][i + 1] += 2
+
+    scatter(1, 7)
+    wanted = np.zeros((16, 8), np.int32)
+    wanted[3, 0:6] += 1
+    wanted[3, 2:8] += 2
+    np.testing.assert_array_equal(v.to_numpy(), wanted)
+
+
+def test_indices_by_a_flat_index_of_negative_extents(session: Any) -> None:
+    """Only index spaces promise that extents are not negative, and that their product fits."""
+    u = sg.field(sg.i32, (200, 200), offset=(-100, 0))
+
+    @sg.kernel
+    def scatter(n: sg.i32, m: sg.i32):
+        for p in range(n * m):
+            u[sg.raw_div(p, m), sg.raw_mod(p, m)] += 1
+            u[sg.raw_div(p, m), sg.raw_mod(p, m) + 1] += 1
+
+    scatter(-3, -4)
+    assert u.to_numpy().sum() == 24
+
+
+@pytest.mark.parametrize("t", [sg.f16, sg.f32], ids=str)
+def test_sums_begin_with_the_element(session: Any, t: Any) -> None:
+    """As atomics do: large numbers that cancel do not become infinite."""
+    needs.of_type(t)
+    large = 40000.0 if t is sg.f16 else 2e38
+    u = sg.field(t, 50)
+    u.fill(-1.5 * large)
+
+    @sg.kernel
+    def scatter():
+        for i in range(1, 49):
+            u[i - 1] += sg.cast(large, t)
+            u[i + 1] += sg.cast(large, t)
+
+    scatter()
+    np.testing.assert_allclose(u.to_numpy()[2:48].astype(np.float64), 0.5 * large, rtol=1e-3)
+    check_tasks(session, scatter, 1)
+
+
+def test_other_indices_out_of_range(session: Any) -> None:
+    """Of a loop that accesses nothing: nor does the loop over the elements."""
+    u = sg.field(sg.i32, (4, 50))
+
+    @sg.kernel
+    def scatter(t: sg.i32, n: sg.i32):
+        for i in range(1, 49):
+            if i < n:
+                u[t, i - 1] += 1
+                u[t, i + 1] += 2
+
+    for t in (10**8, -(10**8)):
+        scatter(t, 0)
+    scatter(2, 5)
+    wanted = np.zeros((4, 50), np.int32)
+    wanted[2, 0:4] += 1
+    wanted[2, 2:6] += 2
+    np.testing.assert_array_equal(u.to_numpy(), wanted)
+    check_tasks(session, scatter, 1)
+
+
+def test_far_limits(session: Any) -> None:
+    """Many iterations that are limited to one element: atomics add."""
+    u = sg.field(sg.i32, 100)
+
+    @sg.kernel
+    def scatter():
+        for i in range(100):
+            u[sg.max(i - 1_000_000_000, 0)] += 1
+            u[i] += 1
+
+    scatter()
+    assert u[0] == 101 and u.to_numpy().sum() == 200

@@ -130,7 +130,8 @@ def product(extents: Sequence[tuple[Value, Value]], fits: bool = False) -> Value
     parts = open_ if constant == 1 else [(scalar.constant(constant, t), good), *open_]
     total, good = parts[0]
     for n, fitting in parts[1:]:
-        good = _both(good, scalar.emit(ir.le, n, scalar.emit(ir.floordiv, scalar.constant(int(t.max), t), total)))
+        divisor = scalar.emit(ir.max_, total, scalar.constant(1, t))  # debug mode has an error for divisions by zero
+        good = _both(good, scalar.emit(ir.le, n, scalar.emit(ir.floordiv, scalar.constant(int(t.max), t), divisor)))
         good = _both(good, fitting)
         total = _exact(ir.mul, total, n)
     if not fits and scalar.known(good) is not True:

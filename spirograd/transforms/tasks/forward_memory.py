@@ -90,8 +90,18 @@ class _LateStores(Rewriter):
 
     def __init__(self, caps: Capabilities) -> None:
         super().__init__()
-        self.handlers = {ops.task: self.copy}
+        self.handlers = {ops.task: self._task}
         self.has_addresses = caps.int64 and not caps.target.naga
+        self.waits = False
+
+    def _task(self, op: Op) -> Op:
+        everything = [inner for region in op.regions for inner in region.walk()]
+        used = {a for inner in everything for a in inner.args}
+        # Invocations may wait for one another, so that the order of stores tells something.
+        self.waits = any(
+            inner.code in (ops.cas, ops.while_, ops.call_memory) or (inner.code is ops.atomic and inner in used) for inner in everything
+        )
+        return self.copy(op)
 
     def terminator(self, op: Op) -> None:
         if not any(before.code is ops.store for before in self.b.ops[:-1]):
@@ -103,11 +113,18 @@ class _LateStores(Rewriter):
             conflicts = [k for k, store in enumerate(waiting, 1) if not _passes(store, before)]
             if conflicts or (before.code is ops.store and len(waiting) == _MOST_WAITING):
                 first = conflicts[-1] if conflicts else 1
-                for store in _ordered(waiting[:first]):
+                for store in self._ordered(waiting[:first]):
                     self.b.append(self._awaiting(store))
                 del waiting[:first]
             (waiting if before.code is ops.store else self.b.ops).append(before)
-        self.b.ops += _ordered(waiting)
+        self.b.ops += self._ordered(waiting)
+
+    def _ordered(self, stores: list[Op]) -> list[Op]:
+        """Those of constants last, which would not wait for what was loaded."""
+        refs = [op.attr for op in stores]
+        if self.waits or any(may_alias(a, b) for k, a in enumerate(refs) for b in refs[:k]):
+            return stores
+        return sorted(stores, key=lambda op: op.args[-1].code is ops.const)
 
     def _awaiting(self, store: Op) -> Op:
         """``store``; that of a constant waits for the last load of the element."""
@@ -126,14 +143,6 @@ class _LateStores(Rewriter):
         nothing = b.emit(ops.and_, b.emit(ops.bitcast, load, type=word), none)
         bits = b.emit(ops.xor, b.emit(ops.bitcast, value, type=word), nothing)
         return Op(ops.store, store.type, (*indices, b.emit(ops.bitcast, bits, type=t)), store.attr, (), store.loc, store.primal)
-
-
-def _ordered(stores: list[Op]) -> list[Op]:
-    """Those of constants last, which would not wait for what was loaded."""
-    refs = [op.attr for op in stores]
-    if any(may_alias(a, b) for k, a in enumerate(refs) for b in refs[:k]):
-        return stores
-    return sorted(stores, key=lambda op: op.args[-1].code is ops.const)
 
 
 def _passes(store: Op, op: Op) -> bool:

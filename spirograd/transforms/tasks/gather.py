@@ -25,7 +25,7 @@ from spirograd.transforms.tasks.demote_atomics import demoted
 from spirograd.transforms.tasks.overlap import overlap
 
 # Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
-_WORTH = {False: 32, True: 128}
+_WORTH = {False: 40, True: 128}
 # What some operations count.
 _HEAVY = dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.sqrt, ops.rsqrt), 6) | dict.fromkeys(
     (ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.exp, ops.log, ops.pow_), 25
@@ -53,7 +53,8 @@ def _pays(found: Scatter, ctx: PassContext) -> bool:
         return False
     if _most_iterations(found) < _FEWEST[target.invocations]:
         return False
-    work = sum(_HEAVY.get(op.code, op.code is not ops.const) for op in found.needed)
+    conditions = len(found.axes) + 1
+    work = conditions + sum(_HEAVY.get(op.code, op.code is not ops.const) for op in found.needed)
     return work * len(found.terms) <= _WORTH[target.invocations] * len(found.atomics)
 
 
@@ -155,15 +156,28 @@ class _Gather(Rewriter):
         """The first element along an axis, and the end of them: no more than those that the memory has."""
         b, dim = self.b, scatter.dims[axis]
         (before, after), along = scatter.hull[axis], scatter.axes[axis]
-        origin, end = self._extent(scatter.ref, dim)
-        # Nowhere may a sum wrap around.
-        first = b.emit(ops.add, b.emit(ops.max_, self.number(along.begin), b.const(origin - before)), b.const(before))
-        limit = b.const(end - after) if isinstance(end, int) else b.emit(ops.sub, end, b.const(after))
-        last = b.emit(ops.add, b.emit(ops.min_, self.number(along.end), limit), b.const(after))
+        first, last = self._moved(along.begin, before, scatter.ref, dim), self._moved(along.end, after, scatter.ref, dim)
+        _, end = self.extent(scatter.ref, dim)
+        last = last if isinstance(end, int) else b.emit(ops.min_, last, end)
         return first, b.emit(ops.max_, last, first)
 
-    def _extent(self, ref: FieldRef | ArrayRef, dim: int) -> tuple[int, int | Op]:
-        """The first index, and the end of them."""
+    def _moved(self, bound: Bound, by: int, ref: FieldRef | ArrayRef, dim: int) -> Op:
+        """``bound`` + ``by``, but not before the first index along ``dim``, nor after the end of them (a constant may be after that of an
+        array). Whatever ``bound`` is, no sum wraps around."""
+        b, (origin, end) = self.b, self.extent(ref, dim)
+        if bound.base is None:
+            return b.const(min(max(bound.offset + by, origin), end if isinstance(end, int) else int(i32.max)))
+        if isinstance(end, Op) and (bound.base.code, bound.base.attr) == (end.code, end.attr):
+            distance = bound.offset + by
+            return end if distance >= 0 else b.emit(ops.max_, b.emit(ops.add, end, b.const(distance)), b.const(origin))
+        least, most = b.const(origin - by), b.const(end - by) if isinstance(end, int) else b.emit(ops.sub, end, b.const(by))
+        return b.emit(ops.add, b.emit(ops.max_, b.emit(ops.min_, self.number(bound), most), least), b.const(by))
+
+    def extent(self, ref: FieldRef | ArrayRef, dim: int) -> tuple[int, int | Op]:
+        """The first index, and the end of them; those of entries come after those of elements."""
+        axes = len(ref.shape) if isinstance(ref, FieldRef) else ref.ndim
+        if dim >= axes:
+            return 0, ref.element_shape[dim - axes]
         if isinstance(ref, FieldRef):
             origin = ref.layout.origin[dim] if ref.layout.origin else 0
             return origin, origin + ref.shape[dim]
@@ -177,8 +191,8 @@ class _Gather(Rewriter):
 
 
 class _Element(Accumulating):
-    """What is done with one element: the sum of the terms is added to it, if there are any. Of each element of the memory that lies at the
-    same indices by the axes, such as the components of a vector, accumulator 2 k is the sum, and accumulator 2 k + 1 whether it has a term.
+    """What is done with one element: the terms are added to it, if there are any. Of each element of the memory that lies at the same
+    indices by the axes, such as the components of a vector, accumulator 2 k is the element, and accumulator 2 k + 1 whether it has a term.
     """
 
     def __init__(self, around: _Gather, loop: Op, scatter: Scatter, element: Sequence[Op]) -> None:
@@ -198,21 +212,38 @@ class _Element(Accumulating):
         self.handlers |= dict.fromkeys((ops.add, ops.idiv, ops.irem), self._place_or_copy)
 
     def update(self) -> None:
-        b = self.b
-        zero = b.const(-0.0 if self.types[0].is_float else 0, self.types[0])
-        self.current = {k: b.const(False, u1) if k % 2 else zero for k in range(len(self.types))}
+        b, ref, place = self.b, self.scatter.ref, dict(zip(self.scatter.dims, self.element))
+        elements = []
+        for k, atomic in {k: op for op, k in self.which.items()}.items():
+            indices = [place[dim] if dim in place else self._invariant(value) for dim, value in enumerate(atomic.args[:-1])]
+            elements.append((k, indices))
+            self.current |= {2 * k: self._old(indices), 2 * k + 1: b.const(False, u1)}
         for iteration, atomics in self.scatter.terms.items():
             self._add(iteration, atomics)
-        for k, atomic in {k: op for op, k in self.which.items()}.items():
+        for k, indices in elements:
             total, some = self.current[2 * k], self.current[2 * k + 1]
             b.begin()
-            place = dict(zip(self.scatter.dims, self.element))
-            indices = [place[dim] if dim in place else self._invariant(value) for dim, value in enumerate(atomic.args[:-1])]
-            old = b.load(self.scatter.ref, *indices)
-            b.store(self.scatter.ref, *indices, b.emit(ops.add, old, total))
+            b.store(ref, *indices, total)
             then = b.end()
             b.begin()
             b.if_(some, then, b.end())
+
+    def _old(self, indices: Sequence[Op]) -> Op:
+        """The element before. It may be one that the loop does not access, then the indices that follow no axis may be out of range."""
+        b, ref = self.b, self.scatter.ref
+        inside = []
+        for dim, index in enumerate(indices):
+            if dim not in self.scatter.dims and index.code is not ops.const:
+                first, end = self.around.extent(ref, dim)
+                inside.append(b.emit(ops.ge, index, b.const(first)))
+                inside.append(b.emit(ops.lt, index, b.const(end) if isinstance(end, int) else end))
+        if not inside:
+            return b.load(ref, *indices)
+        condition = functools.reduce(functools.partial(b.emit, ops.and_), inside)
+        b.begin()
+        then = b.end([b.load(ref, *indices)])
+        b.begin()
+        return b.if_(condition, then, b.end([b.const(0, ref.dtype)]))[0]
 
     def _add(self, iteration: Preimages, atomics: Collection[Op]) -> None:
         """What an iteration adds, if it is one of the loop."""
