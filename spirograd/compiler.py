@@ -64,6 +64,7 @@ from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
 from spirograd.transforms.tasks.gather import gather
 from spirograd.transforms.tasks.keep_tile_entries import keep_tile_entries
+from spirograd.transforms.tasks.late_stores import late_stores
 from spirograd.transforms.tasks.offload import offload
 from spirograd.transforms.tasks.place_tapes import place_tapes
 from spirograd.transforms.tasks.private_copies import private_copies
@@ -92,9 +93,7 @@ def compile_kernel(
     with gc_paused(), deep_recursion():
         run = _Pipeline(caps, options, kernel)
         key = key or kernel_key(kernel, caps, options)
-        if options.verify:
-            verify(kernel, "kernel")
-        run.record("kernel.ir", kernel)
+        run.begin(kernel)
         kernel = run.apply(drop_stop_grad, kernel, "kernel")
         kernel = run.apply(hoist_space_checks, kernel, "kernel")
         kernel = run.apply(check_barriers, kernel, "kernel")
@@ -112,6 +111,7 @@ def compile_kernel(
         kernel = run.apply(offload, kernel, "kernel")
         kernel = run.apply(demote_atomics, kernel, "kernel")
         kernel = run.apply(forward_memory, kernel, "kernel")
+        kernel = run.apply(late_stores, kernel, "kernel")
         kernel = run.apply(carry_elements, kernel, "kernel")
         kernel = run.apply(reductions, kernel, "kernel")
         kernel = run.apply(divide_sums, kernel, "kernel")
@@ -151,6 +151,11 @@ class _Pipeline:
         self.space_limits: tuple[SpaceLimit, ...] = ()
         self.level = "kernel"  # of the last kernel that was verified
         self.decisions: tuple[Decision, ...] = ()
+
+    def begin(self, kernel: Kernel) -> None:
+        if self.ctx.options.verify:
+            verify(kernel, "kernel")
+        self.record("kernel.ir", kernel)
 
     def apply(self, transform: Pass, kernel: Kernel, level: str) -> Kernel:
         """Run a pass; ``level`` is that of its result."""

@@ -212,7 +212,7 @@ def test_arrays_over_memory_of_fields(arch: str) -> None:
     try:
         views = x.to_numpy(copy=False), y.to_numpy(copy=False)
     except ValueError:
-        pytest.skip("a card, whose memory the host does not address")
+        pytest.skip("missing memory that the host can address: not on this device")
     for k, view in enumerate(views):
         view[:] = np.arange(16) + k
     alternate(*views, 2)

@@ -201,10 +201,10 @@ class _Element(Accumulating):
         self.element = element
         self.around = around
         numbers: dict[tuple[object, ...], int] = {}
-        which = {op: numbers.setdefault(_others(op, scatter.dims), len(numbers)) for op in scatter.atomics}
+        number_of = {op: numbers.setdefault(_others(op, scatter.dims), len(numbers)) for op in scatter.atomics}
         dtype: DType = scatter.ref.dtype
         super().__init__([dtype, u1] * len(numbers), {})
-        self.which = which
+        self.number_of = number_of
         self.b = around.b
         self.env = dict(around.env)
         self.known = {value for axis in scatter.axes for value in (axis.place, axis.digit)}
@@ -214,7 +214,7 @@ class _Element(Accumulating):
     def update(self) -> None:
         b, ref, place = self.b, self.scatter.ref, dict(zip(self.scatter.dims, self.element))
         elements = []
-        for k, atomic in {k: op for op, k in self.which.items()}.items():
+        for k, atomic in {k: op for op, k in self.number_of.items()}.items():
             indices = [place[dim] if dim in place else self._invariant(value) for dim, value in enumerate(atomic.args[:-1])]
             elements.append((k, indices))
             self.current |= {2 * k: self._old(indices), 2 * k + 1: b.const(False, u1)}
@@ -248,9 +248,9 @@ class _Element(Accumulating):
     def _add(self, iteration: Preimages, atomics: Collection[Op]) -> None:
         """What an iteration adds, if it is one of the loop."""
         b = self.b
-        found = [self._place(axis, which) for axis, which in enumerate(iteration)]
+        found = [self._place(axis, preimage) for axis, preimage in enumerate(iteration)]
         conditions = [condition for _, some in found for condition in some]
-        self.changes = {op: (2 * self.which[op], 2 * self.which[op] + 1) for op in atomics}
+        self.changes = {op: (2 * self.number_of[op], 2 * self.number_of[op] + 1) for op in atomics}
         self.inside = {}
         changed = sorted({k for numbers in self.changes.values() for k in numbers})
         before = dict(self.current)
@@ -275,32 +275,32 @@ class _Element(Accumulating):
             flat = digit if first else b.emit(ops.add, b.emit(ops.mul, flat, number(axis.extent), attr="wrap"), digit, attr="wrap")
         return flat
 
-    def _place(self, axis: int, which: Preimage) -> tuple[Op, list[Op]]:
+    def _place(self, axis: int, preimage: Preimage) -> tuple[Op, list[Op]]:
         """Where an iteration is along an axis, and under which conditions there is one. Those that always hold are left out."""
         b, q, along, (before, after) = self.b, self.element[axis], self.scatter.axes[axis], self.scatter.hull[axis]
         begin, end = self.around.number(along.begin), self.around.number(along.end)
-        if which.kind == "wrap":
+        if preimage.kind == "wrap":
             conditions = [b.emit(ops.ge, q, begin)] if before < 0 else []
             conditions += [b.emit(ops.lt, q, end)] if after > 0 else []
-            place = self._shifted(q, which.number)
-            beyond = b.emit(ops.lt, place, begin) if which.number > 0 else b.emit(ops.ge, place, end)
-            back = b.emit(ops.add if which.number > 0 else ops.sub, place, end)
+            place = self._shifted(q, preimage.number)
+            beyond = b.emit(ops.lt, place, begin) if preimage.number > 0 else b.emit(ops.ge, place, end)
+            back = b.emit(ops.add if preimage.number > 0 else ops.sub, place, end)
             return b.emit(ops.select, beyond, back, place, type=i32), conditions
-        if which.kind == "first":
-            assert which.low is not None
-            place = b.emit(ops.add, begin, b.const(which.number))
-            return place, [b.emit(ops.eq, q, b.emit(ops.add, begin, b.const(which.low))), b.emit(ops.lt, place, end)]
-        if which.kind == "last":
-            assert which.high is not None
-            place = b.emit(ops.sub, end, b.const(1 + which.number))
-            return place, [b.emit(ops.eq, q, b.emit(ops.add, end, b.const(which.high))), b.emit(ops.ge, place, begin)]
-        place = self._shifted(q, which.number)
-        conditions = [b.emit(ops.ge, place, begin)] if before < which.number else []
-        conditions += [b.emit(ops.lt, place, end)] if after > which.number else []
-        if which.low is not None and before < which.low:
-            conditions.append(b.emit(ops.ge, q, b.emit(ops.add, begin, b.const(which.low))))
-        if which.high is not None and after > which.high + 1:
-            conditions.append(b.emit(ops.le, q, b.emit(ops.add, end, b.const(which.high))))
+        if preimage.kind == "first":
+            assert preimage.low is not None
+            place = b.emit(ops.add, begin, b.const(preimage.number))
+            return place, [b.emit(ops.eq, q, b.emit(ops.add, begin, b.const(preimage.low))), b.emit(ops.lt, place, end)]
+        if preimage.kind == "last":
+            assert preimage.high is not None
+            place = b.emit(ops.sub, end, b.const(1 + preimage.number))
+            return place, [b.emit(ops.eq, q, b.emit(ops.add, end, b.const(preimage.high))), b.emit(ops.ge, place, begin)]
+        place = self._shifted(q, preimage.number)
+        conditions = [b.emit(ops.ge, place, begin)] if before < preimage.number else []
+        conditions += [b.emit(ops.lt, place, end)] if after > preimage.number else []
+        if preimage.low is not None and before < preimage.low:
+            conditions.append(b.emit(ops.ge, q, b.emit(ops.add, begin, b.const(preimage.low))))
+        if preimage.high is not None and after > preimage.high + 1:
+            conditions.append(b.emit(ops.le, q, b.emit(ops.add, end, b.const(preimage.high))))
         return place, conditions
 
     def _shifted(self, element: Op, by: int) -> Op:
