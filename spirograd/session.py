@@ -299,6 +299,10 @@ class Session:
         """Something to record work with: see `GraphRecording.open`."""
         return GraphRecording(self.launcher)
 
+    def unrecorded(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block whose work no graph repeats that the calling thread records."""
+        return graph_recording.paused()
+
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
         self.launcher.synchronize()
