@@ -43,7 +43,7 @@ def read(allocation: Any, view: HostView) -> Array:
 def _in_place(allocation: Any, view: HostView) -> list[Array] | None:
     """The elements in the memory itself, an array for each block. Waits for launches. None where all lie densely, which is copied as
     bytes, and where the host cannot address the memory."""
-    if all([is_dense(block, view.dtype.size) for block in view.blocks]):
+    if all(is_dense(block, view.dtype.size) for block in view.blocks):
         return None
     whole = allocation.host_bytes()
     if whole is None:
