@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -284,10 +286,12 @@ class SpecializedDerivative:
             if len(known) == len(sizes):
                 yield math.prod([n if n > 0 else 0 for n in known]) * ref.dtype.size
 
-    def launch_saving(self, packer: Packer, drawn: int | None, scratch: Callable[..., Any]) -> tuple[Any, int | None, list[Any]]:
+    def launch_saving(
+        self, packer: Packer, drawn: int | None, scratch: Callable[..., Any], kept: AbstractContextManager[None]
+    ) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
-        the line for errors."""
+        the line for errors. ``kept``: a block after which memory holds what it held, of all that the primal writes."""
         refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
@@ -300,7 +304,8 @@ class SpecializedDerivative:
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
-            counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
+            with kept if saving.counting_writes else contextlib.nullcontext():
+                counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
             number = counting.last_number if drawn is None else drawn
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
