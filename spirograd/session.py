@@ -489,10 +489,12 @@ class Transfers:
         return None
 
     def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None, label: str) -> Callable[[], None]:
+        session = self.session  # with `self`, this object would be in a cycle, and the copy stay until Python collects it
+
         def run() -> None:
             result = np.empty(array.shape, array.dtype)
             if result.nbytes:
-                self.session.raise_reported()
+                session.raise_reported()
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"
