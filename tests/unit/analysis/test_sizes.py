@@ -10,7 +10,8 @@ from unit.analysis.random_sizes import World, expressions, worlds
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.dtypes import i32, i64
-from spirograd.base.sizes.evaluate import TEXT_NAMES, evaluate, python_text
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.expressions import function, size_expression
 from spirograd.base.sizes.simplify_sizes import simplify
 from spirograd.base.sizes.size_nodes import (
     Add,
@@ -52,8 +53,7 @@ def test_evaluated(size, world):
     assume(not any(isinstance(part, MaxOver) for part in walk(size)))
     assert world.value(size) == world.worth(size)
     if not needs_memory(size):
-        text = eval(python_text(size), dict(TEXT_NAMES), {"s": world.scalars, "a": world.arrays})
-        assert text == world.worth(size)
+        assert function(("s", "a"), size_expression(size))(world.scalars, world.arrays) == world.worth(size)
 
 
 @settings(max_examples=150, deadline=None)
