@@ -34,6 +34,7 @@ KNOBS: dict[str, Knob] = {
     "SG_VALIDATION": Knob("", "1: enable the Vulkan validation layer and turn its messages into exceptions."),
     "SG_VERIFY": Knob("", "1: verify the IR after every pass."),
     "SG_CACHE_DIR": Knob("", "Folder of the offline cache; by default the user's cache folder."),
+    "SG_CACHE_KEY": Knob("", "Key of the offline cache, 16 characters or more, where users or machines share it; by default the user's."),
     "SG_OFFLINE_CACHE": Knob("1", "0: no offline cache."),
     "SG_NUM_THREADS": Knob("", "Threads of the CPU back end."),
     "SG_CHECK_TAPES": Knob("", "1: tapes check that reverses find the memory that they need, as with `init(debug=True)`."),
