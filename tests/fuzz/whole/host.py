@@ -63,7 +63,14 @@ class Host:
         if r.random() < 0.15:
             self.replacing = False
             pure = [self.launch(k) for k in self.work if not self.overwrites(k)]
-            body.append(Second("loss", r.choice([m.name for m in self.floats(struct=False)]), r.randrange(100), (*pure, self.launch(self.kernels["total"]))))
+            body.append(
+                Second(
+                    "loss",
+                    r.choice([m.name for m in self.floats(struct=False)]),
+                    r.randrange(100),
+                    (*pure, self.launch(self.kernels["total"])),
+                )
+            )
         return tuple(body)
 
     # --- derivatives of programs -------------------------------------------------------------------------------------------------
@@ -174,7 +181,8 @@ class Host:
             like = self.program.memory(p.like)
             twins = [Part(m.name) for m in self.program.memories if m.alike(like) and m.name not in used]
             n = like.shape[0] if like.shape else 0
-            if like.place == "array" and like.kind == "scalar" and like.values == "floats" and any(m.name == "long" for m in self.program.memories):
+            free = any(m.name == "long" for m in self.program.memories) and "long" not in used
+            if free and (like.place, like.kind, like.values) == ("array", "scalar", "floats"):
                 twins += [Part("long", cut) for cut in ((0, n, 1), (n, 2 * n, 1), (0, 2 * n, 2))]
             if twins:
                 bound[p.name] = self.r.choice(twins)
@@ -230,7 +238,12 @@ class Host:
         return Data(m.name, self.r.randrange(100), by)
 
     def transfer(self) -> Transfer:
-        pairs = [(a, b) for a in self.floats(struct=False) for b in self.floats(struct=False) if (a.shape, a.kind, a.width) == (b.shape, b.kind, b.width)]
+        pairs = [
+            (a, b)
+            for a in self.floats(struct=False)
+            for b in self.floats(struct=False)
+            if (a.shape, a.kind, a.width) == (b.shape, b.kind, b.width)
+        ]
         a, b = self.r.choice(pairs)
         return Transfer(a.name, b.name, 0.5, self.r.choice(("numpy", "numpy", "torch")))
 

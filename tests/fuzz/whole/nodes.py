@@ -42,6 +42,11 @@ class Memory:
         return MEMBERS if self.kind == "struct" else (None,)
 
     @property
+    def seed(self) -> int:
+        """Of its first contents."""
+        return sum(map(ord, self.name))
+
+    @property
     def indices(self) -> list[tuple[int, ...]]:
         return [tuple(int(k) for k in index) for index in np.ndindex(*self.shape)]
 

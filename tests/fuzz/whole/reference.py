@@ -119,8 +119,8 @@ class Reference:
         self.names: dict[str, Any] = {}
         self.work = 0
         self.largest = 1.0
-        for k, m in enumerate(program.memories):
-            self.put_all(m, contents(m, k + 1, self.type))
+        for m in program.memories:
+            self.put_all(m, contents(m, m.seed, self.type))
 
     def run(self) -> Reference:
         self.block(self.program.main)

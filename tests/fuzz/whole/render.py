@@ -53,7 +53,7 @@ OPERATIONS = {
     "dot": "{}.dot({})", "norm": "{}.norm_sqr()", "times": "({} @ {})",
 }  # fmt: skip
 
-PRELUDE = '''{title}
+PRELUDE = """{title}
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,7 +91,7 @@ def look():
             seen.append((name + ".grad", memory.grad.to_numpy()))
 
 
-'''
+"""
 END = """
 
 if __name__ == "__main__":
@@ -111,12 +111,20 @@ def head(program: Program) -> str:
     title = '"""' + ", ".join(program.cell) + '."""'
     options = "".join(f", {name}={value!r}" for name, value in program.options)
     text = PRELUDE.format(title=title, type=program.type, options=options)
-    return text + "\n".join([*_memories(program), *map(_function, program.functions), *[_kernel(k, program) for k in program.kernels], *map(_pull, program.pulls), ""])
+    return text + "\n".join(
+        [
+            *_memories(program),
+            *map(_function, program.functions),
+            *[_kernel(k, program) for k in program.kernels],
+            *map(_pull, program.pulls),
+            "",
+        ]
+    )
 
 
 def main(program: Program) -> str:
     writer = _Main(program)
-    lines = ["def main():", *_indented([f"{m.name}.from_numpy({_data(m, k + 1)})" for k, m in enumerate(program.memories)])]
+    lines = ["def main():", *_indented([f"{m.name}.from_numpy({_data(m, m.seed)})" for m in program.memories])]
     lines += [f"    {name}.grad.fill(0.0)" for name in _gradients(program)]
     if any(getattr(node, "by", "") == "torch" for node in walk(program.main)):
         lines.insert(1, "    import torch\n")
@@ -133,7 +141,12 @@ def _gradients(program: Program) -> list[str]:
 def _type(memory: Memory) -> str:
     if memory.values != "floats":
         return "sg.i32"
-    return {"struct": "Body", "scalar": "real", "vector": f"sg.types.vector({memory.width}, real)", "matrix": "sg.types.matrix(2, 2, real)"}[memory.kind]
+    return {
+        "struct": "Body",
+        "scalar": "real",
+        "vector": f"sg.types.vector({memory.width}, real)",
+        "matrix": "sg.types.matrix(2, 2, real)",
+    }[memory.kind]
 
 
 def _memories(program: Program) -> list[str]:
@@ -156,7 +169,11 @@ def _memory(m: Memory, duals: bool) -> list[str]:
     shadows = ", needs_grad=True" if m.grad and m.values == "floats" else ""
     shadows += ", needs_dual=True" if duals and shadows else ""
     if m.place == "array":
-        made = {"scalar": f"sg.ndarray({_type(m)}, ", "vector": f"sg.Vector.ndarray({m.width}, real, ", "matrix": "sg.Matrix.ndarray(2, 2, real, "}
+        made = {
+            "scalar": f"sg.ndarray({_type(m)}, ",
+            "vector": f"sg.Vector.ndarray({m.width}, real, ",
+            "matrix": "sg.Matrix.ndarray(2, 2, real, ",
+        }
         return [f"{m.name} = {made[m.kind]}{m.shape}{shadows})"]
     made = {
         "scalar": f"sg.field({_type(m)}", "vector": f"sg.Vector.field({m.width}, real", "matrix": "sg.Matrix.field(2, 2, real", "struct": "Body.field(",

@@ -117,7 +117,17 @@ class Writer:
         if r.random() < 0.2:
             options.append(("fuse_tasks", False))
         pulls = (("u", "z", self.n),)
-        return Program(self.memories, tuple(self.functions), tuple(kernels), (), r.choice(("f64", "f64", "f32")), self.cell, pulls, tuple(options), r.random() < 0.25)
+        return Program(
+            self.memories,
+            tuple(self.functions),
+            tuple(kernels),
+            (),
+            r.choice(("f64", "f64", "f32")),
+            self.cell,
+            pulls,
+            tuple(options),
+            r.random() < 0.25,
+        )
 
     def kernel(self, name: str, body: tuple[Any, ...]) -> Kernel:
         """A kernel with the parameters that its body uses; some of its fields are parameters, too."""
