@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from . import run
 from .evaluate import TooLong
-from .programs import Program, programs
+from .kernel_programs import Program, programs
 from .shrink import shrunk
 
 EXAMPLES = int(os.environ.get("SG_FUZZ_EXAMPLES", "8"))
