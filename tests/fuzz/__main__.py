@@ -32,6 +32,7 @@ from . import (
     gradient_programs,
     gradients,
     group_programs,
+    guarded_programs,
     lane_programs,
     matrix_programs,
     partitions,
@@ -132,6 +133,9 @@ FUZZERS = {
     "lanes": Fuzzer(lane_programs.Program, lane_programs.check, lane_programs.failure, as_it_is, ("cpu",)),
     "scatters": Fuzzer(
         scatter_programs.Program, scatter_programs.check, scatter_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
+    ),
+    "guards": Fuzzer(
+        guarded_programs.Program, guarded_programs.check, guarded_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
     ),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
