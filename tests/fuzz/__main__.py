@@ -29,6 +29,7 @@ from spirograd.runtime import loader
 
 from . import (
     algorithm_programs,
+    files,
     gradient_programs,
     gradients,
     group_programs,
@@ -145,6 +146,7 @@ FUZZERS = {
         as_it_is,
         ("interpreter", "cpu", "vulkan", "wgpu", "cuda"),
     ),
+    "files": Fuzzer(files.write, files.check, files.failure, as_it_is, ("cpu", "vulkan")),
     "tile_products": Fuzzer(
         tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan", "cuda")
     ),
