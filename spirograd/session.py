@@ -299,6 +299,10 @@ class Session:
         """Something to record work with: see `GraphRecording.open`."""
         return GraphRecording(self.launcher)
 
+    def unrecorded(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block whose work no graph repeats that the calling thread records."""
+        return graph_recording.paused()
+
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
         self.launcher.synchronize()
@@ -347,6 +351,8 @@ class Transfers:
         self._copies: dict[Any, Any] = {}
         self._host: list[tuple[int, str, Any, Any]] = []  # arrays that the host addresses: argument, what errors call it, array, copy
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
+        self.tensors: dict[int, tuple[str, Any]] = {}  # those of torch by argument, with what errors call them
+        self.torch_records = False  # whether torch records operations on one of them
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
@@ -362,6 +368,9 @@ class Transfers:
             return binding
         if write_back is not None:
             self.pending.append((index, write_back))
+        if is_torch(value) and not self.gradients:
+            self.tensors[index] = label, value
+            self.torch_records |= value.requires_grad and sys.modules["torch"].is_grad_enabled()
         if is_torch(target) and not target.is_inference():
             # So torch sees that a tensor which it saved has changed: its gradients would be wrong, with no error.
             self.pending.append((index, functools.partial(sys.modules["torch"].autograd.graph.increment_version, target)))
@@ -480,10 +489,12 @@ class Transfers:
         return None
 
     def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None, label: str) -> Callable[[], None]:
+        session = self.session  # with `self`, this object would be in a cycle, and the copy stay until Python collects it
+
         def run() -> None:
             result = np.empty(array.shape, array.dtype)
             if result.nbytes:
-                self.session.raise_reported()
+                session.raise_reported()
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"

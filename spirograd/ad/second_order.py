@@ -11,6 +11,7 @@ from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
+from spirograd.ad.saving_rule import Version
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
@@ -168,10 +169,10 @@ class _Recorder(context.Recorder):
             self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
-        _snapshot(second, launch, "before")
+        _snapshot(second, launch, Version.BEFORE)
         values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
         launch.number = first.plan.main.last_number
-        _snapshot(second, launch, "after")
+        _snapshot(second, launch, Version.AFTER)
         if self.exposed.active:
             self.exposed.after(launch, derivative_footprint_of(second).writes)
         self.launches.append(_Launch(second, launch))
@@ -264,10 +265,10 @@ class _Recorder(context.Recorder):
             event()
 
 
-def _snapshot(second: SpecializedDerivative, launch: Launch, when: str) -> None:
+def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -> None:
     """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
-    for access, state, _ in derivative_footprint_of(second).residuals:
-        if state == when and launch.memory(access)[1] is None:
+    for access, needed in derivative_footprint_of(second).residuals:
+        if needed is version and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
 
 

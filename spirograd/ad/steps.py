@@ -32,7 +32,7 @@ class LaunchStep:
                 yield key, access.name, whole
 
     def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
-        found = footprint_of(self.launch.specialization).written if self.made is None else derivative_footprint_of(self.made).writes
+        found = footprint_of(self.launch.specialization).writes if self.made is None else derivative_footprint_of(self.made).writes
         for access in found:
             key, whole = self.launch.memory(access)
             if whole is not None:

@@ -136,7 +136,7 @@ def _task(c: Compiler, op: Op) -> Step:
     _, bounds, limits = c.region(op.regions[0])
     (index, *accumulators), body, results = c.region(op.regions[1])
     totals, finish, _ = c.region(op.regions[2])
-    identities = [r.dtype.np.type(ops.identity(r.kind, r.dtype)) for r in attr.reductions]
+    identities = [r.dtype.np.type(r.start) for r in attr.reductions]
     t = op.regions[1].params[0].type
     assert isinstance(t, DType)
     convert = t.np.type
@@ -145,7 +145,8 @@ def _task(c: Compiler, op: Op) -> Step:
         for run in bounds:
             run(env)
         values: list[Any] = identities
-        for i in range(int(env[limits[0]]), int(env[limits[1]])):
+        indices = range(int(env[limits[0]]), int(env[limits[1]]))
+        for i in indices:
             env[index] = convert(i)
             for s, value in zip(accumulators, values):
                 env[s] = value
@@ -154,7 +155,7 @@ def _task(c: Compiler, op: Op) -> Step:
             values = [env[s] for s in results]
         for s, value in zip(totals, values):
             env[s] = value
-        for run in finish:
+        for run in finish if indices else ():
             run(env)
 
     return range_for

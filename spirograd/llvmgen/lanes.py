@@ -75,7 +75,7 @@ class LaneEmitter(VectorEmitter):
     ) -> list[str]:
         it = type_name(index)
         wide = [Lanes(self.lanes, r.dtype) for r in self.reductions]
-        neutral = [f"splat ({type_name(r.dtype)} {literal(ops.identity(r.kind, r.dtype), r.dtype)})" for r in self.reductions]
+        neutral = [f"splat ({type_name(r.dtype)} {literal(r.start, r.dtype)})" for r in self.reductions]
         if self._has_masks:
             assert index is i32
             # In 64 bits, where counting in blocks cannot overflow.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
+import types
+from contextlib import nullcontext
 from typing import Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError, SpirogradTypeError
@@ -12,6 +15,7 @@ from spirograd.lang.data.slices import bounds_of, is_slice, parts_of
 from spirograd.lang.frontend.lists import DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
 from spirograd.lang.frontend.memory_elements import element_of
+from spirograd.lang.frontend.nondeterminism import watched
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
@@ -86,8 +90,11 @@ def get_attribute(t: Tracer, base: Any, name: str) -> Any:
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
         hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
         raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)
+    getter = getattr(type(base), name, None)
     try:
-        return t.captures.attribute(base, name, getattr(base, name))
+        with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():
+            found = getattr(base, name)
+        return t.captures.attribute(base, name, found)
     except AttributeError:
         raise no_attribute(base, name) from None
 
@@ -101,8 +108,11 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
             f"{describe(base)} cannot be indexed with a run-time value",
             "put the data in a field, an ndarray or an sg.Vector, or loop over it with `sg.static`",
         )
+    getter = getattr(type(base), "__getitem__", None)
     try:
-        return t.captures.item(_named(t, node, key, base[key]))
+        with watched(t, getter) if isinstance(getter, types.FunctionType) else nullcontext():
+            found = base[key]
+        return t.captures.item(_named(t, node, key, found))
     except SpirogradCompilationError:
         raise
     except IndexError:

@@ -24,6 +24,7 @@ from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.func import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
+from spirograd.lang.frontend.lost_gradients import warn_of_lost_gradients
 from spirograd.lang.frontend.native_calls import NativeCalls, recorder
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
@@ -233,6 +234,8 @@ class Kernel(Staged, NearNames):
         packer = self.pack(session, specialization, args)
         recorder = context.recorder()
         if recorder is None:
+            if packer.transfers is not None and packer.transfers.torch_records:
+                warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             native = self._native
             if native.device is not None and native.is_due():

@@ -33,7 +33,8 @@ class NeedsRandom(Exception):
 
 
 def _static(t: Tracer, node: ast.Call) -> Any:
-    values = values_of(t, node.args)
+    with t.within_static():
+        values = values_of(t, node.args)
     if not values:
         raise type_error("`static` needs an argument")
     for value, argument in zip(values, node.args):
