@@ -21,6 +21,7 @@ from . import render
 from .nodes import Program, Second, walk
 from .reference import Reference, Unclear
 from .shrink import pruned, shrunk
+from .variants import varied
 
 TOLERANCES = {"f64": 1e-9, "f32": 1e-3}  # of the largest number seen
 LARGEST = {"f64": 1e6, "f32": 300.0}
@@ -71,7 +72,14 @@ def execute(text: str, names: dict[str, Any]) -> None:
 
 
 def run(program: Program, arch: str) -> list[tuple[str, Any]]:
-    """What the program saw on a back end."""
+    """What the program saw on a back end, and from the offline cache, if it uses that."""
+    if dict(program.options).get("offline_cache"):
+        _run(program, arch)
+        _loaded.pop(arch, None)
+    return _run(program, arch)
+
+
+def _run(program: Program, arch: str) -> list[tuple[str, Any]]:
     with session(arch, program):
         head = render.head(program)
         if arch not in _loaded or _loaded[arch][0] != head:
@@ -96,7 +104,8 @@ def run(program: Program, arch: str) -> list[tuple[str, Any]]:
 def compare(program: Program, expected: Reference, seen: list[tuple[str, Any]], arch: str) -> int:
     """Raises Wrong at the first difference."""
     tolerance = TOLERANCES[program.type] * max(1.0, expected.largest)
-    for number, ((name, wanted), (_, found)) in enumerate(zip(expected.seen, seen)):
+    for number, ((name, wanted), (other, found)) in enumerate(zip(expected.seen, seen)):
+        assert name == other, f"{name} against {other}"
         if name == "loss.grad":
             continue
         for part in wanted if isinstance(wanted, dict) else [None]:
@@ -132,13 +141,15 @@ def check(program: Program, archs: Sequence[str]) -> Counter[str]:
         if program.type == "f64" and arch in WITHOUT_F64:
             continue
         try:
-            seen = run(program, arch)
+            variant = dict(program.variants).get(arch, "")
+            seen = run(varied(program, variant), arch)
         except sg.SpirogradRuntimeError as error:
             if not honest(program, str(error)):
                 raise
             counts[f"refused, {arch}"] += 1
             continue
-        counts[f"compared, {arch}"] += compare(program, expected, seen, arch)
+        counts[f"compared, {arch}"] += compare(program, expected, seen, f"{arch}, {variant}" if variant else arch)
+        counts[f"programs, {arch}"] += 1
     return counts
 
 
@@ -164,7 +175,7 @@ def failure(program: Program, archs: Sequence[str]) -> str:
 def kind(text: str) -> str:
     """What must stay the same while shortening: which back end gives wrong memory or wrong gradients, or the error."""
     where, _, rest = text.partition(":")
-    return f"{where}: {'gradient' if '.grad' in rest else 'value'}" if "should be" in text else text[:45]
+    return f"{where.split(',')[0]}: {'gradient' if '.grad' in rest else 'value'}" if "should be" in text else text[:45]
 
 
 def shortened(program: Program, archs: Sequence[str], seconds: float = 60.0) -> Program:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .nodes import (
+    AtOnce,
     Const,
     Copy,
     Data,
@@ -22,6 +23,7 @@ from .nodes import (
     Part,
     Program,
     Put,
+    Read,
     Repeat,
     Replaced,
     Second,
@@ -33,6 +35,9 @@ from .nodes import (
     walk,
 )
 from .write import launch
+
+READS = False  # of memory with gradients, in tapes
+AT_ONCE = False  # tapes of several threads
 
 
 def main(program: Program, r: random.Random) -> Program:
@@ -46,9 +51,9 @@ class Host:
         self.work = [k for k in program.kernels if k.name.startswith("work")]
         self.numbers = 0
         self.recorded = False  # as a graph: nothing is read, and no array of others passed
-        self.inner = False  # inside of a function that is run again: no such function inside
         self.replacing = True
-        self.counter = ""
+        self.reading = True
+        self.known: list[str] = []  # numbers that Python has read, here
 
     def fresh(self, kind: str) -> str:
         self.numbers += 1
@@ -80,10 +85,13 @@ class Host:
         r = self.r
         if self.program.duals and r.random() < 0.5:
             return [self.forward()]
+        if AT_ONCE and r.random() < 0.08:
+            return [self.at_once()]
         mode = r.choice(("plain", "plain", "plain", "checkpoints", "checkpoints", "budget", "thread", "graph", "seeds", "keep"))
-        self.recorded = mode == "graph"
+        self.recorded, self.reading = mode == "graph", mode in ("plain", "seeds", "thread", "keep") and READS
+        known = list(self.known)
         body = tuple(self.taped())
-        self.recorded = False
+        self.recorded, self.reading, self.known = False, True, known
         tape = Tape("loss", body)
         if mode == "checkpoints":
             tape = replace(tape, options=(("checkpoints", r.choice((1, 2, 3))),), thread=r.random() < 0.15)
@@ -100,11 +108,20 @@ class Host:
             tape = replace(tape, options=(("clear_gradients", False),))
         return [tape]
 
+    def at_once(self) -> AtOnce:
+        body = self.launch(self.kernels["table"]), *self.later(), self.launch(self.kernels["total"])
+        drift = Repeat(self.fresh("t"), self.r.choice((1, 2, 5)), (self.launch(self.kernels["drift"]),))
+        apart = (drift, Fill(Part("apart"), 0.25), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
+        options = (("clear_gradients", False),)
+        both = Tape("loss", body, options), Tape("loss_apart", (*apart, self.launch(self.kernels["total_apart"])), options)
+        return AtOnce(both if self.r.random() < 0.5 else both[::-1])
+
     def forward(self) -> Forward:
         """With respect to memory that Python does not write meanwhile."""
-        self.replacing = False
+        self.replacing = self.reading = False
+        known = list(self.known)
         body = tuple(self.taped())
-        self.replacing = True
+        self.replacing, self.reading, self.known = True, True, known
         floats = [m.name for m in self.floats(struct=False)]
         x = self.r.choice([name for name in floats if name not in written(body)])
         return Forward(self.r.choice([name for name in floats if name != x]), x, self.r.randrange(100), body)
@@ -112,11 +129,13 @@ class Host:
     def taped(self) -> list[Any]:
         """The launches of the cell, with what overwrites its memory, among others."""
         r = self.r
+        known = list(self.known)
         cell = [self.launch(self.kernels["table"]), *self.block(r.choice((0, 0, 1))), *self.later()]
         if r.random() < 0.3:
             cell = [self.repeated(cell)]
         elif r.random() < 0.2:
             cell = [self.nested(cell)]
+            self.known = known
         body = [*self.block(r.choice((0, 1, 1, 2))), *cell, *self.block(r.choice((0, 0, 1, 2)))]
         return [*body, self.launch(self.kernels["total"])]
 
@@ -164,12 +183,14 @@ class Host:
             choices += [(1, lambda: self.when(inner(1), inner(1)))]
         if not self.recorded:
             choices.append((1, self.transfer))
-        if self.replacing and not self.inner:
+            if depth == 0:
+                choices.append((2, self.read))
+        if self.replacing:
             choices.append((1, self.replaced))
         return r.choices([f for _, f in choices], [weight for weight, _ in choices])[0]()
 
     def floats(self, struct: bool = True) -> list[Memory]:
-        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name != "loss"]
+        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ("loss", "apart", "loss_apart")]
         return [m for m in found if struct or m.kind != "struct"]
 
     def launch(self, kernel: Kernel, far: bool = False) -> Any:
@@ -187,7 +208,9 @@ class Host:
             if twins:
                 bound[p.name] = self.r.choice(twins)
                 used |= {bound[p.name].memory}
-        return launch(self.program, kernel, self.r, far, bound)
+        launched = launch(self.program, kernel, self.r, far, bound)
+        args = tuple(self.value() if p.kind == "float" and self.known else a for p, a in zip(kernel.params, launched.args))
+        return replace(launched, args=args)
 
     def repeated(self, body: list[Any]) -> Repeat:
         return Repeat(self.fresh("t"), self.r.choice((2, 2, 3)), tuple(body))
@@ -230,12 +253,28 @@ class Host:
             m = self.r.choice(small)
             return Put(m.name, self.r.choice(m.indices), None, Const(self.r.randrange(4)))
         m = self.r.choice(self.floats())
-        return Put(m.name, self.r.choice(m.indices), self.r.choice(m.components), Const(round(self.r.uniform(-1, 1), 2)))
+        return Put(m.name, self.r.choice(m.indices), self.r.choice(m.components), self.value())
 
     def data(self) -> Data:
-        m = self.r.choice([m for m in self.program.memories if m.name != "loss"])
+        m = self.r.choice([m for m in self.program.memories if m.name not in ("loss", "loss_apart")])
         by = "torch" if m.kind != "struct" and not self.recorded and self.r.random() < 0.3 else "numpy"
         return Data(m.name, self.r.randrange(100), by)
+
+    def read(self) -> Any:
+        """A number that Python reads; `value` may use it."""
+        floats = self.floats() if self.reading else [m for m in self.program.memories if not m.grad and m.values == "floats"]
+        if not floats:
+            return self.put()
+        m = self.r.choice(floats)
+        name = self.fresh("r")
+        self.known.append(name)
+        return Read(name, m.name, self.r.choice(m.indices), self.r.choice(m.components))
+
+    def value(self) -> Any:
+        if self.known and self.r.random() < 0.5:
+            known = Name(self.r.choice(self.known))
+            return self.r.choice((known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known))))
+        return Const(round(self.r.uniform(-1, 1), 2))
 
     def transfer(self) -> Transfer:
         pairs = [

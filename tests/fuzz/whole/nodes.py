@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -294,6 +294,13 @@ class Tape:
 
 
 @dataclass(frozen=True)
+class AtOnce:
+    """Tapes of memory that they do not share, each in a thread of its own."""
+
+    body: tuple[Tape, ...]
+
+
+@dataclass(frozen=True)
 class Second:
     """A Hessian of ``loss`` times a direction of ``x``."""
 
@@ -327,14 +334,17 @@ class Program:
     pulls: tuple[tuple[str, str, int], ...] = ()  # source and target of what may be `Replaced`, and their length
     options: tuple[tuple[str, Any], ...] = ()  # of `sg.init`
     duals: bool = False
+    variants: tuple[tuple[str, str], ...] = ()  # (back end, what `variants` names): the form that runs there
 
     def memory(self, name: str) -> Memory:
         return next(m for m in self.memories if m.name == name)
 
     def __repr__(self) -> str:
         from .render import source
+        from .variants import varied
 
-        return "\n" + source(self)
+        text = "".join(f"# variant on {arch}: {name}\n" for arch, name in self.variants)
+        return "\n" + text + source(varied(self, self.variants[0][1]) if len(self.variants) == 1 else self)
 
 
 def walk(node: Any) -> Iterator[Any]:
@@ -346,6 +356,15 @@ def walk(node: Any) -> Iterator[Any]:
         yield node
         for name in node.__dataclass_fields__:
             yield from walk(getattr(node, name))
+
+
+def mapped(node: Any, change: Callable[[Any], Any]) -> Any:
+    """The node with ``change`` of all nodes below and of itself."""
+    if isinstance(node, tuple):
+        return tuple(mapped(inner, change) for inner in node)
+    if hasattr(node, "__dataclass_fields__"):
+        return change(replace(node, **{f.name: mapped(getattr(node, f.name), change) for f in fields(node)}))
+    return node
 
 
 def memories_of(nodes: Any) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from . import numbers
 from .nodes import (
     ALL,
+    AtOnce,
     Call,
     Const,
     Copy,
@@ -139,7 +140,7 @@ class Reference:
         return np.array([numbers[key] for key in keys(m)]).reshape((*m.shape, *m.element_shape))
 
     def look(self, _: Any = None) -> None:
-        for m in self.program.memories:
+        for m in sorted(self.program.memories, key=lambda m: m.name):
             self.see(m.name, self.array(m, self.held[m.name]))
             if m.name in self.gradients:
                 self.see(m.name + ".grad", self.array(m, self.gradients[m.name]))
@@ -375,6 +376,9 @@ class Reference:
             for name, seed in s.seeds:
                 self.gradients[name] = flat(self.memories[name], contents(self.memories[name], seed, self.type), plain=True)
             self.end(order, first)
+
+    def atonce(self, s: AtOnce) -> None:
+        self.block(s.body)
 
     def second(self, s: Second) -> None:
         direction = flat(self.memories[s.x], contents(self.memories[s.x], s.seed, self.type))

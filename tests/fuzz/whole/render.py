@@ -10,6 +10,7 @@ from typing import Any
 
 from .nodes import (
     ALL,
+    AtOnce,
     Call,
     Const,
     Copy,
@@ -79,13 +80,14 @@ def permutation(seed, n):
     return np.random.default_rng(seed).permutation(n).astype(np.int32)
 
 
-def in_thread(function):
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
+def in_threads(*functions):
+    with ThreadPoolExecutor(len(functions)) as pool:
+        for done in [pool.submit(function) for function in functions]:
+            done.result()
 
 
 def look():
-    for name, memory in MEMORY.items():
+    for name, memory in sorted(MEMORY.items()):
         seen.append((name, memory.to_numpy()))
         if name in GRADIENTS:
             seen.append((name + ".grad", memory.grad.to_numpy()))
@@ -132,7 +134,7 @@ def main(program: Program) -> str:
 
 
 def _gradients(program: Program) -> list[str]:
-    return [m.name for m in program.memories if m.grad and m.values == "floats"]
+    return [m.name for m in program.memories if m.grad and m.values == "floats" and not m.name.startswith("pad")]
 
 
 # --- memory ------------------------------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def _memories(program: Program) -> list[str]:
     for shape, names in together.items():
         axes = "i" if len(shape) == 1 else "ij"
         lines.append(f"sg.root.dense(sg.{axes}, {shape}).place({', '.join(names)})")
-    names = ", ".join(f"{m.name!r}: {m.name}" for m in program.memories)
+    names = ", ".join(f"{m.name!r}: {m.name}" for m in program.memories if not m.name.startswith("pad"))
     return [*lines, f"MEMORY = {{{names}}}", f"GRADIENTS = {_gradients(program)!r}", ""]
 
 
@@ -374,11 +376,16 @@ class _Main:
             lines += [f"{m}.grad.from_numpy({_data(self.program.memory(m), seed)})" for m, seed in s.seeds]
             lines.append(f"{name}.grad()")
         if s.thread:
-            lines = [f"def run_{name}():", *_indented(lines), f"in_thread(run_{name})"]
+            lines = [f"def run_{name}():", *_indented(lines), f"in_threads(run_{name})"]
         if s.graph:
             again = _data(self.program.memory(s.again), 77)
             lines = ["with sg.Graph() as graph:", *_indented(lines), "look()", f"{s.again}.from_numpy({again})", "graph.launch()"]
         return lines
+
+    def atonce(self, s: AtOnce) -> list[str]:
+        names = [self.fresh("episode") for _ in s.body]
+        lines = [line for name, tape in zip(names, s.body) for line in (f"def {name}():", *_indented(self.tape(tape)))]
+        return [*lines, f"in_threads({', '.join(names)})"]
 
     def second(self, s: Second) -> list[str]:
         name = self.fresh("function")

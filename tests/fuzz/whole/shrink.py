@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from . import nodes
-from .nodes import Call, Const, Kernel, Launch, Load, Memory, Name, Op, Over, Part, Program, Replaced, Tape, memories_of, walk
+from .nodes import Call, Const, Kernel, Launch, Load, Name, Op, Over, Part, Program, Replaced, Tape, mapped, memories_of, walk
 
 _STATEMENTS = ("Let", "Store", "If", "For", "Over", "While", "Launch", "Repeat", "When", "Fill", "Copy", "Put", "Read", "Data", "Transfer",
-               "Nested", "Replaced", "Tape", "Second", "Forward", "Look")  # fmt: skip
+               "Nested", "AtOnce", "Replaced", "Tape", "Second", "Forward", "Look")  # fmt: skip
 STATEMENTS = tuple(getattr(nodes, name) for name in _STATEMENTS)
 
 
 def shrunk(program: Program, fails: Callable[[Program], bool], seconds: float = 60.0) -> Program:
     """The shortest program found within ``seconds`` for which ``fails`` holds."""
     end = time.monotonic() + seconds
-    for steps in (_of_main, _of_kernels, _of_main, _of_memory):
+    for steps in (_of_memory, _of_main, _of_kernels, _of_main, _of_memory):
         program = _greedy(program, fails, steps, end)
     return program
 
@@ -55,6 +55,8 @@ def _of_kernels(program: Program) -> Iterator[Program]:
 
 def _of_memory(program: Program) -> Iterator[Program]:
     """Plainer memory, arguments and options."""
+    if program.variants:
+        yield replace(program, variants=())
     for k, m in enumerate(program.memories):
         if m.layout:
             yield replace(program, memories=(*program.memories[:k], replace(m, layout=""), *program.memories[k + 1 :]))
@@ -80,15 +82,7 @@ def _without_parameter(program: Program, k: int, name: str) -> Program:
             return replace(node, args=(*node.args[:at], *node.args[at + 1 :]))
         return node
 
-    return replace(program, kernels=(*program.kernels[:k], shorter, *program.kernels[k + 1 :]), main=_mapped(program.main, relaunched))
-
-
-def _mapped(node: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(node, tuple):
-        return tuple(_mapped(inner, change) for inner in node)
-    if hasattr(node, "__dataclass_fields__"):
-        return change(replace(node, **{f.name: _mapped(getattr(node, f.name), change) for f in fields(node)}))
-    return node
+    return replace(program, kernels=(*program.kernels[:k], shorter, *program.kernels[k + 1 :]), main=mapped(program.main, relaunched))
 
 
 # --- statements and expressions ----------------------------------------------------------------------------------------------------
@@ -190,5 +184,3 @@ def _used(program: Program) -> set[str]:
             used |= {name for name, _ in node.seeds}
     return used
 
-
-__all__ = ["Memory", "pruned", "shrunk"]

@@ -39,6 +39,7 @@ from .nodes import (
     memories_of,
     walk,
 )
+from .variants import VARIANTS
 
 FAR = (-1, 1 << 28, -(1 << 28), 7)  # out of range of all memory, or just beyond
 
@@ -56,7 +57,9 @@ def program_of(seed: int) -> Program:
 def kernels_of(number: int) -> Program:
     """Memory and kernels that ``len(LATER)`` programs share."""
     r = random.Random(f"kernels {number}")
-    return Writer(r, cell(number * len(LATER))).program()
+    names = [*VARIANTS, *[""] * len(VARIANTS)]
+    variants = tuple((arch, name) for arch in ("interpreter", "cpu", "vulkan", "wgpu", "cuda") if (name := r.choice(names)))
+    return replace(Writer(r, cell(number * len(LATER))).program(), variants=variants)
 
 
 class Writer:
@@ -77,7 +80,7 @@ class Writer:
         twin = replace(m, name="m2")
         found = [
             m, twin, Memory("u", "scalar", (n,)), Memory("y", "scalar", (n,)), Memory("z", "scalar", (n,)), Memory("loss", "scalar", ()),
-            Memory("b", "scalar", (n,), values="small"),
+            Memory("b", "scalar", (n,), values="small"), Memory("apart", "scalar", (n,)), Memory("loss_apart", "scalar", ()),
         ]  # fmt: skip
         more = [
             Memory("v", "vector", (n,), width=r.choice((2, 3))), Memory("s", "struct", (n,)), Memory("w", "matrix", (n,)),
@@ -110,6 +113,10 @@ class Writer:
         kernels.append(self.kernel("total", self.total()))
         kernels.append(self.kernel("guess", self.guess()))
         solve = Op("tanh", (Op("*", (Const(1.2), Load("u", (Name("i"),)))),))  # whose gradient may be `Replaced`
+        old = Load("apart", (Name("i"),))
+        moved = Store("apart", (Name("i"),), None, "=", Op("*", (Name("c0"), Op("sin", (Op("*", (Const(1.7), old)),)))))
+        kernels.append(self.kernel("drift", (For("i", Const(self.n), (moved,)),)))
+        kernels.append(self.kernel("total_apart", (Over(("i",), "apart", (Store("loss_apart", (), None, "+=", Op("square", (old,))),)),)))
         kernels.append(self.kernel("solve", (For("i", Const(self.n), (Store("z", (Name("i"),), None, "=", solve),)),)))
         options = [("offline_cache", False), ("opt_level", 3 if r.random() < 0.1 else 0)]
         if r.random() < 0.2:
@@ -158,7 +165,7 @@ class Writer:
         """``loss`` gets weighted sums of memory with gradients."""
         body: list[Any] = []
         for m in self.memories:
-            if m.values != "floats" or not m.grad or m.name in ("loss", "long") or (m.name not in "my" and self.r.random() < 0.4):
+            if m.values != "floats" or not m.grad or m.name in ("loss", "long", "apart", "loss_apart") or (m.name not in "my" and self.r.random() < 0.4):
                 continue
             index = tuple(Name(name) for name in "ij"[: len(m.shape)])
             terms = [Op("*", (Const(round(self.r.uniform(-1, 1), 2)), Load(m.name, index, c))) for c in m.components]
@@ -208,7 +215,7 @@ class Task:
     def __init__(self, writer: Writer) -> None:
         self.w, self.r, self.n = writer, writer.r, writer.n
         self.serial = self.r.random() < 0.25
-        usable = [m for m in writer.memories if m.name not in ("loss", "long")]
+        usable = [m for m in writer.memories if m.name not in ("loss", "long", "apart", "loss_apart")]
         self.r.shuffle(usable)
         floats = [m for m in usable if m.values == "floats" and m.grad]
         self.own = floats[: self.r.choice((1, 1, 2, 3))]
