@@ -13,7 +13,7 @@ from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
-from spirograd.ad.losses import loss_of
+from spirograd.ad.losses import forget_losses, loss_of
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
@@ -22,7 +22,7 @@ from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, first_of, memory_identity
+from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
 from spirograd.gradients.broken_chains import report
@@ -108,6 +108,8 @@ class Tape(context.Recorder, NearNames):
         self._outer = outer
         if self._exposed is not None or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
+        if outer is None:
+            forget_losses()
         if self.clear_gradients:
             shadows.clear("grad")
         if self._loss is not None:
@@ -159,6 +161,8 @@ class Tape(context.Recorder, NearNames):
             self._warn_without_active_output(self._loss.key)
         with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
             self._replay(last)
+        if self._loss is not None and self._outer is None:
+            self._loss.leave()
         if self._left is not None:
             self._left = self._generations()
 
@@ -402,13 +406,13 @@ class Tape(context.Recorder, NearNames):
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: _generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
+        return {key: memory_generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
         for key, name, whole in self._wanted() if self._left else ():
             assert self._left is not None
-            if key in self._left and self._left[key] != _generation(whole):
+            if key in self._left and self._left[key] != memory_generation(whole):
                 raise SpirogradRuntimeError(
                     render(
                         f"`{name}` was written after the tape was closed, and the gradients need it as it was",
@@ -512,15 +516,9 @@ class Tape(context.Recorder, NearNames):
         return result
 
 
-def _generation(memory: Any) -> Any:
-    """What changes with every write to a field or ndarray that goes through the session."""
-    allocation = memory.tree.allocation
-    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)
-
-
 def _wait_for_exposed(changed: Iterable[Any]) -> None:
     """Wait for the device if memory was changed that was handed out, which may be written next."""
-    if any([is_exposed(whole) for whole in changed]):
+    if any(is_exposed(whole) for whole in changed):
         context.session().sync()
 
 
