@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -78,11 +79,21 @@ class Trace:
         self.shared_arrays = 0
         self.tiles = False  # whether it has tiles, whose slices may be larger than what there is
         self.stops = False  # whether it has markers of `stop_grad` of memory
+        self.guards = 0  # how many run-time conditions are around what is being traced: branches, and loops that may have no iteration
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 
     def warn(self, about: Hashable, text: str) -> None:
         """Warn the user. ``about``: tells warnings apart, of which the user sees each once in a session."""
         self.warnings.setdefault(about, text)
+
+    @contextlib.contextmanager
+    def guarded(self, is_guard: bool = True) -> Iterator[None]:
+        """What is traced inside may not run."""
+        self.guards += is_guard
+        try:
+            yield
+        finally:
+            self.guards -= is_guard
 
 
 _scope = _Scope()

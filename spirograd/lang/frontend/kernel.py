@@ -69,6 +69,7 @@ class Kernel(Staged, NearNames):
         functools.update_wrapper(self, function)
         self.function = function
         self._unfused_by = unfused_by
+        self._is_method = False
         self._text = text_of(function)
         self._lock = threading.RLock()
         self._specializations: dict[Any, list[Specialization]] = {}
@@ -84,8 +85,14 @@ class Kernel(Staged, NearNames):
     def grad(self) -> Any:
         return context.gradient_of(self)
 
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._is_method = True  # the first parameter is the object, whatever it is called
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else BoundKernel(self, instance)
+        if instance is None:
+            return self
+        self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
+        return BoundKernel(self, instance)
 
     def __repr__(self) -> str:
         return f"<kernel {self.function.__qualname__}>"
@@ -196,8 +203,8 @@ class Kernel(Staged, NearNames):
             raise SpirogradSyntaxError(
                 f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel: name each argument"
             )
-        if position == 0 and p.name == "self" and p.annotation is p.empty:
-            return TemplateParameter("self", self.function.__name__)
+        if position == 0 and (self._is_method or p.name == "self") and p.annotation is p.empty:
+            return TemplateParameter(p.name, self.function.__name__)
         try:
             return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
