@@ -20,16 +20,19 @@ from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
+from spirograd.ad.traced_numbers import TapeNumbers, is_followed
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
+from spirograd.base.tracebacks import user_location
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.scalar_cells import cells_of
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -40,7 +43,7 @@ _FAILED = "the reverse pass of this tape ended with an error, and the tape has r
 _ABANDONED = "the block of this tape ended with an error, and the tape has released its launches: record a new one"
 
 _INACTIVE = "depends on no memory that has a gradient"
-_INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None])`, has no gradient: have the kernel read the field"
+_INACTIVE_HINT = "a number that Python has read outside of the tape, or has converted, has no gradient: have the kernel read the field"
 
 
 class Tape(context.Recorder, NearNames):
@@ -96,6 +99,7 @@ class Tape(context.Recorder, NearNames):
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
+        self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
@@ -120,6 +124,7 @@ class Tape(context.Recorder, NearNames):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
+        self._numbers.record.open = False
         if kind is None and self.loss is not None:
             try:
                 self._reverse_at_end()
@@ -170,6 +175,7 @@ class Tape(context.Recorder, NearNames):
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
+        self._numbers.record.begin()
         try:
             if self._loss is not None:
                 self._loss.seed()
@@ -362,6 +368,42 @@ class Tape(context.Recorder, NearNames):
             step.begin(self._steps)
         elif not shadows.is_shadow(memory):
             self._steps.add(step)
+
+    # --- numbers of Python: see `traced_numbers` -----------------------------------------------------------------------------
+
+    follows_numbers = True
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        if self._paused is not None or not is_followed(memory):
+            return values
+        numbers, step = self._numbers.read(memory, key, values, location)
+        self._steps.add(step)
+        return numbers
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """See `context.Recorder`."""
+        if self._paused is not None or not is_followed(memory):
+            return clear
+        return self._numbers.written(memory, key, component, numbers, clear)
+
+    def numbers_kept(self, memory: Any) -> None:
+        """See `context.Recorder`."""
+        name = memory_identity(memory)[0]
+        if is_followed(memory):
+            self._active_outputs.add(name)
+        elif self._paused is None and memory.dtype.is_float:
+            self._inactive[name] = ("Python", user_location(), memory)
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """See `context.Recorder`."""
+        return None if self._paused is not None else cells_of(kernel, args)
+
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
+        """See `context.Recorder`."""
+        self._steps.add(self._numbers.passed(cells))
 
     def _used(self) -> Iterator[Any]:
         """The fields and ndarrays of the launches so far."""

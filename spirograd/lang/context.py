@@ -152,6 +152,32 @@ class Recorder:
         """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
         raise NotImplementedError
 
+    follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
+        return values
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """The reverse of a write of ``numbers`` to memory: see `traced_numbers`. ``clear``: see `host_write`."""
+        for number in numbers:
+            if hasattr(number, "refuse"):
+                number.refuse("written to memory")
+        return clear
+
+    def numbers_kept(self, memory: Any) -> None:
+        """`host_write` was called for the write of numbers that `numbers_written` got."""
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """See `scalar_cells.cells_of`."""
+        raise NotImplementedError
+
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
+        """A launch follows that takes numbers in ``cells``."""
+        raise NotImplementedError
+
     def nested(self) -> Any:
         """A tape for the reverse pass."""
         raise NotImplementedError

@@ -80,6 +80,7 @@ class Kernel(Staged, NearNames):
         self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
+        self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
 
     @functools.cached_property
     def grad(self) -> Any:
@@ -247,8 +248,12 @@ class Kernel(Staged, NearNames):
         return packer
 
     def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        packer = self.pack(session, specialization, args)
         recorder = context.recorder()
+        if recorder is not None and recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
+            kernel, values, cells = found
+            recorder.numbers_passed(cells)
+            return kernel._launch(*kernel.specialized(values, {}))
+        packer = self.pack(session, specialization, args)
         if recorder is None:
             if packer.transfers is not None and packer.transfers.torch_records:
                 warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
