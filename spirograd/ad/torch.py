@@ -122,7 +122,7 @@ class TorchFunction:
         made = self.kernel.grad.of(context.session(), specialization)
         arrays = Collector(self.kernel, specialization, args).arrays
         found: dict[int, Saved] = {}
-        for access, _, _ in derivative_footprint_of(made).residuals:
+        for access, _ in derivative_footprint_of(made).residuals:
             whole = access.whole if access.arg is None else arrays[access.arg]
             if isinstance(whole, np.ndarray):
                 kept.update({name: value.copy() for name, value in kept.items() if value is whole})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -90,5 +91,7 @@ def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
     return True
 
 
-def _number(architecture: str) -> int:
-    return int(architecture.removeprefix("sm_"))
+def _number(architecture: str) -> float:
+    """That of ``sm_90``; larger than all for what is none."""
+    number = architecture.removeprefix("sm_").rstrip("af")
+    return int(number) if number.isdecimal() and len(number) < 6 else math.inf

@@ -46,8 +46,8 @@ def host_write(
         else:
             shadow.clear_element(key, component)
 
-    is_part = key is None and hasattr(memory, "arr")  # all of a view is a part of its array, and not just one first index of it
-    recorder.host_write(memory, () if is_part else key, clear, source, repeat)
+    is_view = hasattr(memory, "arr")  # which is a part of its array: its indices are not those of the array
+    recorder.host_write(memory, () if is_view else key, clear, source, repeat)
 
 
 def clear(*roles: str) -> None:

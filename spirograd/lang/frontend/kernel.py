@@ -24,6 +24,7 @@ from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.func import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
+from spirograd.lang.frontend.lost_gradients import warn_of_lost_gradients
 from spirograd.lang.frontend.native_calls import NativeCalls, recorder
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
@@ -116,6 +117,8 @@ class Kernel(Staged, NearNames):
         if found is None:
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
+        if not made.outside.are_same():
+            self._report_changes(made, session)
         values = made.plan.launch(scalars, arrays, made.trees)
         native = self._native
         if native.device is not None and native.is_due():
@@ -158,8 +161,15 @@ class Kernel(Staged, NearNames):
         key = tuple([key_of(args[k]) for k, key_of in now.keys])
         for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
+                if not specialization.outside.are_same():
+                    self._report_changes(specialization, session)
                 return session, specialization, args
         return session, self._specialize(now, key, args), args
+
+    def _report_changes(self, made: Specialization, session: Any) -> None:
+        """Warn of values from outside that are not what they were when the kernel was compiled."""
+        if made.outside.report(self.function, session.warned):
+            self._native.forget()
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
@@ -233,6 +243,8 @@ class Kernel(Staged, NearNames):
         packer = self.pack(session, specialization, args)
         recorder = context.recorder()
         if recorder is None:
+            if packer.transfers is not None and packer.transfers.torch_records:
+                warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             native = self._native
             if native.device is not None and native.is_due():

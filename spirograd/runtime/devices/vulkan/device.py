@@ -34,6 +34,9 @@ from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Str
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import Transfers
 
+# Memory that was freed and that work under way may still use: beyond this, an allocation waits for that work.
+_HELD_BYTES = 128 << 20
+
 
 class VulkanDevice(StreamedDevice):
     """One Vulkan device.
@@ -279,6 +282,9 @@ class VulkanDevice(StreamedDevice):
         if self._deletions:
             self._sides.join()
         self._deletions.collect(self._own.pending_value, self._own.poll)
+        if self._deletions.held > _HELD_BYTES:
+            self._own.finish()
+            self._deletions.collect(self._own.pending_value, self._own.poll)
 
     def _delete(self, thing: Any) -> None:
         if isinstance(thing, Range):
