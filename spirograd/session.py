@@ -38,7 +38,7 @@ from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graph_recording import GraphRecording
@@ -160,6 +160,8 @@ class Session:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
         plan = self.launcher.prepare(compiled)
         plan.locations = functools.partial(_locations, kernel, compiled)
+        if isinstance(self.device, ReportsFaults):
+            self.device.locate(plan.executable, plan.locations())
         return plan
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
