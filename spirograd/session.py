@@ -25,7 +25,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
-from spirograd.base.targets import Generator
+from spirograd.base.targets import TARGETS, Generator
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
@@ -101,6 +101,7 @@ class Session:
             opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
+            interpret_as=_interpreted_target(config.arch),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
@@ -322,6 +323,15 @@ class Session:
                     self._profile.end()
             stream_order.close(self.__dict__.get("streams"))
             self.device.close()
+
+
+def _interpreted_target(arch: str) -> str:
+    """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
+    name = knobs.get("SG_INTERPRET_AS") if arch == "interpreter" else ""
+    if name and (name not in TARGETS or TARGETS[name].generator is Generator.INTERPRETER):
+        known = ", ".join(known for known, target in TARGETS.items() if target.generator is not Generator.INTERPRETER)
+        raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
+    return name
 
 
 def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:

@@ -18,7 +18,7 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
-from spirograd.gradients.first_indices import writes_by_first_index
+from spirograd.gradients.first_indices import accesses_by_first_index
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import Packer
@@ -73,8 +73,8 @@ def _nothing() -> None:
 
 class Footprint:
     """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses.
-    ``written``: what it writes, one access for each memory; ``writes``: one for each memory and first index. ``shadows``: the gradients
-    and tangents that it writes."""
+    ``used``, ``written``: one access for each memory that it uses, or writes; ``accesses``, ``writes``: the same for each memory and
+    first index. ``shadows``: the gradients and tangents that it writes."""
 
     def __init__(self, specialization: Any) -> None:
         kernel = specialization.kernel
@@ -82,7 +82,10 @@ class Footprint:
         self.fields = [weakly(field) for field in specialization.fields.values()]
         self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
         self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
-        self.writes = [Access(ref, specialization.fields, None, first) for ref, first in writes_by_first_index(kernel)]
+        self.accesses, self.writes = (
+            [Access(ref, specialization.fields, None, first) for ref, first in accesses_by_first_index(kernel, effects)]
+            for effects in (_ALL, _WRITES)
+        )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
 
 

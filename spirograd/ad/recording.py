@@ -19,6 +19,9 @@ from spirograd.base.dtypes import DType
 from spirograd.lang import context
 
 
+Parts = Mapping[tuple[Any, int | None], tuple[str, Any]]  # memory by key and first index (None: all of it): name, and field or ndarray
+
+
 class Recording:
     """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`.
 
@@ -78,21 +81,21 @@ class Recording:
         """The host has replaced what ``before`` has."""
         self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
 
-    def call(self, reverse: Callable[[], None], used: Mapping[Any, tuple[str, Any]]) -> None:
-        """A gradient of Python's own, which finds the memory ``used``, by key, as it is now."""
+    def call(self, reverse: Callable[[], None], used: Parts) -> None:
+        """A gradient of Python's own, which finds the memory ``used`` as it is now."""
         event = self._event()
         event.reverse = reverse
-        for key, (name, whole) in used.items():
-            self.need(event, key, name, whole, FUNCTION)
+        for (key, first), (name, whole) in used.items():
+            self.need(event, key, name, whole, FUNCTION, first)
 
-    def need(self, event: Event, key: Any, name: str, whole: Any, version: Version) -> None:
-        """The reverse of ``event`` reads all of ``whole`` as it is now, which is its ``version`` of it."""
+    def need(self, event: Event, key: Any, name: str, whole: Any, version: Version, first: int | None = None) -> None:
+        """The reverse of ``event`` reads ``whole``, at a first index or (None) all of it, as it is now: its ``version`` of it."""
         self.versions.stored(key, name, whole)
-        self.versions.need(key, None)
+        self.versions.need(key, first)
         if version is Version.BEFORE:
             event.before.add(key)
         if self.check is not None:
-            self.check.expect(event, key, name, whole, None)
+            self.check.expect(event, key, name, whole, first)
 
     def _event(self) -> Event:
         event = Event()
@@ -140,10 +143,13 @@ class Recording:
         if event.reverse is not None:
             event.reverse()
 
-    def reverse_once(self) -> None:
-        """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards."""
+    def reverse_once(self, before: Callable[[Iterable[tuple[Any, Any, int | None]]], None] | None = None) -> None:
+        """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards. ``before`` is told
+        which memory is about to change: key, memory, and part."""
         while self.events:
             event = self.events[-1]  # taken away when it is done, so that `free` finds what is left
+            if before is not None:
+                before([(key, saved.memory, saved.part) for key, saved in event.saved])
             _put([saved for key, saved in event.saved if key in event.before])
             self._run_reverse(event)
             if self._copy_memory is not None:

@@ -12,7 +12,7 @@ from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.ad.saving_rule import Version
-from spirograd.ad.versions import memory_identity
+from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
@@ -194,8 +194,7 @@ class _Recorder(context.Recorder):
         if self.exposed.active:
             self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
-        first = key[0] if isinstance(key, tuple) and key else key
-        self._write(name, first if isinstance(first, int) else None, getattr(memory, "name", "the array"), "the host", None)
+        self._write(name, first_of(key), getattr(memory, "name", "the array"), "the host", None)
         if memory.has_grad():
             memory.make_duals()
             clear("dual")

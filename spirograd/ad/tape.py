@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,8 +20,9 @@ from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
+from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, memory_identity
+from spirograd.ad.versions import Saved, first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
 from spirograd.gradients.broken_chains import report
@@ -86,11 +87,12 @@ class Tape(context.Recorder, NearNames):
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
-        # Inside of functions that are not recorded: the memory that their kernels use, by key.
-        self._paused: list[dict[Any, tuple[str, Any]]] | None = None
+        # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
+        self._paused: list[dict[tuple[Any, int | None], tuple[str, Any]]] | None = None
         self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
+        self._report: MemoryReport | None = None  # of copies that the reverse pass has freed since
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
@@ -133,7 +135,7 @@ class Tape(context.Recorder, NearNames):
     def _reverse_at_end(self) -> None:
         if self._check is not None:
             self._check.begin()
-        self.grad()
+        self._run_reverse(last=True)
         if self._check is not None:
             self._check.run()
 
@@ -147,20 +149,23 @@ class Tape(context.Recorder, NearNames):
         """
         if self._released is not None:
             raise SpirogradRuntimeError(self._ended)
+        self._run_reverse(last=False)
+
+    def _run_reverse(self, last: bool) -> None:
+        """Run the reverse pass. ``last``: the tape is released afterwards."""
         self._look()
         self._check_left()
         if self._loss is not None:
             self._warn_without_active_output(self._loss.key)
         with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
-            self._replay()
+            self._replay(last)
         if self._left is not None:
             self._left = self._generations()
 
-    def _replay(self) -> None:
+    def _replay(self, last: bool) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
-        swapped: list[Saved] = []
         try:
             if self._loss is not None:
                 self._loss.seed()
@@ -168,15 +173,34 @@ class Tape(context.Recorder, NearNames):
                 self._check_handed_out()
                 with context.session().launcher.without_prints():
                     self._reverse_steps(self._steps)
+            elif last:
+                self._replay_once(self._steps)
             else:
-                for saved in self._steps.reverse():
-                    swapped.append(saved)
+                self._replay_again(self._steps)
+        finally:
+            context.set_recorder(recorder)
+
+    def _replay_again(self, steps: Recording) -> None:
+        """Run all reverses such that they can run again: what they put back is exchanged for what memory holds."""
+        swapped: list[Saved] = []
+        try:
+            for saved in steps.reverse():
+                swapped.append(saved)
         finally:
             for saved in reversed(swapped):
                 saved.swap()
-            context.set_recorder(recorder)
-        if any(is_exposed(saved.memory.whole) for saved in swapped):
-            context.session().sync()  # what was handed out may be written next
+            _wait_for_exposed(saved.memory.whole for saved in swapped)
+
+    def _replay_once(self, steps: Recording) -> None:
+        """Run all reverses, and free the copies on the way. What memory holds at the end is kept once."""
+        self._report = self.memory_report()
+        end = UndoLog()
+        try:
+            steps.reverse_once(end.before)
+        finally:
+            changed = [saved.memory.whole for _, saved in end.saved]
+            end.restore()
+            _wait_for_exposed(changed)
 
     def _reverse_steps(self, steps: Checkpoints) -> None:
         try:
@@ -212,7 +236,7 @@ class Tape(context.Recorder, NearNames):
         return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
 
     def _release(self, why: str) -> None:
-        self._released, self._ended = self.memory_report(), why
+        self._released, self._ended = self._report or self.memory_report(), why
         self._close()
         self._steps = Recording()
         self._exposed = None
@@ -269,7 +293,7 @@ class Tape(context.Recorder, NearNames):
             self._check.before(launch)
         step = LaunchStep(launch)
         assert self._paused is not None
-        self._paused[-1].update((key, (name, whole)) for key, name, whole in step.used())
+        self._paused[-1].update(step.parts())
         values = self._steps.add(step)
         for access in memory.written:
             self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
@@ -316,13 +340,12 @@ class Tape(context.Recorder, NearNames):
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
+        first = first_of(key)
         if self._outer is not None:
-            self._outer.save(memory)
+            self._outer.save(memory, first)
         if self._check is not None:
             self._check.host_write(memory)
         name = memory_identity(memory)[0]
-        first = key[0] if isinstance(key, tuple) and key else key
-        first = first if isinstance(first, int) else None
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
         reverse = clear if self._paused is None and memory.has_grad() else None
@@ -470,7 +493,7 @@ class Tape(context.Recorder, NearNames):
             outer[-1].update(used)
             return result
         if reverse is not None:
-            self._active_outputs.update(used)
+            self._active_outputs.update(key for key, _ in used)
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result
 
@@ -493,6 +516,12 @@ def _generation(memory: Any) -> Any:
     """What changes with every write to a field or ndarray that goes through the session."""
     allocation = memory.tree.allocation
     return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)
+
+
+def _wait_for_exposed(changed: Iterable[Any]) -> None:
+    """Wait for the device if memory was changed that was handed out, which may be written next."""
+    if any([is_exposed(whole) for whole in changed]):
+        context.session().sync()
 
 
 def _at(loc: Any) -> str:

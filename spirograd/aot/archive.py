@@ -36,7 +36,7 @@ _MOST_FILES = 1 << 16
 _MOST_BYTES = {MANIFEST: 1 << 28}
 _MOST_OF_BINARIES = 4 << 30
 # What `zipfile` raises for damaged archives.
-_OF_ARCHIVES = (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, EOFError, ValueError, OverflowError, IndexError)
+_OF_ARCHIVES = (zipfile.BadZipFile, zlib.error, struct.error, OSError, NotImplementedError, EOFError, ValueError, OverflowError, IndexError)
 
 
 def write(manifest: Manifest, path: Path, packed: bool, msl: bool = False) -> None:
@@ -73,6 +73,8 @@ def read(path: Path) -> Manifest:
         raise SpirogradRuntimeError(f"{path} is no module of compiled kernels: {error}") from None
     except Damage as damage:
         raise SpirogradDamagedError(str(path), damage.problem, damage.field) from None
+    except RecursionError:
+        raise SpirogradDamagedError(str(path), "is nested too deeply", MANIFEST) from None
 
 
 def _contents(path: Path, data: bytes) -> dict[str, Any]:

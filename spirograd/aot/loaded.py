@@ -273,7 +273,7 @@ def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
     except OutOfDeviceMemory:
         raise
     except SpirogradError as error:  # trees that no program could build
-        raise SpirogradDamagedError(str(path), f"its fields cannot be made: {error}", "manifest.trees") from None
+        raise SpirogradDamagedError(str(path), f"cannot be made again: {error}", "manifest.trees") from None
 
 
 def _type(dtype: Any, element_shape: Sequence[int]) -> MatrixType:

@@ -158,6 +158,8 @@ def _shadow(primal: ScalarField | None, record: FieldRecord) -> ScalarField:
     field: Any = _primal(record) if primal is None else primal  # the field of a gradient may be in no tree of the module
     for attribute in _SHADOWS[record.role]:
         field = getattr(field, attribute)
+        if field is None:
+            raise SpirogradRuntimeError(f"field `{record.name}` of the module has no {record.role}")
     return field  # type: ignore[no-any-return]
 
 

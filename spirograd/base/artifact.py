@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
@@ -209,6 +209,11 @@ class TapeSizing:
 
 
 MemoryKind = Annotated[str, one_of("tree", "array")]
+# Text, or the bytes of a module: who asks for a stage knows which.
+if TYPE_CHECKING:
+    Stage = Any
+else:
+    Stage = Union[str, bytes]
 
 
 def part_name(key: int, role: str) -> str:
@@ -263,7 +268,7 @@ class CompiledKernel:
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
     tapes: tuple[TapeInfo, ...] = ()
-    stages: dict[str, str | bytes] = field(default_factory=dict)
+    stages: dict[str, Stage] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
     space_limits: tuple[SpaceLimit, ...] = ()

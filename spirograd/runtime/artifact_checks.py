@@ -18,7 +18,6 @@ from spirograd.base.artifact import (
     Effects,
     FaultSite,
     PrintSite,
-    Slot,
     SpaceLimit,
     TapeInfo,
     TaskInfo,
@@ -52,19 +51,15 @@ def check_block(block: ArgBlock) -> None:
                 raise Damage(f"has more entries than the {len(block.slots)} slots", "format")
             if slot.offset != offset:
                 raise Damage(f"is {slot.offset}, and {offset} in the format", "offset", k, "slots")
-            if code != _code(slot):
+            if (slot.dtype is None) is not slot.is_buffer:
+                raise Damage(f"is {slot.dtype}, for a slot of kind {slot.kind!r}", "dtype", k, "slots")
+            if code != ("Q" if slot.dtype is None else STRUCT_CODES.get(slot.dtype.name)):
                 raise Damage(f"is {code!r} for a slot of type {slot.dtype or 'u64'}", "format")
         offset += int(count or 1) if code == "x" else struct.calcsize(f"<{code}")
     if next(slots, None) is not None:
         raise Damage(f"has fewer entries than the {len(block.slots)} slots", "format")
     if offset > block.size:
         raise Damage(f"is {block.size}, and the format has {offset} bytes", "size")
-
-
-def _code(slot: Slot) -> str:
-    if (slot.dtype is None) is not slot.is_buffer:
-        raise Damage(f"is {slot.dtype}, for a slot of kind {slot.kind!r}", "dtype")
-    return "Q" if slot.dtype is None else STRUCT_CODES.get(slot.dtype.name, "")
 
 
 def check_size(size: Size | None, memory: bool = False) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import struct
@@ -25,7 +24,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.records import dataclass
 from spirograd.runtime.artifact_checks import CHECKS
 from spirograd.runtime.encoding import CLASSES, encoded
-from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
+from spirograd.runtime.sealing import is_kept, read_regular, sealed, sealed_name, unsealed, write_new
 from spirograd.runtime.typed_decoding import Damage, Reader, loads
 
 _PURPOSE = "kernel"
@@ -96,10 +95,11 @@ class Cache:
 
     def put(self, key: str, compiled: CompiledKernel) -> bool:
         """Store ``compiled`` under ``key`` (its own key). Returns whether it was stored: False for kernels that hold Python code
-        (the interpreter's), for those larger than the cache, and, with a warning once, if the disk refuses."""
+        (the interpreter's), for those larger than the cache, without a place for the user's key, and, with a warning once, if the disk
+        refuses."""
         if compiled.key != key:
             raise ValueError(f"kernel {compiled.name} has key {compiled.key!r}, it cannot be stored under {key!r}")
-        if compiled.run is not None:
+        if compiled.run is not None or not is_kept():
             return False
         data = encode(compiled)
         if len(data) > self.max_bytes:
@@ -124,6 +124,8 @@ class Cache:
             if code is not None:
                 return code
         code = make()
+        if not is_kept():
+            return code
         with contextlib.suppress(OSError):  # `put` warns of a disk that refuses
             self._write(file, sealed(code, f"code {file.stem}"))
         return code
@@ -142,9 +144,8 @@ class Cache:
             self._known_bytes = None
 
     def _file(self, key: str, suffix: str = _SUFFIX) -> Path:
-        # Keys are hashed: they may hold anything, file names may not.
-        digest = hashlib.sha256(key.encode()).hexdigest()
-        return self.path / digest[:2] / (digest + suffix)
+        name = sealed_name(key)
+        return self.path / name[:2] / (name + suffix)
 
     def _count(self, what: str) -> None:
         with self._lock:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradValueError
+from spirograd.base.records import dataclass
 
 _MAGIC = b"SGS1"
 _HEADER = struct.Struct("<4s32sQ")
@@ -47,9 +48,19 @@ def unsealed(data: bytes, purpose: str) -> bytes | None:
     return body if magic == _MAGIC and length == len(body) and hmac.compare_digest(seal, _seal(body, purpose)) else None
 
 
+def sealed_name(text: str) -> str:
+    """A name for the file about ``text``, which may hold anything: users with different keys have different files in one folder."""
+    return hashlib.blake2b(text.encode(), digest_size=32, key=_key(knobs.get("SG_CACHE_KEY")).secret).hexdigest()
+
+
+def is_kept() -> bool:
+    """Whether a later process can read what this one seals."""
+    return _key(knobs.get("SG_CACHE_KEY")).kept
+
+
 def _seal(body: bytes, purpose: str) -> bytes:
     named = purpose.encode()
-    made = hashlib.blake2b(struct.pack("<Q", len(named)) + named, digest_size=32, key=_key(knobs.get("SG_CACHE_KEY")))
+    made = hashlib.blake2b(struct.pack("<Q", len(named)) + named, digest_size=32, key=_key(knobs.get("SG_CACHE_KEY")).secret)
     made.update(body)
     return made.digest()
 
@@ -57,8 +68,16 @@ def _seal(body: bytes, purpose: str) -> bytes:
 # --- the key -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """``kept``: whether other processes have it, too."""
+
+    secret: bytes
+    kept: bool = True
+
+
 @functools.lru_cache(8)
-def _key(given: str) -> bytes:
+def _key(given: str) -> _Key:
     """The key; ``given``: SG_CACHE_KEY."""
     if given:
         if len(given) < _SHORTEST:
@@ -66,7 +85,7 @@ def _key(given: str) -> bytes:
                 f"SG_CACHE_KEY has {len(given)} characters; a key has at least {_SHORTEST}: `python -c 'import secrets; "
                 "print(secrets.token_hex())'` makes one"
             )
-        return hashlib.blake2b(given.encode(), digest_size=_KEY_BYTES, person=b"SG_CACHE_KEY").digest()
+        return _Key(hashlib.blake2b(given.encode(), digest_size=_KEY_BYTES, person=b"SG_CACHE_KEY").digest())
     try:
         file = key_file()
         found = _read_key(file) or _make_key(file)
@@ -79,8 +98,8 @@ def _key(given: str) -> bytes:
             RuntimeWarning,
             stacklevel=2,
         )
-        return os.urandom(_KEY_BYTES)
-    return found
+        return _Key(os.urandom(_KEY_BYTES), kept=False)
+    return _Key(found)
 
 
 def key_file() -> Path:
@@ -116,11 +135,10 @@ def _make_key(file: Path) -> bytes | None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = write_new(file, os.urandom(_KEY_BYTES))
     try:
-        if file.exists():
+        os.link(part, file)
+    except FileExistsError:
+        if _read_key(file) is None:
             os.replace(part, file)
-        else:
-            with contextlib.suppress(FileExistsError):
-                os.link(part, file)
     except OSError:  # a file system without links
         os.replace(part, file)
     with contextlib.suppress(OSError):

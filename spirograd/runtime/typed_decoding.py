@@ -42,10 +42,10 @@ class Damage(Exception):
         return "".join(parts).removeprefix(".")
 
 
-def loads(data: bytes) -> Any:
-    """JSON without duplicate names, and without numbers that it does not have, such as NaN. Raises Damage."""
+def loads(data: bytes, nan: bool = False) -> Any:
+    """JSON without duplicate names. ``nan``: also with NaN and infinities, which are numbers to Python and not to JSON. Raises Damage."""
     try:
-        return json.loads(data, object_pairs_hook=_unique, parse_constant=_no_number)
+        return json.loads(data, object_pairs_hook=_unique, parse_constant=float if nan else _no_number)
     except RecursionError:
         raise Damage("is nested too deeply") from None
     except ValueError as error:
@@ -107,7 +107,7 @@ class Reader:
             return _tagged("dict", _dictionary(_sequence(_of_length([self.decoder(one) for one in get_args(hint)]))))
         if origin is not None and issubclass(origin, Sequence):
             return _tuple_or_list(_sequence(self.decoder(get_args(hint)[0])))
-        if self._classes.get(getattr(hint, "__name__", "")) is hint:
+        if isinstance(hint, type) and self._classes.get(hint.__name__) is hint:
             return self._record(hint)
         kinds = [cls for cls in self._classes.values() if isinstance(hint, type) and issubclass(cls, hint)]
         if not kinds:

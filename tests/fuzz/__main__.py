@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -29,9 +30,11 @@ from spirograd.runtime import loader
 
 from . import (
     algorithm_programs,
+    files,
     gradient_programs,
     gradients,
     group_programs,
+    guarded_programs,
     lane_programs,
     matrix_programs,
     partitions,
@@ -133,6 +136,9 @@ FUZZERS = {
     "scatters": Fuzzer(
         scatter_programs.Program, scatter_programs.check, scatter_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
     ),
+    "guards": Fuzzer(
+        guarded_programs.Program, guarded_programs.check, guarded_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
+    ),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
         matrix_programs.tiles,
@@ -141,6 +147,7 @@ FUZZERS = {
         as_it_is,
         ("interpreter", "cpu", "vulkan", "wgpu", "cuda"),
     ),
+    "files": Fuzzer(files.write, files.check, files.failure, as_it_is, ("cpu", "vulkan")),
     "tile_products": Fuzzer(
         tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan", "cuda")
     ),
@@ -287,6 +294,8 @@ def main(command: Sequence[str] | None = None) -> int:
     if results.running:
         results.fail(kinds[results.next % len(kinds)], f"=== {results.running}\nthe process ended while it ran this program", "crash")
         results.next += 1
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what runs in its background ignore the second
+        signal.signal(number, signal.default_int_handler)
     begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
     while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
         at, k = divmod(results.next, len(kinds))

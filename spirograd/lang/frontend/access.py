@@ -68,7 +68,9 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, 
         return None, _item(t, node, base, key)
     part = None if whole is None else _member(whole, node.attr)
     t.at(node)
-    return (None, get_attribute(t, base if whole is None else whole.load(), node.attr)) if part is None else (part, None)
+    if part is not None:
+        return part, None
+    return None, get_attribute(t, base if whole is None else whole.load(), node.attr, ast.unparse(node))
 
 
 def _member(whole: Lvalue, name: str) -> Lvalue | None:
@@ -83,8 +85,8 @@ def _member(whole: Lvalue, name: str) -> Lvalue | None:
     return None
 
 
-def get_attribute(t: Tracer, base: Any, name: str) -> Any:
-    """``base.name``, of an object."""
+def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> Any:
+    """``base.name``, of an object. ``text``: what messages call it."""
     has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
     if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
@@ -94,7 +96,7 @@ def get_attribute(t: Tracer, base: Any, name: str) -> Any:
     try:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():
             found = getattr(base, name)
-        return t.captures.attribute(base, name, found)
+        return t.captures.attribute(base, name, found, text)
     except AttributeError:
         raise no_attribute(base, name) from None
 
@@ -112,6 +114,8 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
     try:
         with watched(t, getter) if isinstance(getter, types.FunctionType) else nullcontext():
             found = base[key]
+        if not is_runtime(found):
+            t.captures.outside.item(base, key, found, f"`{ast.unparse(node)}`", t.b.loc)
         return t.captures.item(_named(t, node, key, found))
     except SpirogradCompilationError:
         raise

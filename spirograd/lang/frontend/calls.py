@@ -68,7 +68,7 @@ def _callee(t: Tracer, node: ast.expr) -> tuple[Any, Lvalue | None]:
         entries = base if isinstance(base, DynamicList) else list_at(t, base)
         if entries is not None:
             return getattr(entries, node.attr), None
-    return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr), lvalue
+    return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr, ast.unparse(node)), lvalue
 
 
 def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -117,6 +117,8 @@ class Kernel(Staged, NearNames):
         if found is None:
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
+        if not made.outside.are_same():
+            self._report_changes(made, session)
         values = made.plan.launch(scalars, arrays, made.trees)
         native = self._native
         if native.device is not None and native.is_due():
@@ -159,8 +161,15 @@ class Kernel(Staged, NearNames):
         key = tuple([key_of(args[k]) for k, key_of in now.keys])
         for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
+                if not specialization.outside.are_same():
+                    self._report_changes(specialization, session)
                 return session, specialization, args
         return session, self._specialize(now, key, args), args
+
+    def _report_changes(self, made: Specialization, session: Any) -> None:
+        """Warn of values from outside that are not what they were when the kernel was compiled."""
+        if made.outside.report(self.function, session.warned):
+            self._native.forget()
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 

@@ -180,9 +180,9 @@ def _find_regions(region: Region, runs: bool, found: dict[Op, tuple[Region, bool
 
 
 def _tolerates(target: _Target) -> bool:
-    """Whether an update by the identity changes nothing: the element surely exists, and is not a NaN, which minima and maxima replace."""
-    extremum = target.kind in ("min", "max") and target.dtype.is_float
-    return not extremum and exists(target.ref, target.indices, {})
+    """Whether an update by the identity changes nothing: the element surely exists, and is an integer. Minima and maxima replace a NaN, and
+    drivers make 0.0 of the sum of two -0.0."""
+    return not target.dtype.is_float and exists(target.ref, target.indices, {})
 
 
 # --- rewriting -----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from .nodes import (
 )
 from .write import launch
 
-READS = False  # of memory with gradients, in tapes
+READS = True  # of memory with gradients, in tapes
 ENDS = ("loss", "apart", "loss_apart")  # memory that is what it is
 AT_ONCE = False  # tapes of several threads
 

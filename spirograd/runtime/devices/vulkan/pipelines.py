@@ -41,7 +41,7 @@ class Pipelines:
 
     def create(self, module: bytes, entry: str, name: str) -> Any:
         """A pipeline of entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on a bad module."""
-        check_module(module, name)
+        check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
         shader = ffi.new("VkShaderModule*")
