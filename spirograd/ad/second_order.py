@@ -12,6 +12,7 @@ from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.ad.saving_rule import Version
+from spirograd.ad.traced_numbers import is_followed
 from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
@@ -23,6 +24,7 @@ from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
+from spirograd.lang.traced_numbers import RefusedNumbers
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
@@ -157,6 +159,11 @@ class _Recorder(context.Recorder):
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
         self.exposed = Exposed(self._used, self._unseen_write)
+        self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        return self._numbers.of(values, location()) if is_followed(memory) else values
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()

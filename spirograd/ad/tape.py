@@ -13,23 +13,26 @@ from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
-from spirograd.ad.losses import loss_of
+from spirograd.ad.losses import forget_losses, loss_of
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
+from spirograd.ad.traced_numbers import TapeNumbers, is_followed
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, first_of, memory_identity
+from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
+from spirograd.base.tracebacks import user_location
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.scalar_cells import cells_of
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -40,7 +43,7 @@ _FAILED = "the reverse pass of this tape ended with an error, and the tape has r
 _ABANDONED = "the block of this tape ended with an error, and the tape has released its launches: record a new one"
 
 _INACTIVE = "depends on no memory that has a gradient"
-_INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None])`, has no gradient: have the kernel read the field"
+_INACTIVE_HINT = "a number that Python has read outside of the tape, or has converted, has no gradient: have the kernel read the field"
 
 
 class Tape(context.Recorder, NearNames):
@@ -96,6 +99,7 @@ class Tape(context.Recorder, NearNames):
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
+        self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
@@ -108,6 +112,8 @@ class Tape(context.Recorder, NearNames):
         self._outer = outer
         if self._exposed is not None or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
+        if outer is None:
+            forget_losses()
         if self.clear_gradients:
             shadows.clear("grad")
         if self._loss is not None:
@@ -118,6 +124,7 @@ class Tape(context.Recorder, NearNames):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
+        self._numbers.record.open = False
         if kind is None and self.loss is not None:
             try:
                 self._reverse_at_end()
@@ -159,6 +166,8 @@ class Tape(context.Recorder, NearNames):
             self._warn_without_active_output(self._loss.key)
         with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
             self._replay(last)
+        if self._loss is not None and self._outer is None:
+            self._loss.leave()
         if self._left is not None:
             self._left = self._generations()
 
@@ -166,6 +175,7 @@ class Tape(context.Recorder, NearNames):
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
+        self._numbers.record.begin()
         try:
             if self._loss is not None:
                 self._loss.seed()
@@ -359,6 +369,42 @@ class Tape(context.Recorder, NearNames):
         elif not shadows.is_shadow(memory):
             self._steps.add(step)
 
+    # --- numbers of Python: see `traced_numbers` -----------------------------------------------------------------------------
+
+    follows_numbers = True
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        if self._paused is not None or not is_followed(memory):
+            return values
+        numbers, step = self._numbers.read(memory, key, values, location)
+        self._steps.add(step)
+        return numbers
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """See `context.Recorder`."""
+        if self._paused is not None or not is_followed(memory):
+            return clear
+        return self._numbers.written(memory, key, component, numbers, clear)
+
+    def numbers_kept(self, memory: Any) -> None:
+        """See `context.Recorder`."""
+        name = memory_identity(memory)[0]
+        if is_followed(memory):
+            self._active_outputs.add(name)
+        elif self._paused is None and memory.dtype.is_float:
+            self._inactive[name] = ("Python", user_location(), memory)
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """See `context.Recorder`."""
+        return None if self._paused is not None else cells_of(kernel, args)
+
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
+        """See `context.Recorder`."""
+        self._steps.add(self._numbers.passed(cells))
+
     def _used(self) -> Iterator[Any]:
         """The fields and ndarrays of the launches so far."""
         if isinstance(self._steps, Checkpoints):
@@ -402,13 +448,13 @@ class Tape(context.Recorder, NearNames):
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: _generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
+        return {key: memory_generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
         for key, name, whole in self._wanted() if self._left else ():
             assert self._left is not None
-            if key in self._left and self._left[key] != _generation(whole):
+            if key in self._left and self._left[key] != memory_generation(whole):
                 raise SpirogradRuntimeError(
                     render(
                         f"`{name}` was written after the tape was closed, and the gradients need it as it was",
@@ -512,15 +558,9 @@ class Tape(context.Recorder, NearNames):
         return result
 
 
-def _generation(memory: Any) -> Any:
-    """What changes with every write to a field or ndarray that goes through the session."""
-    allocation = memory.tree.allocation
-    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)
-
-
 def _wait_for_exposed(changed: Iterable[Any]) -> None:
     """Wait for the device if memory was changed that was handed out, which may be written next."""
-    if any([is_exposed(whole) for whole in changed]):
+    if any(is_exposed(whole) for whole in changed):
         context.session().sync()
 
 

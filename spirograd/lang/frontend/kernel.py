@@ -69,6 +69,7 @@ class Kernel(Staged, NearNames):
         functools.update_wrapper(self, function)
         self.function = function
         self._unfused_by = unfused_by
+        self._is_method = False
         self._text = text_of(function)
         self._lock = threading.RLock()
         self._specializations: dict[Any, list[Specialization]] = {}
@@ -79,13 +80,20 @@ class Kernel(Staged, NearNames):
         self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
+        self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
 
     @functools.cached_property
     def grad(self) -> Any:
         return context.gradient_of(self)
 
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._is_method = True  # the first parameter is the object, whatever it is called
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else BoundKernel(self, instance)
+        if instance is None:
+            return self
+        self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
+        return BoundKernel(self, instance)
 
     def __repr__(self) -> str:
         return f"<kernel {self.function.__qualname__}>"
@@ -196,8 +204,8 @@ class Kernel(Staged, NearNames):
             raise SpirogradSyntaxError(
                 f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel: name each argument"
             )
-        if position == 0 and p.name == "self" and p.annotation is p.empty:
-            return TemplateParameter("self", self.function.__name__)
+        if position == 0 and (self._is_method or p.name == "self") and p.annotation is p.empty:
+            return TemplateParameter(p.name, self.function.__name__)
         try:
             return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
@@ -240,8 +248,12 @@ class Kernel(Staged, NearNames):
         return packer
 
     def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        packer = self.pack(session, specialization, args)
         recorder = context.recorder()
+        if recorder is not None and recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
+            kernel, values, cells = found
+            recorder.numbers_passed(cells)
+            return kernel._launch(*kernel.specialized(values, {}))
+        packer = self.pack(session, specialization, args)
         if recorder is None:
             if packer.transfers is not None and packer.transfers.torch_records:
                 warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
