@@ -59,6 +59,7 @@ from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
 from spirograd.transforms.tasks.carry_elements import carry_elements
+from spirograd.transforms.tasks.contract import contract
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
@@ -106,6 +107,7 @@ def compile_kernel(
             kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
             return _interpreted(kernel, key, run, on_op)
         kernel = _tasks(kernel, run)
+        kernel = run.apply(contract, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_tapes, kernel, "kernel")

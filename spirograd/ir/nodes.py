@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from itertools import chain
-from typing import Any, Union
+from typing import Annotated, Any, Union
 
 from spirograd.base.artifact import Slot
+from spirograd.base.constraints import Axis, Count, Index, NBytes, Within
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
@@ -120,10 +121,10 @@ class Region:
 class Term:
     """One summand of an address: ``(index[axis] // div % mod) * stride`` bytes; ``mod`` 0 means no modulo."""
 
-    axis: int
-    div: int
-    mod: int
-    stride: int
+    axis: Axis
+    div: Annotated[int, Within(1, 1 << 62)]
+    mod: Count
+    stride: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Layout:
     """
 
     terms: tuple[Term, ...]
-    components: tuple[int, ...] = (0,)
+    components: tuple[NBytes, ...] = (0,)
     origin: tuple[int, ...] = ()
 
 
@@ -375,15 +376,15 @@ class ScalarArg:
 
     name: str
     dtype: DType
-    returned: int | None = None
+    returned: Index | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
     name: str
     dtype: DType
-    ndim: int
-    element_shape: tuple[int, ...] = ()
+    ndim: Axis
+    element_shape: tuple[Index, ...] = ()
     needs_grad: bool = False
     wide: bool = False
     needs_dual: bool = False

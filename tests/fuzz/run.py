@@ -21,7 +21,7 @@ from spirograd.session import Session
 from spirograd.transforms.simplification import inline_calls
 
 from .evaluate import Evaluator
-from .programs import Program
+from .kernel_programs import Program
 
 _numbers = itertools.count()
 _sessions: dict[tuple[str, bool], Session] = {}

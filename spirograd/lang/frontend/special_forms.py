@@ -29,7 +29,8 @@ from spirograd.lang.scalar import Value, describe, type_error
 
 
 def _static(t: Tracer, node: ast.Call) -> Any:
-    values = values_of(t, node.args)
+    with t.within_static():
+        values = values_of(t, node.args)
     if not values:
         raise type_error("`static` needs an argument")
     for value, argument in zip(values, node.args):

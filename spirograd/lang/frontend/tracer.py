@@ -8,7 +8,8 @@ the tables.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -105,6 +106,7 @@ class Tracer:
         self.activated: dict[Hashable, tuple[Value | None, list[Op]]] = {}  # cells, with the block in which they were activated
         self.held_nodes: list[Any] = []  # sparse nodes of which writes activate no cells
         self.visited: VisitedCell | None = None  # by the loop being traced
+        self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
         self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given
@@ -126,6 +128,15 @@ class Tracer:
             what, hint = unsupported_statement(node)
             raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
         self.located(handler, node)
+
+    @contextmanager
+    def within_static(self) -> Iterator[None]:
+        """Trace the argument of a `static`."""
+        before, self.in_static = self.in_static, True
+        try:
+            yield
+        finally:
+            self.in_static = before
 
     # --- source locations --------------------------------------------------------------------------------------------------
 
