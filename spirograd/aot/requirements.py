@@ -47,6 +47,7 @@ _RULES: dict[str, _Rule] = {
     "max_buffers": lambda code, device: not device or 0 < code <= device,
     "loop_limit": _limit,
     "nesting_limit": _limit,
+    "unmasked_uniform_loads": _limit,
     "memory_barriers": lambda code, device: bool(code == device),
     "exact_specials": _subset,
     **dict.fromkeys(("exact_subnormals", "subgroup_reductions", "subgroup_scans", "matrix_shapes"), _subset),

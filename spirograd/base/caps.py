@@ -59,6 +59,8 @@ class Capabilities:
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True
+    # Whether loads from an address that all invocations share are executed even if no invocation is active: llvmpipe since Mesa 25.1.
+    unmasked_uniform_loads: bool = False
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # whose clock modules can read: "device", "subgroup", or none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest

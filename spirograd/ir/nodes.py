@@ -295,6 +295,11 @@ class Reduction:
     kind: str
     dtype: DType
 
+    @property
+    def start(self) -> int | float:
+        """What accumulators begin as, which changes no other operand: of sums -0.0, since 0.0 would make 0.0 of -0.0."""
+        return -0.0 if self.kind == "add" and self.dtype.is_float else ops.identity(self.kind, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateCopy:
@@ -315,7 +320,8 @@ class TaskAttr:
     - "range_for": (bounds, body, finish, *flushes). ``bounds`` yields (begin, end) of the type of the index and, where tapes limit how
       many invocations take part, the number of thread slots (i32). ``body`` takes the index and one accumulator for each entry of
       ``reductions``, and yields the next accumulators, which start at the identity. ``finish`` takes the accumulators of some iterations
-      combined (of a thread, workgroup or chunk) and adds them to memory; it may run any number of times, and counts no accumulator twice.
+      combined (of a thread, workgroup or chunk) and adds them to memory; it may run any number of times, not where there is no iteration,
+      and counts no accumulator twice.
       Each entry of ``copies`` has a flush, which takes the number and the value of an element of the copy, and updates the memory that the
       copy stands for.
     - "invocations": (body,), in device IR for GPUs, where both others become this. Each invocation runs it, in workgroups of
