@@ -102,6 +102,12 @@ def test_seeds_that_follow_each_other_are_all_cells() -> None:
     assert len(found) == cells.CELLS == 10_080
 
 
+def test_the_page_shows_what_is_recorded() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "fuzzing.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_programs_are_files(tmp_path: Path) -> None:
     """Run as users do."""
     file = tmp_path / "program.py"

@@ -36,7 +36,8 @@ from .nodes import (
 )
 from .write import launch
 
-READS = False  # of memory with gradients, in tapes
+READS = True  # of memory with gradients, in tapes
+ENDS = ("loss", "apart", "loss_apart")  # memory that is what it is
 AT_ONCE = False  # tapes of several threads
 
 
@@ -129,14 +130,14 @@ class Host:
     def taped(self) -> list[Any]:
         """The launches of the cell, with what overwrites its memory, among others."""
         r = self.r
-        known = list(self.known)
+        before, known = self.block(r.choice((0, 1, 1, 2))), list(self.known)
         cell = [self.launch(self.kernels["table"]), *self.block(r.choice((0, 0, 1))), *self.later()]
         if r.random() < 0.3:
             cell = [self.repeated(cell)]
         elif r.random() < 0.2:
             cell = [self.nested(cell)]
             self.known = known
-        body = [*self.block(r.choice((0, 1, 1, 2))), *cell, *self.block(r.choice((0, 0, 1, 2)))]
+        body = [*before, *cell, *self.block(r.choice((0, 0, 1, 2)))]
         return [*body, self.launch(self.kernels["total"])]
 
     def later(self) -> list[Any]:
@@ -190,17 +191,17 @@ class Host:
         return r.choices([f for _, f in choices], [weight for weight, _ in choices])[0]()
 
     def floats(self, struct: bool = True) -> list[Memory]:
-        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ("loss", "apart", "loss_apart")]
+        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ENDS]
         return [m for m in found if struct or m.kind != "struct"]
 
     def launch(self, kernel: Kernel, far: bool = False) -> Any:
         bound = {}
         used = memories_of(kernel.body)
         for p in kernel.params:
-            if p.kind != "memory" or self.r.random() < 0.5:
+            if p.kind != "memory" or p.like in ENDS or self.r.random() < 0.5:
                 continue
             like = self.program.memory(p.like)
-            twins = [Part(m.name) for m in self.program.memories if m.alike(like) and m.name not in used]
+            twins = [Part(m.name) for m in self.program.memories if m.alike(like) and m.name not in used and m.name not in ENDS]
             n = like.shape[0] if like.shape else 0
             free = any(m.name == "long" for m in self.program.memories) and "long" not in used
             if free and (like.place, like.kind, like.values) == ("array", "scalar", "floats"):
