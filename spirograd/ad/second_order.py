@@ -11,8 +11,10 @@ from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
+from spirograd.ad.saving_rule import Version
+from spirograd.ad.thread_tapes import clear_all, tangents
 from spirograd.ad.traced_numbers import is_followed
-from spirograd.ad.versions import memory_identity
+from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
@@ -53,20 +55,21 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
-    for memory in (*parameters, loss):
-        memory.make_duals()
-    shadows.clear("dual", "grad", "grad_dual")
-    for p, direction in zip(parameters, directions):
-        p.dual.from_numpy(_direction(p, direction))
-    recorded = _Recorder()
-    context.set_recorder(recorded)
-    try:
-        function()
-    finally:
-        context.set_recorder(None)
-    loss.grad.fill(1.0)
-    recorded.reverse()
-    results = [p.grad.dual.to_numpy() for p in parameters]
+    with tangents("`hvp`"):
+        for memory in (*parameters, loss):
+            memory.make_duals()
+        clear_all("dual", "grad_dual")
+        for p, direction in zip(parameters, directions):
+            p.dual.from_numpy(_direction(p, direction))
+        recorded = _Recorder()
+        context.set_recorder(recorded)
+        try:
+            function()
+        finally:
+            context.set_recorder(None)
+        loss.grad.fill(1.0)
+        recorded.reverse()
+        results = [p.grad.dual.to_numpy() for p in parameters]
     return results[0] if single else results
 
 
@@ -175,10 +178,10 @@ class _Recorder(context.Recorder):
             self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
-        _snapshot(second, launch, "before")
+        _snapshot(second, launch, Version.BEFORE)
         values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
         launch.number = first.plan.main.last_number
-        _snapshot(second, launch, "after")
+        _snapshot(second, launch, Version.AFTER)
         if self.exposed.active:
             self.exposed.after(launch, derivative_footprint_of(second).writes)
         self.launches.append(_Launch(second, launch))
@@ -200,8 +203,7 @@ class _Recorder(context.Recorder):
         if self.exposed.active:
             self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
-        first = key[0] if isinstance(key, tuple) and key else key
-        self._write(name, first if isinstance(first, int) else None, getattr(memory, "name", "the array"), "the host", None)
+        self._write(name, first_of(key), getattr(memory, "name", "the array"), "the host", None)
         if memory.has_grad():
             memory.make_duals()
             clear("dual")
@@ -271,10 +273,10 @@ class _Recorder(context.Recorder):
             event()
 
 
-def _snapshot(second: SpecializedDerivative, launch: Launch, when: str) -> None:
+def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -> None:
     """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
-    for access, state, _ in derivative_footprint_of(second).residuals:
-        if state == when and launch.memory(access)[1] is None:
+    for access, needed in derivative_footprint_of(second).residuals:
+        if needed is version and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
 
 

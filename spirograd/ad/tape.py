@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,16 +13,18 @@ from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
-from spirograd.ad.losses import loss_of
+from spirograd.ad.losses import forget_losses, loss_of
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
+from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.ad.traced_numbers import TapeNumbers, is_followed
+from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, memory_identity
+from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
 from spirograd.base.tracebacks import user_location
@@ -85,19 +87,24 @@ class Tape(context.Recorder, NearNames):
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
-        self._steps: Recording | Checkpoints | Repeated = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        self._steps: Recording | Checkpoints | Repeated = (
+            limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        )
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
-        # Inside of functions that are not recorded: the memory that their kernels use, by key.
-        self._paused: list[dict[Any, tuple[str, Any]]] | None = None
+        # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
+        self._paused: list[dict[tuple[Any, int | None], tuple[str, Any]]] | None = None
         self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
+        self._report: MemoryReport | None = None  # of copies that the reverse pass has freed since
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
+        self._gradients = GradientUse(clear_gradients)
+        self._foreign = ForeignWrites(0)
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
@@ -110,17 +117,32 @@ class Tape(context.Recorder, NearNames):
         self._outer = outer
         if self._exposed is not None or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
-        if self.clear_gradients:
-            shadows.clear("grad")
+        if outer is None:
+            forget_losses()
+        self._gradients.begin()
+        try:
+            self._begin_recording()
+        except BaseException:
+            self._gradients.end()
+            raise
+        return self
+
+    def _begin_recording(self) -> None:
         if self._loss is not None:
             self._loss.clear()
+        self._foreign = ForeignWrites(context.session().last_tick())
         self._exposed = Exposed(self._used, self._unseen_write)
         context.set_recorder(self)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
         self._numbers.record.open = False
+        try:
+            self._end(kind)
+        finally:
+            self._gradients.end()
+
+    def _end(self, kind: type[BaseException] | None) -> None:
         if kind is None and self.loss is not None:
             try:
                 self._reverse_at_end()
@@ -133,12 +155,13 @@ class Tape(context.Recorder, NearNames):
             self._release(_REPLAYED)
         else:
             self._look()
+            self._check_others()
             self._left = self._generations()
 
     def _reverse_at_end(self) -> None:
         if self._check is not None:
             self._check.begin()
-        self.grad()
+        self._run_reverse(last=True)
         if self._check is not None:
             self._check.run()
 
@@ -152,21 +175,32 @@ class Tape(context.Recorder, NearNames):
         """
         if self._released is not None:
             raise SpirogradRuntimeError(self._ended)
+        self._run_reverse(last=False)
+
+    def _run_reverse(self, last: bool) -> None:
+        """Run the reverse pass. ``last``: the tape is released afterwards."""
         self._look()
+        if self._left is None:
+            self._check_others()
         self._check_left()
         if self._loss is not None:
             self._warn_without_active_output(self._loss.key)
-        with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
-            self._replay()
+        self._gradients.reverse()
+        try:
+            with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
+                self._replay(last)
+        finally:
+            self._gradients.end()
+        if self._loss is not None and self._outer is None:
+            self._loss.leave()
         if self._left is not None:
             self._left = self._generations()
 
-    def _replay(self) -> None:
+    def _replay(self, last: bool) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
         self._numbers.record.begin()
-        swapped: list[Saved] = []
         try:
             if self._loss is not None:
                 self._loss.seed()
@@ -174,15 +208,34 @@ class Tape(context.Recorder, NearNames):
                 self._check_handed_out()
                 with context.session().launcher.without_prints():
                     self._reverse_steps(self._steps)
+            elif last:
+                self._replay_once(self._steps)
             else:
-                for saved in self._steps.reverse():
-                    swapped.append(saved)
+                self._replay_again(self._steps)
+        finally:
+            context.set_recorder(recorder)
+
+    def _replay_again(self, steps: Recording) -> None:
+        """Run all reverses such that they can run again: what they put back is exchanged for what memory holds."""
+        swapped: list[Saved] = []
+        try:
+            for saved in steps.reverse():
+                swapped.append(saved)
         finally:
             for saved in reversed(swapped):
                 saved.swap()
-            context.set_recorder(recorder)
-        if any(is_exposed(saved.memory.whole) for saved in swapped):
-            context.session().sync()  # what was handed out may be written next
+            _wait_for_exposed(saved.memory.whole for saved in swapped)
+
+    def _replay_once(self, steps: Recording) -> None:
+        """Run all reverses, and free the copies on the way. What memory holds at the end is kept once."""
+        self._report = self.memory_report()
+        end = UndoLog()
+        try:
+            steps.reverse_once(end.before)
+        finally:
+            changed = [saved.memory.whole for _, saved in end.saved]
+            end.restore()
+            _wait_for_exposed(changed)
 
     def _reverse_steps(self, steps: Checkpoints) -> None:
         try:
@@ -218,7 +271,7 @@ class Tape(context.Recorder, NearNames):
         return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
 
     def _release(self, why: str) -> None:
-        self._released, self._ended = self.memory_report(), why
+        self._released, self._ended = self._report or self.memory_report(), why
         self._close()
         self._steps = Recording()
         self._exposed = None
@@ -235,9 +288,21 @@ class Tape(context.Recorder, NearNames):
         assert exposed is not None
         if self._outer is not None:
             self._outer.writes(launch)
+        self._gradients.launch(launch)
+        footprint = footprint_of(specialization)
+        for access in footprint.used:
+            self._foreign.check(*launch.memory(access))
+        try:
+            return self._launch(kernel, launch, exposed)
+        finally:
+            for access in footprint.written:
+                self._foreign.wrote(*launch.memory(access))
+
+    def _launch(self, kernel: Any, launch: Launch, exposed: Exposed) -> Any:
+        session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
-        made = kernel.grad.of(session, specialization)
+        made = kernel.grad.of(session, launch.specialization)
         made.warn()
         memory = derivative_footprint_of(made)
         launch.number = self.drawn
@@ -275,7 +340,7 @@ class Tape(context.Recorder, NearNames):
             self._check.before(launch)
         step = LaunchStep(launch)
         assert self._paused is not None
-        self._paused[-1].update((key, (name, whole)) for key, name, whole in step.used())
+        self._paused[-1].update(step.parts())
         values = self._steps.add(step)
         for access in memory.written:
             self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
@@ -322,13 +387,14 @@ class Tape(context.Recorder, NearNames):
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
+        first = first_of(key)
         if self._outer is not None:
-            self._outer.save(memory)
+            self._outer.save(memory, first)
         if self._check is not None:
             self._check.host_write(memory)
-        name = memory_identity(memory)[0]
-        first = key[0] if isinstance(key, tuple) and key else key
-        first = first if isinstance(first, int) else None
+        name, whole = memory_identity(memory)
+        self._foreign.check(name, whole)
+        self._foreign.host_write(name)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
         reverse = clear if self._paused is None and memory.has_grad() else None
@@ -418,16 +484,22 @@ class Tape(context.Recorder, NearNames):
         """The memory that the reverse needs as it is now: key, name, and field or ndarray."""
         return self._steps.used() if isinstance(self._steps, Checkpoints) else self._recording().wanted()
 
+    def _check_others(self) -> None:
+        """Raise if another thread wrote to memory that the reverse needs as it is now."""
+        for key, _, whole in self._wanted():
+            if self._exposed is None or key not in self._exposed.known:
+                self._foreign.check(key, whole)
+
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: _generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
+        return {key: memory_generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
         for key, name, whole in self._wanted() if self._left else ():
             assert self._left is not None
-            if key in self._left and self._left[key] != _generation(whole):
+            if key in self._left and self._left[key] != memory_generation(whole):
                 raise SpirogradRuntimeError(
                     render(
                         f"`{name}` was written after the tape was closed, and the gradients need it as it was",
@@ -512,7 +584,7 @@ class Tape(context.Recorder, NearNames):
             outer[-1].update(used)
             return result
         if reverse is not None:
-            self._active_outputs.update(used)
+            self._active_outputs.update(key for key, _ in used)
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result
 
@@ -531,10 +603,10 @@ class Tape(context.Recorder, NearNames):
         return result
 
 
-def _generation(memory: Any) -> Any:
-    """What changes with every write to a field or ndarray that goes through the session."""
-    allocation = memory.tree.allocation
-    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)
+def _wait_for_exposed(changed: Iterable[Any]) -> None:
+    """Wait for the device if memory was changed that was handed out, which may be written next."""
+    if any(is_exposed(whole) for whole in changed):
+        context.session().sync()
 
 
 def _at(loc: Any) -> str:

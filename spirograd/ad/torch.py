@@ -15,6 +15,7 @@ from spirograd.ad.pure_kernels import COPY_HINT, check_writes
 from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.base.once import once_in_process
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -146,7 +147,7 @@ class TorchFunction:
         made = self.kernel.grad.of(context.session(), specialization)
         arrays = Collector(self.kernel, specialization, args).arrays
         found: dict[int, Saved] = {}
-        for access, _, _ in derivative_footprint_of(made).residuals:
+        for access, _ in derivative_footprint_of(made).residuals:
             whole = access.whole if access.arg is None else arrays[access.arg]
             if isinstance(whole, np.ndarray):
                 kept.update({name: value.copy() for name, value in kept.items() if value is whole})
@@ -178,7 +179,7 @@ def _chosen(names: list[str], which: Sequence[bool]) -> list[str]:
     return [name for name, chosen in zip(names, which) if chosen]
 
 
-@functools.cache
+@once_in_process
 def _function_class() -> Any:
     """The class of torch's own functions that runs kernels. Made at the first use: torch takes a second to import."""
     import torch

@@ -48,6 +48,7 @@ class Emitter:
         self.types: dict[Type, int] = {}
         self.constants: dict[tuple[DType, int], int] = {}
         self._zeros: dict[DType, int] = {}
+        self._lane_zeros: dict[DType, int] = {}
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
         self.memory: Memory
@@ -193,6 +194,28 @@ class Emitter:
             with self.f.prologue():
                 zero = self.f.value("CompositeExtract", word, self.f.load(vector, self.m.builtin("WorkgroupId", vector)), 1)
                 found = self._zeros[t] = zero if t is u32 else self.f.value("UConvert", self.type(t), zero)
+        return found
+
+    def load_index(self, index: Op) -> int:
+        """The index of a load. It differs between invocations, as far as the driver can tell, if the driver does not mask uniform loads."""
+        at = self.ids[index]
+        if not self.caps.unmasked_uniform_loads:
+            return at
+        assert isinstance(index.type, DType), index
+        return self.f.value("IAdd", self.type(index.type), at, self._lane_zero(index.type))
+
+    def _lane_zero(self, t: DType) -> int:
+        """A zero that compilers take for a different number in each invocation of a subgroup: x * (x + 1) is even."""
+        found = self._lane_zeros.get(t)
+        if found is None:
+            word, one = self.type(u32), self.const(1, u32)
+            self.m.capability("GroupNonUniform")
+            with self.f.prologue():
+                lane = self.f.load(word, self.m.builtin("SubgroupLocalInvocationId", word))
+                product = self.f.value("IMul", word, lane, self.f.value("IAdd", word, lane, one))
+                zero = self.f.value("BitwiseAnd", word, product, one)
+                wide = zero if t.bits == 32 else self.f.value("UConvert", self.type(unsigned(t)), zero)
+                found = self._lane_zeros[t] = self.bitcast(wide, unsigned(t), t)
         return found
 
     def bitcast(self, value: int, source: DType, target: DType) -> int:

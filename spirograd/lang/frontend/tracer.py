@@ -63,12 +63,22 @@ class CalledFunction(NamedTuple):
     recursive: bool
 
 
+class NeedsRandom(Exception):
+    """The kernel draws random numbers, and has no counter of them: trace it again, with the counter carried through loops."""
+
+
+class Inlined(NamedTuple):
+    """A function that is inlined where it is called, and why."""
+
+    reason: str
+
+
 @dataclass(slots=True)
 class RealFunctions:
-    """The functions of one kernel that are called, callees before callers. ``by_signature``: None for those that are inlined."""
+    """The functions of one kernel that are called, callees before callers."""
 
     functions: list[Function] = field(default_factory=list)
-    by_signature: dict[Hashable, CalledFunction | None] = field(default_factory=dict)
+    by_signature: dict[Hashable, CalledFunction | Inlined] = field(default_factory=dict)
     being_traced: set[Hashable] = field(default_factory=set)
     recursive: dict[Hashable, str] = field(default_factory=dict)  # those that call themselves, by signature -> name
     recursion: SpirogradCompilationError | None = None  # why one that calls itself cannot be called
