@@ -106,8 +106,6 @@ def compare(program: Program, expected: Reference, seen: list[tuple[str, Any]], 
     tolerance = TOLERANCES[program.type] * max(1.0, expected.largest)
     for number, ((name, wanted), (other, found)) in enumerate(zip(expected.seen, seen)):
         assert name == other, f"{name} against {other}"
-        if name == "loss.grad":
-            continue
         for part in wanted if isinstance(wanted, dict) else [None]:
             a, b = (wanted, found) if part is None else (wanted[part], found[part])
             far = ~(np.abs(np.asarray(b, np.float64) - a) <= tolerance)

@@ -112,7 +112,7 @@ class Host:
     def at_once(self) -> AtOnce:
         body = self.launch(self.kernels["table"]), *self.later(), self.launch(self.kernels["total"])
         drift = Repeat(self.fresh("t"), self.r.choice((1, 2, 5)), (self.launch(self.kernels["drift"]),))
-        apart = (drift, Fill(Part("apart"), 0.25), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
+        apart = (drift, Fill(Part("apart"), Const(0.25)), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
         options = (("clear_gradients", False),)
         both = Tape("loss", body, options), Tape("loss_apart", (*apart, self.launch(self.kernels["total_apart"])), options)
         return AtOnce(both if self.r.random() < 0.5 else both[::-1])
@@ -151,7 +151,7 @@ class Host:
         if how in kernels:
             return [self.launch(self.kernels[kernels[how]])]
         return {
-            "fill": [Fill(Part("m"), 0.5)],
+            "fill": [Fill(Part("m"), Const(0.5))],
             "fill component": [self.fill_part(m)],
             "copy": [Copy(Part("m"), Part("m2"))],
             "numpy": [Data("m", r.randrange(100))],
@@ -224,10 +224,10 @@ class Host:
 
     def fill(self) -> Any:
         m = self.r.choice(self.floats())
-        return Fill(Part(m.name), round(self.r.uniform(-1, 1), 2)) if self.r.random() < 0.5 else self.fill_part(m)
+        return Fill(Part(m.name), self.value()) if self.r.random() < 0.5 else self.fill_part(m)
 
     def fill_part(self, m: Memory) -> Fill:
-        value = round(self.r.uniform(-1, 1), 2)
+        value = self.value()
         if m.place == "field":
             component = self.r.choice([c for c in m.components if m.kind == "vector" or c == ("a", None)] or [None])
             return Fill(Part(m.name), value, component)
@@ -274,7 +274,9 @@ class Host:
     def value(self) -> Any:
         if self.known and self.r.random() < 0.5:
             known = Name(self.r.choice(self.known))
-            return self.r.choice((known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known))))
+            return self.r.choice(
+                (known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known)), Op("sin", (known,)))
+            )
         return Const(round(self.r.uniform(-1, 1), 2))
 
     def transfer(self) -> Transfer:

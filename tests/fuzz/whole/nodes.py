@@ -209,7 +209,7 @@ class Fill:
     """``component``: None or ALL for all of the element, or one of a vector or a member that is a number."""
 
     part: Part
-    value: float
+    value: Any
     component: Component = None
 
 

@@ -295,7 +295,8 @@ class Reference:
     def fill(self, s: Fill) -> None:
         m = self.memories[s.part.memory]
         for key in self.cells(s.part, s.component):
-            self.held[m.name][key] = Number(s.value) if m.values == "floats" else int(s.value)
+            x = self.evaluate(s.value, self.names)
+            self.held[m.name][key] = numbers.scaled(x, 1.0) if m.values == "floats" else int(x)
 
     def copy(self, s: Copy) -> None:
         source = [self.held[s.source.memory][key] for key in self.cells(s.source)]
@@ -370,6 +371,7 @@ class Reference:
         if s.loss:
             self.gradients[s.loss] = {key: 1.0 for key in self.gradients[s.loss]}
             self.end(order, first)
+            self.gradients[s.loss] = {key: 1.0 for key in self.gradients[s.loss]}
             return
         for _ in range(s.times):
             self.clear()

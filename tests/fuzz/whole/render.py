@@ -336,7 +336,7 @@ class _Main:
         target = self.part(s.part)
         if s.component not in (None, ALL):
             target += f".get_scalar_field({s.component})" if isinstance(s.component, int) else f".{s.component[0]}"
-        return [f"{target}.fill({s.value})"]
+        return [f"{target}.fill({expression(s.value)})"]
 
     def copy(self, s: Copy) -> list[str]:
         return [f"{self.part(s.target)}.copy_from({self.part(s.source)})"]

@@ -165,7 +165,12 @@ class Writer:
         """``loss`` gets weighted sums of memory with gradients."""
         body: list[Any] = []
         for m in self.memories:
-            if m.values != "floats" or not m.grad or m.name in ("loss", "long", "apart", "loss_apart") or (m.name not in "my" and self.r.random() < 0.4):
+            if (
+                m.values != "floats"
+                or not m.grad
+                or m.name in ("loss", "long", "apart", "loss_apart")
+                or (m.name not in "my" and self.r.random() < 0.4)
+            ):
                 continue
             index = tuple(Name(name) for name in "ij"[: len(m.shape)])
             terms = [Op("*", (Const(round(self.r.uniform(-1, 1), 2)), Load(m.name, index, c))) for c in m.components]
