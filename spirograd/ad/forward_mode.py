@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
+from spirograd.ad.thread_tapes import tangents
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames
@@ -52,23 +54,28 @@ class FwdMode(context.Recorder, NearNames):
         self._mode = "forward"
         self._numbers = RefusedNumbers(self, "forward mode does not follow numbers of Python")
         self._before: Any = None
+        self._tangents = contextlib.ExitStack()  # left when the block ends
         self._exposed: Exposed | None = None
 
     def __enter__(self) -> FwdMode:
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `FwdMode` cannot be opened inside of another one, or of a tape: end that block first")
-        if self.clear_gradients:
-            shadows.clear("dual")
-        self.param.dual.from_numpy(self.seed)
-        self._chain = Chain()
-        self._exposed = Exposed(self._used, self._unseen_write)
-        self._before = context.set_recorder(self)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tangents("`FwdMode`"))
+            if self.clear_gradients:
+                shadows.clear("dual")
+            self.param.dual.from_numpy(self.seed)
+            self._chain = Chain()
+            self._exposed = Exposed(self._used, self._unseen_write)
+            self._before = context.set_recorder(self)
+            self._tangents = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        context.set_recorder(self._before)
-        self.param.dual.fill(0.0)
-        self._exposed = None
+        with self._tangents:
+            context.set_recorder(self._before)
+            self.param.dual.fill(0.0)
+            self._exposed = None
 
     def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
         """Run ``function``, which is left out of differentiation: its values have no tangents. ``replaced``: it has a gradient for

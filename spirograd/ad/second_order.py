@@ -12,6 +12,7 @@ from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.ad.saving_rule import Version
+from spirograd.ad.thread_tapes import clear_all, tangents
 from spirograd.ad.traced_numbers import is_followed
 from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
@@ -54,20 +55,21 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
-    for memory in (*parameters, loss):
-        memory.make_duals()
-    shadows.clear("dual", "grad", "grad_dual")
-    for p, direction in zip(parameters, directions):
-        p.dual.from_numpy(_direction(p, direction))
-    recorded = _Recorder()
-    context.set_recorder(recorded)
-    try:
-        function()
-    finally:
-        context.set_recorder(None)
-    loss.grad.fill(1.0)
-    recorded.reverse()
-    results = [p.grad.dual.to_numpy() for p in parameters]
+    with tangents("`hvp`"):
+        for memory in (*parameters, loss):
+            memory.make_duals()
+        clear_all("dual", "grad_dual")
+        for p, direction in zip(parameters, directions):
+            p.dual.from_numpy(_direction(p, direction))
+        recorded = _Recorder()
+        context.set_recorder(recorded)
+        try:
+            function()
+        finally:
+            context.set_recorder(None)
+        loss.grad.fill(1.0)
+        recorded.reverse()
+        results = [p.grad.dual.to_numpy() for p in parameters]
     return results[0] if single else results
 
 

@@ -20,6 +20,7 @@ from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
+from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.ad.traced_numbers import TapeNumbers, is_followed
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
@@ -86,7 +87,9 @@ class Tape(context.Recorder, NearNames):
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
-        self._steps: Recording | Checkpoints | Repeated = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        self._steps: Recording | Checkpoints | Repeated = (
+            limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        )
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
@@ -100,6 +103,8 @@ class Tape(context.Recorder, NearNames):
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
+        self._gradients = GradientUse(clear_gradients)
+        self._foreign = ForeignWrites(0)
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
@@ -114,17 +119,30 @@ class Tape(context.Recorder, NearNames):
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if outer is None:
             forget_losses()
-        if self.clear_gradients:
-            shadows.clear("grad")
+        self._gradients.begin()
+        try:
+            self._begin_recording()
+        except BaseException:
+            self._gradients.end()
+            raise
+        return self
+
+    def _begin_recording(self) -> None:
         if self._loss is not None:
             self._loss.clear()
+        self._foreign = ForeignWrites(context.session().last_tick())
         self._exposed = Exposed(self._used, self._unseen_write)
         context.set_recorder(self)
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
         self._numbers.record.open = False
+        try:
+            self._end(kind)
+        finally:
+            self._gradients.end()
+
+    def _end(self, kind: type[BaseException] | None) -> None:
         if kind is None and self.loss is not None:
             try:
                 self._reverse_at_end()
@@ -137,6 +155,7 @@ class Tape(context.Recorder, NearNames):
             self._release(_REPLAYED)
         else:
             self._look()
+            self._check_others()
             self._left = self._generations()
 
     def _reverse_at_end(self) -> None:
@@ -161,11 +180,17 @@ class Tape(context.Recorder, NearNames):
     def _run_reverse(self, last: bool) -> None:
         """Run the reverse pass. ``last``: the tape is released afterwards."""
         self._look()
+        if self._left is None:
+            self._check_others()
         self._check_left()
         if self._loss is not None:
             self._warn_without_active_output(self._loss.key)
-        with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
-            self._replay(last)
+        self._gradients.reverse()
+        try:
+            with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
+                self._replay(last)
+        finally:
+            self._gradients.end()
         if self._loss is not None and self._outer is None:
             self._loss.leave()
         if self._left is not None:
@@ -263,9 +288,21 @@ class Tape(context.Recorder, NearNames):
         assert exposed is not None
         if self._outer is not None:
             self._outer.writes(launch)
+        self._gradients.launch(launch)
+        footprint = footprint_of(specialization)
+        for access in footprint.used:
+            self._foreign.check(*launch.memory(access))
+        try:
+            return self._launch(kernel, launch, exposed)
+        finally:
+            for access in footprint.written:
+                self._foreign.wrote(*launch.memory(access))
+
+    def _launch(self, kernel: Any, launch: Launch, exposed: Exposed) -> Any:
+        session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
-        made = kernel.grad.of(session, specialization)
+        made = kernel.grad.of(session, launch.specialization)
         made.warn()
         memory = derivative_footprint_of(made)
         launch.number = self.drawn
@@ -355,7 +392,9 @@ class Tape(context.Recorder, NearNames):
             self._outer.save(memory, first)
         if self._check is not None:
             self._check.host_write(memory)
-        name = memory_identity(memory)[0]
+        name, whole = memory_identity(memory)
+        self._foreign.check(name, whole)
+        self._foreign.host_write(name)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
         reverse = clear if self._paused is None and memory.has_grad() else None
@@ -444,6 +483,12 @@ class Tape(context.Recorder, NearNames):
     def _wanted(self) -> Iterator[tuple[Any, str, Any]]:
         """The memory that the reverse needs as it is now: key, name, and field or ndarray."""
         return self._steps.used() if isinstance(self._steps, Checkpoints) else self._recording().wanted()
+
+    def _check_others(self) -> None:
+        """Raise if another thread wrote to memory that the reverse needs as it is now."""
+        for key, _, whole in self._wanted():
+            if self._exposed is None or key not in self._exposed.known:
+                self._foreign.check(key, whole)
 
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""

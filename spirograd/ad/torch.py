@@ -15,6 +15,7 @@ from spirograd.ad.pure_kernels import COPY_HINT, check_writes
 from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.base.once import once_in_process
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
@@ -177,7 +178,7 @@ def _chosen(names: list[str], which: Sequence[bool]) -> list[str]:
     return [name for name, chosen in zip(names, which) if chosen]
 
 
-@functools.cache
+@once_in_process
 def _function_class() -> Any:
     """The class of torch's own functions that runs kernels. Made at the first use: torch takes a second to import."""
     import torch

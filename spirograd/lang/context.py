@@ -52,6 +52,8 @@ class GroupScope:
 
 class _Scope(threading.local):
     trace: Trace | None = None
+    recorder: Recorder | None = None
+    watched = False  # whether there is one of these
 
 
 def options_of_device(caps: Capabilities) -> dict[str, Any]:
@@ -102,7 +104,6 @@ _after_allocation: Callable[[], None] | None = None
 _replay: Callable[..., None] | None = None
 _deactivation: Callable[[Any], None] | None = None
 _session: Any = None
-_recorder: Recorder | None = None
 
 
 def current_trace() -> Trace | None:
@@ -121,12 +122,13 @@ def set_trace(trace: Trace | None) -> Trace | None:
     """Make ``trace`` the current one; returns the one before."""
     before = _scope.trace
     _scope.trace = trace
+    _scope.watched = trace is not None or _scope.recorder is not None
     _set_suspended(before is not None, trace is not None)
     return before
 
 
 class Recorder:
-    """Sees what happens outside of kernels while it is set: an open tape, for example."""
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
@@ -189,14 +191,15 @@ class Recorder:
 
 
 def recorder() -> Recorder | None:
-    """What sees every launch of a kernel, or None."""
-    return _recorder
+    """What sees every launch of a kernel by this thread, or None."""
+    return _scope.recorder
 
 
 def set_recorder(new: Recorder | None) -> Recorder | None:
-    """Make ``new`` see every launch; returns the one before."""
-    global _recorder
-    before, _recorder = _recorder, new
+    """Make ``new`` see every launch of this thread; returns the one before."""
+    before = _scope.recorder
+    _scope.recorder = new
+    _scope.watched = new is not None or _scope.trace is not None
     _set_suspended(before is not None, new is not None)
     return before
 
@@ -257,7 +260,7 @@ def session() -> Any:
 def only_launches(session: Any) -> bool:
     """Whether a call of a kernel by this thread is a launch in ``session`` and nothing more: this session runs, no recorder is set, and no
     kernel is being traced."""
-    return session is _session and _recorder is None and _scope.trace is None
+    return session is _session and not _scope.watched
 
 
 def before_read(allocation: Any) -> None:

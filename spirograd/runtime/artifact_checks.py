@@ -63,10 +63,11 @@ def check_block(block: ArgBlock) -> None:
 
 
 def check_size(size: Size | None, memory: bool = False) -> None:
-    """``memory``: whether it may read memory, and go over ranges."""
+    """The host can compute it. ``memory``: whether it may read memory."""
+    refused = (MaxOver, Variable) if memory else (MaxOver, Variable, Element)
     level: list[Any] = [size]
     for _ in range(_DEEPEST):
-        if not memory and any(isinstance(part, (Element, MaxOver, Variable)) for part in level):
+        if any(isinstance(part, refused) for part in level):
             raise Damage("reads memory, or goes over a range, which the host cannot do here")
         level = [operand for part in level if isinstance(part, Node) for operand in part.operands]
         if not level:

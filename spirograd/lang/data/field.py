@@ -9,13 +9,15 @@ import numpy as np
 
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
+from spirograd.base.once import one_at_a_time
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
+from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
+from spirograd.lang.data.shapes import element_index, shape_tuple
 from spirograd.lang.data.tree import SNode
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
@@ -364,6 +366,7 @@ def _shadows(f: Any, role: str) -> Any:
     return (f.grad if role == "grad" else f.dual) if getattr(f, f"needs_{role}") else None
 
 
+@one_at_a_time
 def place_by_shape(f: Any, shape: Any, order: str | None, offset: Any) -> None:
     """Place a new field, and its gradients, under `root`: nothing happens without a shape."""
     if shape is None:

@@ -16,8 +16,8 @@ from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
-from spirograd.lang.data.shapes import extents_of
+from spirograd.lang.data.scalar_field import BuildElement, contents_of, matching
+from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from spirograd.lang import context
@@ -13,7 +13,8 @@ _known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by r
 
 def register(shadow: Any, role: str, primal: Any) -> Any:
     """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
-    _known.setdefault(role, weakref.WeakKeyDictionary())[shadow] = weakref.ref(primal)
+    known = _known.get(role) or _known.setdefault(role, weakref.WeakKeyDictionary())
+    known[shadow] = weakref.ref(primal)
     return shadow
 
 
@@ -58,9 +59,9 @@ def host_write(
         recorder.numbers_kept(memory)
 
 
-def clear(*roles: str) -> None:
-    """Set all gradients or tangents that have memory in the running session to zero."""
+def clear(*roles: str, kept: Container[Any] = ()) -> None:
+    """Set all gradients or tangents that have memory in the running session to zero, but for those that are ``kept``."""
     for role in roles:
         for shadow in list(_known.get(role, ())):
-            if shadow.has_memory():
+            if shadow.has_memory() and shadow not in kept:
                 shadow.fill(0.0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
@@ -71,7 +71,6 @@ class Kernel(Staged, NearNames):
         self._unfused_by = unfused_by
         self._is_method = False
         self._text = text_of(function)
-        self._lock = threading.RLock()
         self._specializations: dict[Any, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
@@ -82,7 +81,7 @@ class Kernel(Staged, NearNames):
         self._last: Specialization | None = None
         self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
 
-    @functools.cached_property
+    @once.once
     def grad(self) -> Any:
         return context.gradient_of(self)
 
@@ -183,7 +182,9 @@ class Kernel(Staged, NearNames):
 
     def _start(self, session: Any) -> _InSession:
         """Forget what was compiled for an earlier session, and resolve the signature."""
-        with self._lock, frames_hidden():
+        with once.lock, frames_hidden():
+            if self._in_session.session is session:  # another thread was here first
+                return self._in_session
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
             self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
@@ -275,7 +276,7 @@ class Kernel(Staged, NearNames):
 
     def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
         session, _, _, _, specializations = now
-        with self._lock, frames_hidden():
+        with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
                     return specialization
@@ -290,10 +291,10 @@ class Kernel(Staged, NearNames):
     def forget(self, key: Any, specialization: Specialization | None) -> None:
         """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
         another thread adds meanwhile is forgotten too, and compiled again."""
-        found = self._specializations.get(key, [])
-        if specialization in found:
-            found.remove(specialization)
-        if not found:
+        others = [made for made in self._specializations.get(key, ()) if made is not specialization]
+        if others:
+            self._specializations[key] = others  # a new list: another thread may be looking at the old one
+        else:
             self._specializations.pop(key, None)
         self._native.forget()
 

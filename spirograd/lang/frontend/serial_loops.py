@@ -163,7 +163,9 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
     del t.frame.variables[counter]
 
 
-def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]) -> None:
+def _for_op(
+    t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]
+) -> None:
     """A serial `for` operation; ``body`` gets the index, and traces ``statements``."""
     b, carried = t.b, runtime_variables(t, changed)
     before, loc = dict(t.frame.variables), b.loc
