@@ -38,7 +38,7 @@ from .write import launch
 
 READS = True  # of memory with gradients, in tapes
 ENDS = ("loss", "apart", "loss_apart")  # memory that is what it is
-AT_ONCE = False  # tapes of several threads
+AT_ONCE = True  # tapes of several threads
 
 
 def main(program: Program, r: random.Random) -> Program:
