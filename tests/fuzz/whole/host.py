@@ -144,9 +144,12 @@ class Host:
         """What overwrites `m` after the kernel that reads it."""
         m, r = self.program.memory("m"), self.r
         kernels = {
-            "kernel": "overwrite", "component kernel": "overwrite_component", "guarded kernel": "overwrite_guarded", "empty kernel": "overwrite_empty",
+            "kernel": "overwrite",
+            "component kernel": "overwrite_component",
+            "guarded kernel": "overwrite_guarded",
+            "empty kernel": "overwrite_empty",
             "same kernel": "table",
-        }  # fmt: skip
+        }
         how = self.program.cell[-1]
         if how in kernels:
             return [self.launch(self.kernels[kernels[how]])]
@@ -301,6 +304,3 @@ def written(body: Any) -> set[str]:
     found |= {node.target for node in walk(body) if isinstance(node, Transfer)}
     found |= {node.target.memory for node in walk(body) if isinstance(node, Copy)}
     return found | {node.part.memory for node in walk(body) if isinstance(node, Fill)}
-
-
-__all__ = ["Name", "main"]

@@ -139,7 +139,7 @@ class Over:
 
 @dataclass(frozen=True)
 class While:
-    """Counts ``name`` from 0 to ``bound``; ends before that where ``until`` holds at the end of an iteration. ``bound`` None: `while False`."""
+    """Counts ``name`` from 0 to ``bound``, or until ``until`` holds at the end of an iteration. ``bound`` None: `while False`."""
 
     name: str
     bound: Any

@@ -11,14 +11,11 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from .cells import CELLS, LATER, cell, memory, table_kernel
+from .cells import LATER, cell, memory, table_kernel
 from .nodes import (
     ALL,
     Call,
     Const,
-    Copy,
-    Data,
-    Fill,
     For,
     Function,
     If,
@@ -33,7 +30,6 @@ from .nodes import (
     Param,
     Part,
     Program,
-    Put,
     Store,
     While,
     memories_of,
@@ -397,6 +393,3 @@ def launch(program: Program, kernel: Kernel, r: random.Random, far: bool = False
         else:
             args.append(Const(round(r.uniform(-1, 1), 2)))
     return Launch(kernel.name, tuple(args))
-
-
-__all__ = ["CELLS", "Copy", "Data", "Fill", "Put", "kernels_of", "launch", "program_of"]
