@@ -87,9 +87,7 @@ class Tape(context.Recorder, NearNames):
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
-        self._steps: Recording | Checkpoints | Repeated = (
-            limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
-        )
+        self._steps: Recording | Checkpoints | Repeated = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
@@ -442,6 +440,8 @@ class Tape(context.Recorder, NearNames):
 
     def numbers_passed(self, cells: Sequence[Any]) -> None:
         """See `context.Recorder`."""
+        for cell in cells:
+            self._foreign.host_write(memory_identity(cell.array)[0])
         self._steps.add(self._numbers.passed(cells))
 
     def _used(self) -> Iterator[Any]:

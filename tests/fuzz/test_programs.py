@@ -79,7 +79,7 @@ def test_a_wrong_gradient_is_found_and_shortened(monkeypatch: pytest.MonkeyPatch
     run = check.run
     other = lambda p, arch: run(replace(p, kernels=tuple(chain(0.51).kernels[1] if k.name == "halves" else k for k in p.kernels)), arch)  # noqa: E731
     monkeypatch.setattr(check, "run", other)
-    assert "cpu: m" in check.failure(chain(), ["cpu"])
+    assert "cpu: loss" in check.failure(chain(), ["cpu"])
     short = check.shortened(chain(), ["cpu"], seconds=10)
     assert [k.name for k in short.kernels] == ["halves"]
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import operator
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -409,3 +410,21 @@ def test_torch_numbers_get_gradients() -> None:
     assert np.allclose(u.grad.numpy(), [1, 4, 9]) and a.grad.item() == 36 and b.grad.item() == 6
     assert a.grad.shape == a.shape
     assert np.allclose(f(u, 2.0, 1.0).detach().numpy(), [3, 9, 19])
+
+
+def test_numbers_while_another_thread_runs():
+    """The memory that hands a number to a kernel is written by the thread of the tape."""
+    p = Program()
+    p.x.fill(1.0)
+    p.k[None] = 3.0
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with sg.ad.Tape(p.loss):
+            p.weighted(p.k[None])
+            p.weighted(2.0 * p.k[None])
+    finally:
+        done.set()
+        other.join()
+    assert p.k.grad[None] == 12.0

@@ -38,7 +38,7 @@ from .write import launch
 
 READS = True  # of memory with gradients, in tapes
 ENDS = ("loss", "apart", "loss_apart")  # memory that is what it is
-AT_ONCE = False  # tapes of several threads
+AT_ONCE = True  # tapes of several threads
 
 
 def main(program: Program, r: random.Random) -> Program:
@@ -112,7 +112,7 @@ class Host:
     def at_once(self) -> AtOnce:
         body = self.launch(self.kernels["table"]), *self.later(), self.launch(self.kernels["total"])
         drift = Repeat(self.fresh("t"), self.r.choice((1, 2, 5)), (self.launch(self.kernels["drift"]),))
-        apart = (drift, Fill(Part("apart"), 0.25), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
+        apart = (drift, Fill(Part("apart"), Const(0.25)), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
         options = (("clear_gradients", False),)
         both = Tape("loss", body, options), Tape("loss_apart", (*apart, self.launch(self.kernels["total_apart"])), options)
         return AtOnce(both if self.r.random() < 0.5 else both[::-1])
@@ -144,14 +144,17 @@ class Host:
         """What overwrites `m` after the kernel that reads it."""
         m, r = self.program.memory("m"), self.r
         kernels = {
-            "kernel": "overwrite", "component kernel": "overwrite_component", "guarded kernel": "overwrite_guarded", "empty kernel": "overwrite_empty",
+            "kernel": "overwrite",
+            "component kernel": "overwrite_component",
+            "guarded kernel": "overwrite_guarded",
+            "empty kernel": "overwrite_empty",
             "same kernel": "table",
-        }  # fmt: skip
+        }
         how = self.program.cell[-1]
         if how in kernels:
             return [self.launch(self.kernels[kernels[how]])]
         return {
-            "fill": [Fill(Part("m"), 0.5)],
+            "fill": [Fill(Part("m"), Const(0.5))],
             "fill component": [self.fill_part(m)],
             "copy": [Copy(Part("m"), Part("m2"))],
             "numpy": [Data("m", r.randrange(100))],
@@ -224,10 +227,10 @@ class Host:
 
     def fill(self) -> Any:
         m = self.r.choice(self.floats())
-        return Fill(Part(m.name), round(self.r.uniform(-1, 1), 2)) if self.r.random() < 0.5 else self.fill_part(m)
+        return Fill(Part(m.name), self.value()) if self.r.random() < 0.5 else self.fill_part(m)
 
     def fill_part(self, m: Memory) -> Fill:
-        value = round(self.r.uniform(-1, 1), 2)
+        value = self.value()
         if m.place == "field":
             component = self.r.choice([c for c in m.components if m.kind == "vector" or c == ("a", None)] or [None])
             return Fill(Part(m.name), value, component)
@@ -274,7 +277,9 @@ class Host:
     def value(self) -> Any:
         if self.known and self.r.random() < 0.5:
             known = Name(self.r.choice(self.known))
-            return self.r.choice((known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known))))
+            return self.r.choice(
+                (known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known)), Op("sin", (known,)))
+            )
         return Const(round(self.r.uniform(-1, 1), 2))
 
     def transfer(self) -> Transfer:
@@ -299,6 +304,3 @@ def written(body: Any) -> set[str]:
     found |= {node.target for node in walk(body) if isinstance(node, Transfer)}
     found |= {node.target.memory for node in walk(body) if isinstance(node, Copy)}
     return found | {node.part.memory for node in walk(body) if isinstance(node, Fill)}
-
-
-__all__ = ["Name", "main"]
