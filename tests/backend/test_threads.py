@@ -1,5 +1,7 @@
 """What several threads may do at once: the list in docs/runtime.md, with threads that Python switches as often as it can."""
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -460,3 +462,49 @@ def test_everything_at_once(seed):
         assert (x.to_numpy() == want_x).all() and (a.to_numpy() == want_a).all()
 
     run(work)
+
+
+_FRESH = """
+import os, sys, threading
+import spirograd as sg
+sys.setswitchinterval(1e-6)
+sg.init(arch=sys.argv[1])
+wrong = []
+
+def work(number):
+    x = sg.field(sg.i32, shape=9)
+
+    @sg.kernel
+    def step():
+        for i in x:
+            x[i] += number
+
+    step()
+    step()
+    if x[3] != 2 * number:
+        wrong.append(x[3])
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+work(7)
+for thread in threads:
+    thread.join()
+if sys.argv[1] == "cpu" and hasattr(os, "fork"):
+    child = os.fork()
+    if child == 0:
+        work(5)
+        os._exit(len(wrong))
+    assert os.waitpid(child, 0)[1] == 0
+assert not wrong, wrong
+"""
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_process_begins_with_several_threads(arch, cold, tmp_path):
+    """Nothing is made yet: neither code of the runtime nor the offline cache. Another thread prepares the code from `init` on."""
+    program = tmp_path / "program.py"
+    program.write_text(_FRESH)
+    environment = dict(os.environ, SG_OFFLINE_CACHE_FILE_PATH=str(tmp_path)) if cold else dict(os.environ)
+    done = subprocess.run([sys.executable, program, arch], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
