@@ -26,7 +26,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
-from spirograd.base.targets import Generator
+from spirograd.base.targets import TARGETS, Generator
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
@@ -38,7 +38,7 @@ from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.generations import tick
 from spirograd.runtime.graph_recording import GraphRecording
@@ -103,6 +103,7 @@ class Session:
             opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
+            interpret_as=_interpreted_target(config.arch),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
@@ -159,6 +160,8 @@ class Session:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
         plan = self.launcher.prepare(compiled)
         plan.locations = functools.partial(_locations, kernel, compiled)
+        if isinstance(self.device, ReportsFaults):
+            self.device.locate(plan.executable, plan.locations())
         return plan
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
@@ -312,6 +315,10 @@ class Session:
         """Something to record work with: see `GraphRecording.open`."""
         return GraphRecording(self.launcher)
 
+    def unrecorded(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block whose work no graph repeats that the calling thread records."""
+        return graph_recording.paused()
+
     def sync(self) -> None:
         """Wait for all launches; prints, and raises what kernels reported."""
         self.launcher.synchronize()
@@ -331,6 +338,15 @@ class Session:
                     self._profile.end()
             stream_order.close(self.__dict__.get("streams"))
             self.device.close()
+
+
+def _interpreted_target(arch: str) -> str:
+    """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
+    name = knobs.get("SG_INTERPRET_AS") if arch == "interpreter" else ""
+    if name and (name not in TARGETS or TARGETS[name].generator is Generator.INTERPRETER):
+        known = ", ".join(known for known, target in TARGETS.items() if target.generator is not Generator.INTERPRETER)
+        raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
+    return name
 
 
 def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:
@@ -360,6 +376,8 @@ class Transfers:
         self._copies: dict[Any, Any] = {}
         self._host: list[tuple[int, str, Any, Any]] = []  # arrays that the host addresses: argument, what errors call it, array, copy
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
+        self.tensors: dict[int, tuple[str, Any]] = {}  # those of torch by argument, with what errors call them
+        self.torch_records = False  # whether torch records operations on one of them
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
@@ -375,6 +393,9 @@ class Transfers:
             return binding
         if write_back is not None:
             self.pending.append((index, write_back))
+        if is_torch(value) and not self.gradients:
+            self.tensors[index] = label, value
+            self.torch_records |= value.requires_grad and sys.modules["torch"].is_grad_enabled()
         if is_torch(target) and not target.is_inference():
             # So torch sees that a tensor which it saved has changed: its gradients would be wrong, with no error.
             self.pending.append((index, functools.partial(sys.modules["torch"].autograd.graph.increment_version, target)))

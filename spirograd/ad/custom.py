@@ -67,8 +67,9 @@ def _aside(function: F, replaced: bool) -> F:
 def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
     """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
-    It sees the memory that the kernels of ``primal`` use as ``primal`` left it. It may write to that memory, which is restored afterwards.
-    With ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
+    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at first indices given by
+    arguments, such as ``x[s, i]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
+    ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
     SpirogradRuntimeTypeError if ``primal`` is not decorated.
     """
     if not getattr(primal, "is_grad_replaced", False):

@@ -12,11 +12,13 @@ import numpy as np
 
 from spirograd.ad import external_arrays
 from spirograd.ad.memories import Collector
+from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
+from spirograd.gradients.first_indices import accesses_by_first_index
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import Packer
@@ -71,7 +73,8 @@ def _nothing() -> None:
 
 class Footprint:
     """The memory that a compiled kernel uses. ``arrays``: whether it takes any. ``fields``: weak references to those that it uses.
-    ``shadows``: the gradients and tangents that it writes."""
+    ``used``, ``written``: one access for each memory that it uses, or writes; ``accesses``, ``writes``: the same for each memory and
+    first index. ``shadows``: the gradients and tangents that it writes."""
 
     def __init__(self, specialization: Any) -> None:
         kernel = specialization.kernel
@@ -79,19 +82,21 @@ class Footprint:
         self.fields = [weakly(field) for field in specialization.fields.values()]
         self.used = [Access(ref, specialization.fields) for ref in memory_of(kernel, _ALL)]
         self.written = [Access(ref, specialization.fields) for ref in memory_of(kernel, _WRITES)]
+        self.accesses, self.writes = (
+            [Access(ref, specialization.fields, None, first) for ref, first in accesses_by_first_index(kernel, effects)]
+            for effects in (_ALL, _WRITES)
+        )
         self.shadows = [ref.name for ref in memory_of(kernel, _WRITES, primal=False)]
 
 
 class DerivativeFootprint:
-    """The memory of a kernel that its derivative is about. ``residuals``: with when ("before" or "after") and whether the kernel itself
-    overwrites what is needed. ``constant_writes``: writes of values that depend on no memory with a gradient."""
+    """The memory of a kernel that its derivative is about. ``residuals``: with the version of each that it reads, see
+    `saving_rule`. ``constant_writes``: writes of values that depend on no memory with a gradient."""
 
     def __init__(self, made: Any) -> None:
         derivative, fields = made.derivative, made.primal.fields
         residuals = made.residuals if made.acts else ()
-        self.residuals = [
-            (Access(r.ref, fields, r.loc, r.first), r.when, r.when == "before" and r.overwritten is not None) for r in residuals
-        ]
+        self.residuals = [(Access(r.ref, fields, r.loc, r.first), version_of(r)) for r in residuals]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
         self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
         places_of = (derivative.active_outputs, derivative.inactive_writes, derivative.inactive_reads)

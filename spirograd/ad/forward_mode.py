@@ -25,6 +25,7 @@ from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
+from spirograd.lang.traced_numbers import RefusedNumbers
 
 logger = logging.getLogger("spirograd")
 
@@ -51,6 +52,7 @@ class FwdMode(context.Recorder, NearNames):
         self.clear_gradients = clear_gradients
         self._chain = Chain()
         self._mode = "forward"
+        self._numbers = RefusedNumbers(self, "forward mode does not follow numbers of Python")
         self._before: Any = None
         self._tangents = contextlib.ExitStack()  # left when the block ends
         self._exposed: Exposed | None = None
@@ -84,6 +86,11 @@ class FwdMode(context.Recorder, NearNames):
             return function()
         finally:
             self._mode = before
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
+        return self._numbers.of(values, location()) if followed else values
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of

@@ -1,4 +1,7 @@
-"""What the reverse of some steps of a program takes: their reverses, in order, and what they overwrote of the memory that these need."""
+"""What the reverse of some steps of a program takes: their reverses, in order, and what they overwrote of the memory that these need.
+
+`saving_rule` is the table of what is saved and when; `recording_check` compares with it what reverses find.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
-from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.recording_check import check_if_wanted
+from spirograd.ad.saving_rule import FUNCTION, Version
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.lang import context
+
+Parts = Mapping[tuple[Any, int | None], tuple[str, Any]]  # memory by key and first index (None: all of it): name, and field or ndarray
 
 
 class Recording:
@@ -23,6 +30,7 @@ class Recording:
         self._copy_memory = copy_memory
         self.versions = Versions(copy_memory)
         self.events: list[Event] = []
+        self.check = check_if_wanted()
         self._scratched: list[Any] = []  # allocations for saved values
 
     def add(self, step: Any) -> Any:
@@ -33,9 +41,9 @@ class Recording:
         """Run a launch whose derivative is ``made``, and record it; returns what it returns. ``returned``: the adjoints of that."""
         memory = derivative_footprint_of(made)
         event = self._event()
-        for access, when, overwritten in memory.residuals:
-            if when == "before":
-                self._need(access, launch, event, overwritten)
+        if self.check is not None:
+            self.check.before_launch(event, made, launch)
+        self._need_all(memory, launch, event, Version.BEFORE)
         for access in memory.writes:
             self._save(access, launch, event)
         if made.derivative.saving is not None and made.acts:
@@ -44,9 +52,9 @@ class Recording:
             event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
             values = launch.run()
-        for access, when, _ in memory.residuals:
-            if when == "after":
-                self._need(access, launch, event, False)
+        self._need_all(memory, launch, event, Version.AFTER)
+        if self.check is not None:
+            self.check.after_launch(event, made, launch)
         if made.acts:
             event.used, event.launches = (launch,), 1
             returned = returned if made.returned else None
@@ -58,7 +66,7 @@ class Recording:
         memory = footprint_of(launch.specialization)
         event = self._event()
         event.used = (launch,)
-        for access in memory.written:
+        for access in memory.writes:
             self._save(access, launch, event)
         return launch.run()
 
@@ -72,26 +80,41 @@ class Recording:
         """The host has replaced what ``before`` has."""
         self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
 
-    def call(self, reverse: Callable[[], None], used: Mapping[Any, tuple[str, Any]]) -> None:
-        """A gradient of Python's own, which finds the memory ``used``, by key, as it is now."""
-        for key, (name, whole) in used.items():
-            self.versions.stored(key, name, whole)
-            self.versions.need(key, None)
-        self.events.append(Event(reverse=reverse))
+    def call(self, reverse: Callable[[], None], used: Parts) -> None:
+        """A gradient of Python's own, which finds the memory ``used`` as it is now."""
+        event = self._event()
+        event.reverse = reverse
+        for (key, first), (name, whole) in used.items():
+            self.need(event, key, name, whole, FUNCTION, first)
+
+    def need(self, event: Event, key: Any, name: str, whole: Any, version: Version, first: int | None = None) -> None:
+        """The reverse of ``event`` reads ``whole``, at a first index or (None) all of it, as it is now: its ``version`` of it."""
+        self.versions.stored(key, name, whole)
+        self.versions.need(key, first)
+        if version is Version.BEFORE:
+            event.before.add(key)
+        if self.check is not None:
+            self.check.expect(event, key, name, whole, first)
 
     def _event(self) -> Event:
         event = Event()
         self.events.append(event)
         return event
 
-    def _need(self, access: Access, launch: Launch, event: Event, overwritten: bool) -> None:
+    def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: Event, version: Version) -> None:
+        """The reverse of a launch reads its ``version`` of some memory: that which is there now."""
+        for access, needed in memory.residuals:
+            if needed is version:
+                self._need(access, launch, event, version)
+
+    def _need(self, access: Access, launch: Launch, event: Event, version: Version) -> None:
         key, whole = launch.memory(access)
         if whole is None:
             event.copies += launch.snapshot(access)
             return
         self.versions.stored(key, access.name, whole)
         self.versions.need(key, launch.first(access.first))
-        if overwritten:
+        if version is Version.BEFORE:
             event.before.add(key)
 
     def _save(self, access: Access, launch: Launch, event: Event) -> None:
@@ -110,17 +133,24 @@ class Recording:
         and memory holds what it held."""
         for event in reversed(self.events):
             yield from _swap([saved for key, saved in event.saved if key in event.before])
-            if event.reverse is not None:
-                event.reverse()
+            self._run_reverse(event)
             yield from _swap([saved for key, saved in event.saved if key not in event.before])
 
-    def reverse_once(self) -> None:
-        """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards."""
+    def _run_reverse(self, event: Event) -> None:
+        if self.check is not None:
+            self.check.compare(event)
+        if event.reverse is not None:
+            event.reverse()
+
+    def reverse_once(self, before: Callable[[Iterable[tuple[Any, Any, int | None]]], None] | None = None) -> None:
+        """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards. ``before`` is told
+        which memory is about to change: key, memory, and part."""
         while self.events:
             event = self.events[-1]  # taken away when it is done, so that `free` finds what is left
+            if before is not None:
+                before([(key, saved.memory, saved.part) for key, saved in event.saved])
             _put([saved for key, saved in event.saved if key in event.before])
-            if event.reverse is not None:
-                event.reverse()
+            self._run_reverse(event)
             if self._copy_memory is not None:
                 for launch in event.used:
                     while launch.buffers:

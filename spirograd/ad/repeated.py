@@ -6,6 +6,7 @@ from typing import Any
 
 from spirograd.ad.entries import Event, Launch
 from spirograd.ad.recording import Recording
+from spirograd.ad.saving_rule import REPEATED
 from spirograd.ad.steps import LaunchStep, Step, WriteStep
 from spirograd.ad.undo_log import UndoLog, reverse_steps
 from spirograd.lang import context
@@ -27,9 +28,7 @@ class Repeated:
         self.settle()
         for key, name, whole in step.used():
             if key not in self._event.before:
-                self._event.before.add(key)
-                self.outer.versions.stored(key, name, whole)
-                self.outer.versions.need(key, None)
+                self.outer.need(self._event, key, name, whole, REPEATED)
         for key, _, _, first in step.written():
             self._event.saved += self.outer.versions.write(key, lambda first=first: first)  # type: ignore[misc]
         self._steps.append(step)

@@ -6,17 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.ad.entries import Launch, footprint_of
-from spirograd.ad.versions import Saved, Stored, memory_identity
+from spirograd.ad.undo_log import UndoLog
+from spirograd.ad.versions import Stored, first_of, memory_identity
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
 
 
 class Guard(context.Recorder):
-    """Saves all memory that is written, once."""
+    """Saves what is written, before it is: slices at one first index, where the host knows it, each once."""
 
     def __init__(self) -> None:
-        self._saved: dict[Any, Saved] = {}
+        self._log = UndoLog()
+        self._stored: dict[Any, Stored] = {}
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel; see `context.Recorder`."""
@@ -25,27 +27,28 @@ class Guard(context.Recorder):
 
     def writes(self, launch: Launch) -> None:
         """Save what a launch is about to write."""
-        for access in footprint_of(launch.specialization).written:
+        for access in footprint_of(launch.specialization).writes:
             whole = launch.memory(access)[1]
             if whole is not None:
-                self.save(whole)
+                self.save(whole, launch.first(access.first))
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """The host is about to write; see `context.Recorder`."""
-        self.save(memory)
+        self.save(memory, first_of(key))
 
-    def save(self, memory: Any) -> None:
-        """Save memory, unless it is a gradient."""
+    def save(self, memory: Any, first: int | None) -> None:
+        """Save memory, at a first index or (None) all of it, unless it is a gradient."""
         if shadows.is_shadow(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
             return
         key, whole = memory_identity(memory)
-        if key not in self._saved:
-            self._saved[key] = Saved(Stored("", whole), None)
+        stored = self._stored.get(key)
+        if stored is None:
+            stored = self._stored[key] = Stored("", whole)
+        self._log.before([(key, stored, stored.part(first))])
 
     def restore(self) -> None:
         """Put everything back."""
-        for saved in self._saved.values():
-            saved.put()
+        self._log.restore()
 
 
 def run_guarded(run: Callable[[], None]) -> None:

@@ -11,8 +11,10 @@ from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
+from spirograd.ad.saving_rule import Version
 from spirograd.ad.thread_tapes import clear_all, tangents
-from spirograd.ad.versions import memory_identity
+from spirograd.ad.traced_numbers import is_followed
+from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
@@ -23,6 +25,7 @@ from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
+from spirograd.lang.traced_numbers import RefusedNumbers
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
@@ -158,6 +161,11 @@ class _Recorder(context.Recorder):
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
         self.exposed = Exposed(self._used, self._unseen_write)
+        self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        return self._numbers.of(values, location()) if is_followed(memory) else values
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()
@@ -170,10 +178,10 @@ class _Recorder(context.Recorder):
             self.exposed.before(launch, derivative_footprint_of(second).accesses)
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
-        _snapshot(second, launch, "before")
+        _snapshot(second, launch, Version.BEFORE)
         values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
         launch.number = first.plan.main.last_number
-        _snapshot(second, launch, "after")
+        _snapshot(second, launch, Version.AFTER)
         if self.exposed.active:
             self.exposed.after(launch, derivative_footprint_of(second).writes)
         self.launches.append(_Launch(second, launch))
@@ -195,8 +203,7 @@ class _Recorder(context.Recorder):
         if self.exposed.active:
             self.exposed.look(memory_identity(memory)[0], None)
         name = object_key(memory)
-        first = key[0] if isinstance(key, tuple) and key else key
-        self._write(name, first if isinstance(first, int) else None, getattr(memory, "name", "the array"), "the host", None)
+        self._write(name, first_of(key), getattr(memory, "name", "the array"), "the host", None)
         if memory.has_grad():
             memory.make_duals()
             clear("dual")
@@ -266,10 +273,10 @@ class _Recorder(context.Recorder):
             event()
 
 
-def _snapshot(second: SpecializedDerivative, launch: Launch, when: str) -> None:
+def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -> None:
     """Keep the arrays of NumPy and torch that a gradient needs: they may change unseen."""
-    for access, state, _ in derivative_footprint_of(second).residuals:
-        if state == when and launch.memory(access)[1] is None:
+    for access, needed in derivative_footprint_of(second).residuals:
+        if needed is version and launch.memory(access)[1] is None:
             list(launch.snapshot(access))
 
 

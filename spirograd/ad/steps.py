@@ -6,12 +6,12 @@ index, None for all), ``run`` (do it, any number of times), ``record`` (do it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import Parts, Recording
 from spirograd.ad.versions import Saved, Stored, nbytes_of
 
 Used = tuple[Any, str, Any]  # key, name, field or ndarray
@@ -31,8 +31,14 @@ class LaunchStep:
             if whole is not None:
                 yield key, access.name, whole
 
+    def parts(self) -> Parts:
+        """What it uses, by first index."""
+        launch = self.launch
+        found = ((access, *launch.memory(access)) for access in footprint_of(launch.specialization).accesses)
+        return {(key, launch.first(access.first)): (access.name, whole) for access, key, whole in found if whole is not None}
+
     def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
-        found = footprint_of(self.launch.specialization).written if self.made is None else derivative_footprint_of(self.made).writes
+        found = footprint_of(self.launch.specialization).writes if self.made is None else derivative_footprint_of(self.made).writes
         for access in found:
             key, whole = self.launch.memory(access)
             if whole is not None:
@@ -114,14 +120,14 @@ class WriteStep:
 
 
 class CallStep:
-    """A gradient of Python's own, that of the steps before it. ``used``: the memory that it is to find as it is now, by key."""
+    """A gradient of Python's own, that of the steps before it. ``used``: the memory that it is to find as it is now."""
 
-    def __init__(self, reverse: Callable[[], None], used: Mapping[Any, tuple[str, Any]]) -> None:
+    def __init__(self, reverse: Callable[[], None], used: Parts) -> None:
         self._reverse = reverse
         self._used = used
 
     def used(self) -> Iterator[Used]:
-        return ((key, *memory) for key, memory in self._used.items())
+        return ((key, *memory) for (key, _), memory in self._used.items())
 
     def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
         return iter(())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +13,7 @@ from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
-from spirograd.ad.losses import loss_of
+from spirograd.ad.losses import forget_losses, loss_of
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
@@ -21,15 +21,19 @@ from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
+from spirograd.ad.traced_numbers import TapeNumbers, is_followed
+from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
-from spirograd.ad.versions import Saved, memory_identity
+from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
+from spirograd.base.tracebacks import user_location
 from spirograd.gradients.broken_chains import report
 from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.scalar_cells import cells_of
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -40,7 +44,7 @@ _FAILED = "the reverse pass of this tape ended with an error, and the tape has r
 _ABANDONED = "the block of this tape ended with an error, and the tape has released its launches: record a new one"
 
 _INACTIVE = "depends on no memory that has a gradient"
-_INACTIVE_HINT = "a number that Python reads from a field, as in `kernel(p[None])`, has no gradient: have the kernel read the field"
+_INACTIVE_HINT = "a number that Python has read outside of the tape, or has converted, has no gradient: have the kernel read the field"
 
 
 class Tape(context.Recorder, NearNames):
@@ -52,11 +56,11 @@ class Tape(context.Recorder, NearNames):
     the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
     list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
 
-    ``checkpoints``: save memory at so many steps (launches and writes of Python) at a time, and run the steps again from there in the
-    reverse pass; ``memory_GB``: so many that all copies take that much (1 GB: 1e9 bytes). ``host_GB``, ``disk_GB``: more levels of memory
-    for copies, of the host and of files in ``disk_folder``, which are deleted at the end, also after an exception. The gradients are the
-    same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or use
-    sparse fields.
+    ``checkpoints``: save memory at so many steps (launches, reads and writes of Python) at a time, and run the steps again from there in
+    the reverse pass; ``memory_GB``: so many that all copies take that much (1 GB: 1e9 bytes). ``host_GB``, ``disk_GB``: more levels of
+    memory for copies, of the host and of files in ``disk_folder``, which are deleted at the end, also after an exception. The gradients are
+    the same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or
+    use sparse fields.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
@@ -87,14 +91,16 @@ class Tape(context.Recorder, NearNames):
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
-        # Inside of functions that are not recorded: the memory that their kernels use, by key.
-        self._paused: list[dict[Any, tuple[str, Any]]] | None = None
+        # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
+        self._paused: list[dict[tuple[Any, int | None], tuple[str, Any]]] | None = None
         self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
+        self._report: MemoryReport | None = None  # of copies that the reverse pass has freed since
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
+        self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
         self._gradients = GradientUse(clear_gradients)
         self._foreign = ForeignWrites(0)
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
@@ -109,6 +115,8 @@ class Tape(context.Recorder, NearNames):
         self._outer = outer
         if self._exposed is not None or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
+        if outer is None:
+            forget_losses()
         self._gradients.begin()
         try:
             self._begin_recording()
@@ -126,6 +134,7 @@ class Tape(context.Recorder, NearNames):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         context.set_recorder(self._outer)
+        self._numbers.record.open = False
         try:
             self._end(kind)
         finally:
@@ -150,7 +159,7 @@ class Tape(context.Recorder, NearNames):
     def _reverse_at_end(self) -> None:
         if self._check is not None:
             self._check.begin()
-        self.grad()
+        self._run_reverse(last=True)
         if self._check is not None:
             self._check.run()
 
@@ -164,6 +173,10 @@ class Tape(context.Recorder, NearNames):
         """
         if self._released is not None:
             raise SpirogradRuntimeError(self._ended)
+        self._run_reverse(last=False)
+
+    def _run_reverse(self, last: bool) -> None:
+        """Run the reverse pass. ``last``: the tape is released afterwards."""
         self._look()
         if self._left is None:
             self._check_others()
@@ -173,17 +186,19 @@ class Tape(context.Recorder, NearNames):
         self._gradients.reverse()
         try:
             with contextlib.nullcontext() if self._exposed is None else self._exposed.replaying():
-                self._replay()
+                self._replay(last)
         finally:
             self._gradients.end()
+        if self._loss is not None and self._outer is None:
+            self._loss.leave()
         if self._left is not None:
             self._left = self._generations()
 
-    def _replay(self) -> None:
+    def _replay(self, last: bool) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
         assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
-        swapped: list[Saved] = []
+        self._numbers.record.begin()
         try:
             if self._loss is not None:
                 self._loss.seed()
@@ -191,15 +206,34 @@ class Tape(context.Recorder, NearNames):
                 self._check_handed_out()
                 with context.session().launcher.without_prints():
                     self._reverse_steps(self._steps)
+            elif last:
+                self._replay_once(self._steps)
             else:
-                for saved in self._steps.reverse():
-                    swapped.append(saved)
+                self._replay_again(self._steps)
+        finally:
+            context.set_recorder(recorder)
+
+    def _replay_again(self, steps: Recording) -> None:
+        """Run all reverses such that they can run again: what they put back is exchanged for what memory holds."""
+        swapped: list[Saved] = []
+        try:
+            for saved in steps.reverse():
+                swapped.append(saved)
         finally:
             for saved in reversed(swapped):
                 saved.swap()
-            context.set_recorder(recorder)
-        if any(is_exposed(saved.memory.whole) for saved in swapped):
-            context.session().sync()  # what was handed out may be written next
+            _wait_for_exposed(saved.memory.whole for saved in swapped)
+
+    def _replay_once(self, steps: Recording) -> None:
+        """Run all reverses, and free the copies on the way. What memory holds at the end is kept once."""
+        self._report = self.memory_report()
+        end = UndoLog()
+        try:
+            steps.reverse_once(end.before)
+        finally:
+            changed = [saved.memory.whole for _, saved in end.saved]
+            end.restore()
+            _wait_for_exposed(changed)
 
     def _reverse_steps(self, steps: Checkpoints) -> None:
         try:
@@ -235,7 +269,7 @@ class Tape(context.Recorder, NearNames):
         return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
 
     def _release(self, why: str) -> None:
-        self._released, self._ended = self.memory_report(), why
+        self._released, self._ended = self._report or self.memory_report(), why
         self._close()
         self._steps = Recording()
         self._exposed = None
@@ -304,7 +338,7 @@ class Tape(context.Recorder, NearNames):
             self._check.before(launch)
         step = LaunchStep(launch)
         assert self._paused is not None
-        self._paused[-1].update((key, (name, whole)) for key, name, whole in step.used())
+        self._paused[-1].update(step.parts())
         values = self._steps.add(step)
         for access in memory.written:
             self._constant.setdefault(launch.memory(access)[0], ("only functions that are not differentiated write the loss", ""))
@@ -351,15 +385,14 @@ class Tape(context.Recorder, NearNames):
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
+        first = first_of(key)
         if self._outer is not None:
-            self._outer.save(memory)
+            self._outer.save(memory, first)
         if self._check is not None:
             self._check.host_write(memory)
         name, whole = memory_identity(memory)
         self._foreign.check(name, whole)
         self._foreign.host_write(name)
-        first = key[0] if isinstance(key, tuple) and key else key
-        first = first if isinstance(first, int) else None
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
         reverse = clear if self._paused is None and memory.has_grad() else None
@@ -372,6 +405,44 @@ class Tape(context.Recorder, NearNames):
             step.begin(self._steps)
         elif not shadows.is_shadow(memory):
             self._steps.add(step)
+
+    # --- numbers of Python: see `traced_numbers` -----------------------------------------------------------------------------
+
+    follows_numbers = True
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        if self._paused is not None or not is_followed(memory):
+            return values
+        numbers, step = self._numbers.read(memory, key, values, location)
+        self._steps.add(step)
+        return numbers
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """See `context.Recorder`."""
+        if self._paused is not None or not is_followed(memory):
+            return clear
+        return self._numbers.written(memory, key, component, numbers, clear)
+
+    def numbers_kept(self, memory: Any) -> None:
+        """See `context.Recorder`."""
+        name = memory_identity(memory)[0]
+        if is_followed(memory):
+            self._active_outputs.add(name)
+        elif self._paused is None and memory.dtype.is_float:
+            self._inactive[name] = ("Python", user_location(), memory)
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """See `context.Recorder`."""
+        return None if self._paused is not None else cells_of(kernel, args)
+
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
+        """See `context.Recorder`."""
+        for cell in cells:
+            self._foreign.host_write(memory_identity(cell.array)[0])
+        self._steps.add(self._numbers.passed(cells))
 
     def _used(self) -> Iterator[Any]:
         """The fields and ndarrays of the launches so far."""
@@ -422,13 +493,13 @@ class Tape(context.Recorder, NearNames):
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: _generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
+        return {key: memory_generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
         for key, name, whole in self._wanted() if self._left else ():
             assert self._left is not None
-            if key in self._left and self._left[key] != _generation(whole):
+            if key in self._left and self._left[key] != memory_generation(whole):
                 raise SpirogradRuntimeError(
                     render(
                         f"`{name}` was written after the tape was closed, and the gradients need it as it was",
@@ -513,7 +584,7 @@ class Tape(context.Recorder, NearNames):
             outer[-1].update(used)
             return result
         if reverse is not None:
-            self._active_outputs.update(used)
+            self._active_outputs.update(key for key, _ in used)
             self._steps.add(CallStep(reverse, used if saves else {}))
         return result
 
@@ -532,10 +603,10 @@ class Tape(context.Recorder, NearNames):
         return result
 
 
-def _generation(memory: Any) -> Any:
-    """What changes with every write to a field or ndarray that goes through the session."""
-    allocation = memory.tree.allocation
-    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)
+def _wait_for_exposed(changed: Iterable[Any]) -> None:
+    """Wait for the device if memory was changed that was handed out, which may be written next."""
+    if any(is_exposed(whole) for whole in changed):
+        context.session().sync()
 
 
 def _at(loc: Any) -> str:

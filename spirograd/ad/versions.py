@@ -215,8 +215,9 @@ def _compact(view: HostView) -> HostView:
     """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
     if not _are_bytes(view):
         return dense_view(view.dtype, view.shape, view.element_shape)
-    if len(view.blocks) == 1 and not view.blocks[0].offset:
-        return view
+    if len(view.blocks) == 1:
+        (one,) = view.blocks
+        return replace(view, blocks=(replace(one, offset=0),)) if one.offset else view
     offsets = np.cumsum([0, *(b.span for b in view.blocks)]).tolist()
     return replace(view, blocks=tuple(replace(b, offset=offset) for b, offset in zip(view.blocks, offsets)))
 
@@ -310,3 +311,15 @@ def field_memory(field: Any) -> tuple[Any, Any]:
     """What tells a field apart from others, and the field; one component stands for the whole."""
     whole = field.whole if isinstance(field, ComponentField) else field
     return ("field", whole.key), whole
+
+
+def first_of(key: Any) -> int | None:
+    """The first index of an element that the host writes at ``key``, None for all elements."""
+    first = key[0] if isinstance(key, tuple) and key else key
+    return first if isinstance(first, int) else None
+
+
+def memory_generation(memory: Any) -> Any:
+    """What changes with every write to a field or ndarray that goes through the session."""
+    allocation = memory.tree.allocation
+    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)

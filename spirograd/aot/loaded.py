@@ -12,13 +12,21 @@ from spirograd.aot import archive, trees
 from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, NestedGradient, Parameter
 from spirograd.aot.requirements import problems
 from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
-from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.errors import (
+    OutOfDeviceMemory,
+    SpirogradCallError,
+    SpirogradDamagedError,
+    SpirogradError,
+    SpirogradRuntimeError,
+    SpirogradRuntimeTypeError,
+    SpirogradValueError,
+    render,
+)
 from spirograd.base.near_names import NearNames
 from spirograd.base.nesting import Nesting
 from spirograd.base.once import once
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
-from spirograd.base.version import __version__
 from spirograd.base.wording import did_you_mean
 from spirograd.gradients.nested_checkpoints import NestedCheckpoints
 from spirograd.gradients.nestings import fitting
@@ -52,7 +60,7 @@ class LoadedModule(NearNames):
         _check(manifest, path, session)
         self._session = session
         self._path = path
-        self._memory, fields = trees.make_again(manifest.trees, manifest.memory, manifest.fields)
+        self._memory, fields = _fields_of(manifest, path)
         self._kept = fields  # with the trees that users built
         keys = {record.key: field.key for record, field in zip(manifest.fields, fields)}
         self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
@@ -247,8 +255,6 @@ class LoadedGradient(_Loaded):
 
 def _check(manifest: Manifest, path: Path, session: Any) -> None:
     """Raise SpirogradRuntimeError unless ``session`` can run the module."""
-    if manifest.version != __version__:
-        raise SpirogradRuntimeError(f"{path} was built by spirograd {manifest.version}, and this is {__version__}: build the module again")
     device = session.device.caps
     if manifest.capabilities.target_name != device.target_name:
         raise SpirogradRuntimeError(
@@ -258,6 +264,16 @@ def _check(manifest: Manifest, path: Path, session: Any) -> None:
     found = problems(manifest.capabilities, device, kernels)
     if found:
         raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(found))
+
+
+def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
+    """What has the allocations, and the fields."""
+    try:
+        return trees.make_again(manifest.trees, manifest.memory, manifest.fields)
+    except OutOfDeviceMemory:
+        raise
+    except SpirogradError as error:  # trees that no program could build
+        raise SpirogradDamagedError(str(path), f"cannot be made again: {error}", "manifest.trees") from None
 
 
 def _type(dtype: Any, element_shape: Sequence[int]) -> MatrixType:

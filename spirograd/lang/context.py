@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -80,11 +81,21 @@ class Trace:
         self.shared_arrays = 0
         self.tiles = False  # whether it has tiles, whose slices may be larger than what there is
         self.stops = False  # whether it has markers of `stop_grad` of memory
+        self.guards = 0  # how many run-time conditions are around what is being traced: branches, and loops that may have no iteration
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 
     def warn(self, about: Hashable, text: str) -> None:
         """Warn the user. ``about``: tells warnings apart, of which the user sees each once in a session."""
         self.warnings.setdefault(about, text)
+
+    @contextlib.contextmanager
+    def guarded(self, is_guard: bool = True) -> Iterator[None]:
+        """What is traced inside may not run."""
+        self.guards += is_guard
+        try:
+            yield
+        finally:
+            self.guards -= is_guard
 
 
 _scope = _Scope()
@@ -141,6 +152,32 @@ class Recorder:
 
     def numbers_of(self, memory: Any, what: str) -> None:
         """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        raise NotImplementedError
+
+    follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
+        return values
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """The reverse of a write of ``numbers`` to memory: see `traced_numbers`. ``clear``: see `host_write`."""
+        for number in numbers:
+            if hasattr(number, "refuse"):
+                number.refuse("written to memory")
+        return clear
+
+    def numbers_kept(self, memory: Any) -> None:
+        """`host_write` was called for the write of numbers that `numbers_written` got."""
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """See `scalar_cells.cells_of`."""
+        raise NotImplementedError
+
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
+        """A launch follows that takes numbers in ``cells``."""
         raise NotImplementedError
 
     def nested(self) -> Any:

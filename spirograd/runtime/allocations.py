@@ -124,6 +124,16 @@ class Allocation:
         self.device.synchronize()
         out.cast("B")[:] = view[offset : offset + count]
 
+    def host_bytes(self) -> memoryview | None:
+        """Wait for earlier launches, and give the bytes themselves, for the host to read and write at once; then call `wrote`. None where
+        the host cannot address them, and where streams or a graph have to know what it does."""
+        if self.freed or stream_order.active is not None or graph_recording.active() is not None:
+            return None
+        view = self.device.host_view(self.buffer)
+        if view is not None:
+            self.device.synchronize()
+        return view
+
     def unpack(self, form: Struct, offset: int) -> tuple[Any, ...]:
         """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
         self._check(offset, form.size, "read")

@@ -11,7 +11,7 @@ from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, Spi
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
 from spirograd.ir.nodes import Layout
-from spirograd.lang import scalar
+from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
@@ -78,19 +78,23 @@ class MatrixField(ScalarField):
         addresses = self._addresses(key) if first is None else range(first, first + size * self.components, size)
 
         def write(component: int, value: Any) -> None:
-            shadows.host_write(self, key, component)
+            value, numbers = traced_numbers.split(value, ())
+            shadows.host_write(self, key, component, numbers=numbers)
             found = addresses if self.sparse_path is None else self._addresses(key, activate=True)
             self._write(found[component], value)
 
         if first is None:
-            return self._build([self._read(a) for a in addresses], self.element_shape, write)
-        return self._build(elements.read(self.tree.allocation, self.dtype, self.components, first), self.element_shape, write)
+            values: Sequence[Any] = [self._read(a) for a in addresses]
+        else:
+            values = elements.read(self.tree.allocation, self.dtype, self.components, first)
+        return self._build(values if context.recorder() is None else traced_numbers.read(self, key, values), self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)
         addresses = self._addresses(key, activate=True) if address is None else ()
+        value, numbers = traced_numbers.split(value, self.element_shape)
         data = self._entries_of(value)
-        shadows.host_write(self, key)
+        shadows.host_write(self, key, numbers=numbers)
         if address is not None:
             self._write(address, *data)
         else:

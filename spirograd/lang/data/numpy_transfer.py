@@ -27,6 +27,10 @@ def read(allocation: Any, view: HostView) -> Array:
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np)
     context.before_read(allocation)
+    places = _in_place(allocation, view)
+    if places is not None:
+        contents: Array = np.stack([place.reshape(-1) for place in places], -1) if len(places) > 1 else places[0].copy()
+        return contents.reshape(view.full_shape)
     if len(view.blocks) == 1:
         whole: Array = _read_block(allocation, view.blocks[0], view.dtype).reshape(view.full_shape)
         return whole
@@ -34,6 +38,17 @@ def read(allocation: Any, view: HostView) -> Array:
     for k, block in enumerate(view.blocks):
         out[:, k] = _read_block(allocation, block, view.dtype).reshape(-1)
     return out.reshape(view.full_shape)
+
+
+def _in_place(allocation: Any, view: HostView) -> list[Array] | None:
+    """The elements in the memory itself, an array for each block. Waits for launches. None where all lie densely, which is copied as
+    bytes, and where the host cannot address the memory."""
+    if all(is_dense(block, view.dtype.size) for block in view.blocks):
+        return None
+    whole = allocation.host_bytes()
+    if whole is None:
+        return None
+    return [np.ndarray(b.dims, view.dtype.np, whole, b.first, b.strides) for b in view.blocks]
 
 
 def _read_block(allocation: Any, block: Block, dtype: DType) -> Array:
@@ -48,12 +63,19 @@ def write(allocation: Any, view: HostView, data: Array) -> None:
     if view.count == 0:
         return
     data = view.dtype.array(np.broadcast_to(data, view.full_shape))
+    places = _in_place(allocation, view)
+    if places is not None:
+        columns = data.reshape(-1, len(places))
+        for k, place in enumerate(places):
+            place[...] = columns[:, k].reshape(place.shape)
+        allocation.wrote(view.part)
+        return
     if len(view.blocks) == 1:
         _write_block(allocation, view.blocks[0], view, data)
         return
-    columns = data.reshape(-1, len(view.blocks))
+    rows = data.reshape(-1, len(view.blocks))
     for k, block in enumerate(view.blocks):
-        _write_block(allocation, block, view, columns[:, k])
+        _write_block(allocation, block, view, rows[:, k])
 
 
 def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> None:

@@ -23,7 +23,7 @@ from spirograd.base.once import one_at_a_time
 from spirograd.base.tracebacks import user_location
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
-from spirograd.lang import arithmetic, plain_python, scalar
+from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
 from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, sparse_contents
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
@@ -457,6 +457,8 @@ class ScalarField(Exported, Field):
     def __getitem__(self, key: Any) -> Any:
         address = self._address(key)
         value = self._read(self._addresses(key)[0] if address is None else address)
+        if context.recorder() is not None:
+            return traced_numbers.read(self, key, (value,))[0]
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -465,7 +467,8 @@ class ScalarField(Exported, Field):
         address = self._address(key)
         if address is None:
             address = self._addresses(key, activate=True)[0]
-        shadows.host_write(self, key)
+        value, numbers = traced_numbers.split(value, ())
+        shadows.host_write(self, key, numbers=numbers)
         self._write(address, value)
 
     def clear_element(self, key: Any, component: int | None) -> None:
@@ -483,8 +486,9 @@ class ScalarField(Exported, Field):
 
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``."""
+        value, numbers = traced_numbers.split(value, self.element_shape)
         number = self._number(value)
-        shadows.host_write(self, repeat=lambda: self.fill(number))
+        shadows.host_write(self, repeat=lambda: self.fill(number), numbers=numbers)
         if self.sparse_path is not None and np.any(number):
             sparse_contents.fill(self, number)
         else:

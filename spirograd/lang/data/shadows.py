@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from spirograd.lang import context
@@ -31,11 +31,16 @@ def is_shadow(memory: Any) -> bool:
 
 
 def host_write(
-    memory: Any, key: Any = None, component: int | None = None, source: Any = None, repeat: Callable[[], None] | None = None
+    memory: Any,
+    key: Any = None,
+    component: int | None = None,
+    source: Any = None,
+    repeat: Callable[[], None] | None = None,
+    numbers: Sequence[Any] = (),
 ) -> None:
     """Called before the host writes to a field or array: to an element, one component of it, or all; from ``source``, if that is a field
-    or array. ``repeat`` writes the same again, if that takes no data of the host. An open tape saves what gradients still need, and clears
-    the gradient of what is written when it comes by again."""
+    or array. ``repeat`` writes the same again, if that takes no data of the host. ``numbers``: see `traced_numbers.split`. An open tape
+    saves what gradients still need, and clears the gradient of what is written when it comes by again."""
     recorder = context.recorder()
     if recorder is None:
         return
@@ -47,8 +52,11 @@ def host_write(
         else:
             shadow.clear_element(key, component)
 
-    is_part = key is None and hasattr(memory, "arr")  # all of a view is a part of its array, and not just one first index of it
-    recorder.host_write(memory, () if is_part else key, clear, source, repeat)
+    reverse = recorder.numbers_written(memory, key, component, numbers, clear) if numbers else clear
+    is_view = hasattr(memory, "arr")  # which is a part of its array: its indices are not those of the array
+    recorder.host_write(memory, () if is_view else key, reverse, source, repeat)
+    if numbers:
+        recorder.numbers_kept(memory)
 
 
 def clear(*roles: str, kept: Container[Any] = ()) -> None:

@@ -115,6 +115,7 @@ def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequen
             parameter.record(value, into)
         for path in made.guarded:
             record_constant(_follow(path, args, into), into)
+        made.outside.record(into)
         for array in made.array_paths:
             if array is None:
                 into.unchanged()

@@ -46,6 +46,7 @@ class Specialization:
         self.guarded = tuple(captures.guarded)
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
+        self.outside = captures.outside
         self.constant = not self.guards and not self.signatures
 
     @once

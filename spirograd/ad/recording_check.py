@@ -1,0 +1,102 @@
+"""Checks recordings against the table of `saving_rule`: the reverse of each event finds the contents of memory that it is to read.
+
+The check knows nothing of what a recording wants, saves and puts back. When an event happens it notes the contents of the memory that the
+reverse reads, and right before the reverse runs it compares: a version that was not saved, or is not there again, is an error. Where a
+launch changes nothing that is read, both versions of the memory are right, so the choice that the table makes is checked, too.
+
+It runs with `init(debug=True)` and ``SG_CHECK_TAPES=1``. It waits for launches, and reads all memory that reverses read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of
+from spirograd.ad.versions import Stored, memory_generation
+from spirograd.base import knobs
+from spirograd.base.errors import SpirogradAssertionError, render
+from spirograd.lang import context
+from spirograd.lang.data import numpy_transfer
+
+_REPORT = "this is a fault of spirograd, and the gradients would be wrong: please report it, with the program"
+
+
+class RecordingCheck:
+    """What the reverses of one recording are to find: digests of memory, by event, memory and first index."""
+
+    def __init__(self) -> None:
+        self._expected: dict[int, dict[tuple[Any, int | None], _Expected]] = {}
+        self._events: list[Event] = []  # kept, so that their numbers stay theirs
+        self._known: dict[Any, tuple[Any, bytes]] = {}  # memory and part -> its generation, and the digest of that
+
+    def before_launch(self, event: Event, made: Any, launch: Launch) -> None:
+        """A launch is about to run, whose derivative is ``made``."""
+        for access, when, _ in _residuals(made):
+            if when == "before":
+                self._expect_residual(event, launch, access)
+
+    def after_launch(self, event: Event, made: Any, launch: Launch) -> None:
+        """A launch has run."""
+        for access, when, overwritten in _residuals(made):
+            if when == "after" or not overwritten:
+                self._expect_residual(event, launch, access)
+
+    def _expect_residual(self, event: Event, launch: Launch, access: Access) -> None:
+        key, whole = launch.memory(access)
+        if whole is not None:  # arrays of the host are copied for each launch
+            self.expect(event, key, access.name, whole, launch.first(access.first))
+
+    def expect(self, event: Event, key: Any, name: str, whole: Any, first: int | None) -> None:
+        """The reverse of ``event`` may find memory, at first index ``first`` or (None) all of it, as it is now."""
+        expected = self._expected.get(id(event))
+        if expected is None:
+            expected = self._expected[id(event)] = {}
+            self._events.append(event)
+        found = expected.setdefault((key, first), _Expected(name, whole, first))
+        found.digests.add(self._digest(key, found))
+
+    def compare(self, event: Event) -> None:
+        """The reverse of ``event`` is about to run. Raises SpirogradAssertionError if it finds other contents."""
+        for (key, first), expected in self._expected.get(id(event), {}).items():
+            if self._digest(key, expected) not in expected.digests:
+                at = "" if first is None else f" at first index {first}"
+                what = f"{event.used[0].specialization.kernel.name}" if event.used else "a function"
+                problem = f"a tape does not have `{expected.name}`{at} as the reverse of `{what}` needs it"
+                raise SpirogradAssertionError(render(problem, None, _REPORT))
+
+    def _digest(self, key: Any, expected: _Expected) -> bytes:
+        allocation = expected.stored.allocation
+        part = expected.stored.part(expected.first)
+        generation = memory_generation(expected.stored.whole)
+        known = self._known.get((key, part))
+        if known is None or known[0] != generation or allocation.shared:
+            with context.session().unrecorded():
+                contents = numpy_transfer.read(allocation, expected.stored.view(part))
+            # What a sparse field does not have yet is zero.
+            known = (generation, hashlib.blake2b(contents.tobytes().rstrip(b"\0"), digest_size=16).digest())
+            self._known[key, part] = known
+        return known[1]
+
+
+class _Expected:
+    """Contents that memory may have."""
+
+    def __init__(self, name: str, whole: Any, first: int | None) -> None:
+        self.name, self.first = name, first
+        self.stored = Stored(name, whole)
+        self.digests: set[bytes] = set()
+
+
+def _residuals(made: Any) -> Sequence[tuple[Access, str, bool]]:
+    """What the gradient ``made`` reads, when it is there, and whether the kernel overwrites it."""
+    accesses = [access for access, _ in derivative_footprint_of(made).residuals]
+    residuals = made.residuals if made.acts else ()
+    return [(a, r.when, r.overwritten is not None) for a, r in zip(accesses, residuals, strict=True)]
+
+
+def check_if_wanted() -> RecordingCheck | None:
+    """Return a check for a new recording, None where recordings are not checked."""
+    wanted = context.has_session() and (context.session().cfg.debug or knobs.flag("SG_CHECK_TAPES"))
+    return RecordingCheck() if wanted else None
