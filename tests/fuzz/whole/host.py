@@ -9,6 +9,7 @@ from typing import Any
 
 from .nodes import (
     AtOnce,
+    Clear,
     Const,
     Copy,
     Data,
@@ -53,6 +54,7 @@ class Host:
         self.numbers = 0
         self.recorded = False  # as a graph: nothing is read, and no array of others passed
         self.foreign = any(m.foreign for m in program.memories)  # which no launch that runs again takes
+        self.taped_before = False
         self.replacing = True
         self.reading = True
         self.known: list[str] = []  # numbers that Python has read, here
@@ -66,6 +68,7 @@ class Host:
         before = self.block(r.choice((0, 0, 1, 2)))
         body = [*before, *self.section(), Look()]
         if r.random() < 0.3:
+            self.taped_before = True
             body += [*self.block(r.choice((0, 1))), *self.section(), Look()]
         if r.random() < 0.15 and not self.foreign:
             self.replacing = False
@@ -109,6 +112,9 @@ class Host:
             tape = replace(tape, loss="", seeds=tuple((name, r.randrange(100)) for name in names), times=r.choice((1, 2)))
         elif mode == "keep":
             tape = replace(tape, options=(("clear_gradients", False),))
+        if tape.thread and self.taped_before:  # a tape leaves the gradients that another thread's tape used last
+            options = (*tape.options, ("clear_gradients", False)) if tape.loss else tape.options
+            return [Clear(), replace(tape, options=options)]
         return [tape]
 
     def at_once(self) -> AtOnce:

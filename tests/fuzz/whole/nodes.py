@@ -299,6 +299,11 @@ class Tape:
 
 
 @dataclass(frozen=True)
+class Clear:
+    """All gradients are set to zero."""
+
+
+@dataclass(frozen=True)
 class AtOnce:
     """Tapes of memory that they do not share, each in a thread of its own."""
 

@@ -347,7 +347,7 @@ class Reference:
         numbers.pull(seeds, order)
         self.gradients = {name: {key: x.adjoint for key, x in held.items()} for name, held in first.items()}
 
-    def clear(self) -> None:
+    def clear(self, _: Any = None) -> None:
         """Of tensors of torch gradients stay."""
         for name, held in self.gradients.items():
             if not self.memories[name].foreign:

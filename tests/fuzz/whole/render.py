@@ -12,6 +12,7 @@ from .nodes import (
     ALL,
     AtOnce,
     Call,
+    Clear,
     Const,
     Copy,
     Data,
@@ -414,6 +415,9 @@ class _Main:
         seed = _data(self.program.memory(s.x), s.seed)
         lines = [f"with sg.ad.FwdMode(loss={s.result}, param={s.x}, seed={seed}):", *_indented(self.block(s.body))]
         return [*lines, f"seen.append(('forward', {s.result}.dual.to_numpy()))"]
+
+    def clear(self, s: Clear) -> list[str]:
+        return ["sg.ad.clear_all_gradients()"]
 
     def look(self, s: Look) -> list[str]:
         return ["look()"]
