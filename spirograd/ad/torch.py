@@ -80,8 +80,9 @@ class TorchFunction:
         found: dict[str, tuple[int, Any]] = {}
         for position, (name, parameter) in enumerate(zip(self.names, self.kernel.parameters())):
             value = given.get(name)
-            is_float = isinstance(parameter, ScalarParameter) and parameter.t.is_float
-            if is_float and isinstance(value, torch.Tensor) and value.requires_grad and value.numel() == 1 and torch.is_grad_enabled():
+            if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, torch.Tensor):
+                continue
+            if value.requires_grad and value.numel() == 1 and torch.is_grad_enabled():
                 found[name] = position, value.to(getattr(torch, parameter.t.np.name)).reshape(1)
         return found
 

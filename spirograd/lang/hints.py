@@ -69,7 +69,7 @@ def stop_grad(x: T) -> T:
     if trace is None:
         if hasattr(x, "refs"):
             raise SpirogradTypeError("`stop_grad` of a field works in kernels", None, "call it in the kernel that reads the field")
-        return _without_history(x)
+        return _without_history(x)  # type: ignore[no-any-return]
     for member in getattr(x, "members", {}).values():  # a field of structs
         stop_grad(member)
     ref = x.refs() if hasattr(x, "refs") else getattr(x, "ref", None)  # a field, an array

@@ -325,7 +325,7 @@ def _comparison(python: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]
             return NotImplemented
         if self.is_open and _is_written(sys._getframe(1)):
             self.left("a condition")
-        return python(self.value, plain(other))
+        return bool(python(self.value, plain(other)))
 
     return run
 

@@ -94,7 +94,7 @@ def test_later_tapes_do_not_add_it(x: Any) -> None:
 
 
 def test_what_the_user_sets_stays(x: Any) -> None:
-    loss, other = scalars(2)
+    (loss,) = scalars(1)
     with sg.ad.Tape(loss):
         stored(x, loss)
     loss.grad[None] = 1.0  # as it was, but written

@@ -81,9 +81,9 @@ class CellKernel(Kernel):
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
     """``kernel`` with cells at these places, made once."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
-    found = kernel.variants.get(key)
+    found: CellKernel | None = kernel.variants.get(key)
     if found is None:
-        found = kernel.variants.setdefault(key, CellKernel(kernel, which))
+        found = kernel.variants[key] = CellKernel(kernel, which)
     return found
 
 
