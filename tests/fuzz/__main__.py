@@ -308,7 +308,9 @@ def main(command: Sequence[str] | None = None) -> int:
     kinds = results.kinds
     print(f"{', '.join(kinds)} from seed {results.next // len(kinds)}, on {', '.join(archs)}", flush=True)
     if results.running:
-        results.fail(kinds[results.next % len(kinds)], f"=== {results.running}\nthe process ended while it ran this program", "crash")
+        at, k = divmod(results.next, len(kinds))
+        text = f"=== {results.running}\nthe process ended while it ran this program\n{FUZZERS[kinds[k]].write(at)!r}"
+        results.fail(kinds[k], text, "crash")
         results.next += 1
     for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what runs in its background ignore the second
         signal.signal(number, signal.default_int_handler)
