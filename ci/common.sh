@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What ci/linux, ci/macos, ci/windows and ci/gpu share. Sourced, not run.
+# What ci/linux, ci/macos, ci/windows, ci/gpu and ci/drivers share. Sourced, not run.
 
 fail() {
   echo "ci/$(basename "$0"): $*" >&2

@@ -59,6 +59,7 @@ from spirograd.transforms.simplification.inline_calls import inline_some
 from spirograd.transforms.simplification.reassociate import reassociate
 from spirograd.transforms.simplification.simplify import simplify, simplify_lowered
 from spirograd.transforms.tasks.carry_elements import carry_elements
+from spirograd.transforms.tasks.contract import contract
 from spirograd.transforms.tasks.demote_atomics import demote_atomics
 from spirograd.transforms.tasks.forward_memory import forward_memory
 from spirograd.transforms.tasks.fuse import Decision, fuse_loops
@@ -103,19 +104,10 @@ def compile_kernel(
             kernel = run.apply(check, kernel, "kernel") if wanted else kernel
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
         if caps.target.generator is Generator.INTERPRETER:
+            kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
             return _interpreted(kernel, key, run, on_op)
-        kernel = run.apply(simplify, kernel, "kernel")
-        kernel = run.apply(keep_tile_entries, kernel, "kernel")
-        kernel = run.apply(gather, kernel, "kernel")
-        kernel = run.fuse(kernel)
-        kernel = run.apply(offload, kernel, "kernel")
-        kernel = run.apply(demote_atomics, kernel, "kernel")
-        kernel = run.apply(forward_memory, kernel, "kernel")
-        kernel = run.apply(late_stores, kernel, "kernel")
-        kernel = run.apply(carry_elements, kernel, "kernel")
-        kernel = run.apply(reductions, kernel, "kernel")
-        kernel = run.apply(divide_sums, kernel, "kernel")
-        kernel = run.apply(reassociate, kernel, "kernel")
+        kernel = _tasks(kernel, run)
+        kernel = run.apply(contract, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
         kernel = run.apply(place_tapes, kernel, "kernel")
@@ -136,6 +128,22 @@ def compile_kernel(
         run.record("device.ir", kernel)
         with span("generate code", "compile", target=caps.target_name):
             return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
+
+
+def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
+    """The passes that make tasks of a kernel, and move, combine and privatise its accesses."""
+    kernel = run.apply(simplify, kernel, "kernel")
+    kernel = run.apply(keep_tile_entries, kernel, "kernel")
+    kernel = run.apply(gather, kernel, "kernel")
+    kernel = run.fuse(kernel)
+    kernel = run.apply(offload, kernel, "kernel")
+    kernel = run.apply(demote_atomics, kernel, "kernel")
+    kernel = run.apply(forward_memory, kernel, "kernel")
+    kernel = run.apply(late_stores, kernel, "kernel")
+    kernel = run.apply(carry_elements, kernel, "kernel")
+    kernel = run.apply(reductions, kernel, "kernel")
+    kernel = run.apply(divide_sums, kernel, "kernel")
+    return run.apply(reassociate, kernel, "kernel")
 
 
 class _Pipeline:
@@ -210,8 +218,22 @@ class _Pipeline:
 # --- generators --------------------------------------------------------------------------------------------------------
 
 
+def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
+    """The tasks that ``kernel`` would be on the target `CompileOptions.interpret_as`. Groups of threads stay as they are: the interpreter
+    runs them as loops, not as tasks."""
+    if any(op.code is ops.for_ and op.attr.grouped for op in kernel.walk()):
+        return kernel
+    own = run.ctx
+    run.ctx = replace(own, caps=replace(own.caps, target_name=own.options.interpret_as))
+    kernel = run.apply(dce, _tasks(kernel, run), "kernel")
+    kernel = run.apply(private_copies, kernel, "kernel")
+    run.ctx = own
+    run.record_tasks(kernel)
+    return kernel
+
+
 def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, Any], None] | None) -> CompiledKernel:
-    """No passes: the interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
+    """The interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 
     artifact = run.describe(kernel, key)

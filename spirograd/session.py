@@ -21,11 +21,12 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
+from spirograd.base.once import once, one_at_a_time
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
-from spirograd.base.targets import Generator
+from spirograd.base.targets import TARGETS, Generator
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
@@ -37,8 +38,9 @@ from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, SharesMemory
+from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
+from spirograd.runtime.generations import tick
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
@@ -101,6 +103,7 @@ class Session:
             opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
+            interpret_as=_interpreted_target(config.arch),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
@@ -131,6 +134,7 @@ class Session:
             self.device.close()
             raise
 
+    @one_at_a_time
     def profile(self) -> Any:
         """The `Profile` of this session, made at the first call. Raises SpirogradUnsupportedError if the device cannot be measured."""
         if self._profile is None:
@@ -141,6 +145,7 @@ class Session:
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
@@ -155,6 +160,8 @@ class Session:
             compiled = with_overrides(compiled, Path(folder), self.device.caps, self.compile_options)
         plan = self.launcher.prepare(compiled)
         plan.locations = functools.partial(_locations, kernel, compiled)
+        if isinstance(self.device, ReportsFaults):
+            self.device.locate(plan.executable, plan.locations())
         return plan
 
     def _compile(self, kernel: nodes.Kernel, options: CompileOptions) -> CompiledKernel:
@@ -203,9 +210,10 @@ class Session:
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
             parts = [None if part is None else part.allocation for part in roles]
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
-            binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
+            binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
+            array._sg_binding = binding  # last: other threads look at it
         return binding  # type: ignore[no-any-return]
 
     def field_memory(self, nbytes: int) -> Allocation:
@@ -254,15 +262,19 @@ class Session:
     ) -> None:
         """Launch a kernel of spirograd's own, which ``make`` makes at the first launch with this ``key``. Its arguments are allocations as
         arrays of one axis with these types, then ``numbers``; it writes to ``part`` of the first allocation."""
-        plan = self._builtins.get(key)
-        if plan is None:
-            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
-            plan = self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
+        plan = self._builtins.get(key) or self._prepare_builtin(key, make)
         bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
         bindings[0].allocation = None  # not all of it is written
         target = arrays[0][0]
         plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})  # type: ignore[list-item]
         target.wrote(part)
+
+    @one_at_a_time
+    def _prepare_builtin(self, key: Hashable, make: Callable[[], nodes.Kernel]) -> LaunchPlan:
+        if key not in self._builtins:
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
+        return self._builtins[key]
 
     def transfers(self, gradients: bool = False) -> Transfers:
         return Transfers(self, gradients)
@@ -272,15 +284,19 @@ class Session:
         if self.arch in ("cpu", "interpreter", "python"):
             self.launcher.synchronize()
 
-    @functools.cached_property
+    @once
     def streams(self) -> Order | None:
         """The streams beside the one that all work goes to; None on devices with one queue."""
         return Order(self.device) if isinstance(self.device, HasStreams) and self.device.several_queues else None
 
-    @functools.cached_property
+    @once
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
         return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+
+    def last_tick(self) -> int:
+        """A number that generations of memory written so far do not exceed, and those written from now on do: see `Allocation`."""
+        return tick()
 
     def clock_hz(self) -> int | None:
         """How often the clock that kernels read ticks in a second; None if that is not known."""
@@ -324,6 +340,15 @@ class Session:
             self.device.close()
 
 
+def _interpreted_target(arch: str) -> str:
+    """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
+    name = knobs.get("SG_INTERPRET_AS") if arch == "interpreter" else ""
+    if name and (name not in TARGETS or TARGETS[name].generator is Generator.INTERPRETER):
+        known = ", ".join(known for known, target in TARGETS.items() if target.generator is not Generator.INTERPRETER)
+        raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
+    return name
+
+
 def _locations(kernel: nodes.Kernel, compiled: CompiledKernel) -> list[Loc | None]:
     """Where each task of ``compiled`` stands in the source of ``kernel``, as it is now: the artifact may be older."""
     places = [op.loc for op in kernel.walk()]
@@ -351,6 +376,8 @@ class Transfers:
         self._copies: dict[Any, Any] = {}
         self._host: list[tuple[int, str, Any, Any]] = []  # arrays that the host addresses: argument, what errors call it, array, copy
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
+        self.tensors: dict[int, tuple[str, Any]] = {}  # those of torch by argument, with what errors call them
+        self.torch_records = False  # whether torch records operations on one of them
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
         """The binding of an array that is flat argument ``index``; errors call it ``label``."""
@@ -366,6 +393,9 @@ class Transfers:
             return binding
         if write_back is not None:
             self.pending.append((index, write_back))
+        if is_torch(value) and not self.gradients:
+            self.tensors[index] = label, value
+            self.torch_records |= value.requires_grad and sys.modules["torch"].is_grad_enabled()
         if is_torch(target) and not target.is_inference():
             # So torch sees that a tensor which it saved has changed: its gradients would be wrong, with no error.
             self.pending.append((index, functools.partial(sys.modules["torch"].autograd.graph.increment_version, target)))
@@ -484,10 +514,12 @@ class Transfers:
         return None
 
     def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None, label: str) -> Callable[[], None]:
+        session = self.session  # with `self`, this object would be in a cycle, and the copy stay until Python collects it
+
         def run() -> None:
             result = np.empty(array.shape, array.dtype)
             if result.nbytes:
-                self.session.raise_reported()
+                session.raise_reported()
                 allocation.read_into(0, _bytes(result))
             if not array.flags.writeable:
                 problem = f"{label}: the kernel writes to this array, which is read-only"

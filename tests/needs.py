@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +34,19 @@ ARCHS = ("interpreter", "cpu", "vulkan", "wgpu", *_FOUND)
 PREFIX = "missing "
 _PROGRAMS = ("spirv-val", "spirv-as", "spirv-dis", "spirv-cross", "chromium", "g++", "cc", "Xvfb", "mpirun")
 _PACKAGES = (
-    "tinygrad", "torch", "jax", "cupy", "dask", "ray", "matplotlib", "rich",
-    "pyright", "PIL.Image", "imageio_ffmpeg", "scipy", "mpi4py",
+    "tinygrad",
+    "torch",
+    "jax",
+    "cupy",
+    "dask",
+    "ray",
+    "matplotlib",
+    "rich",
+    "pyright",
+    "PIL.Image",
+    "imageio_ffmpeg",
+    "scipy",
+    "mpi4py",
 )
 
 
@@ -69,6 +81,12 @@ def python_of_quadrants() -> str | None:
     return os.environ.get("SG_TEST_QUADRANTS") or here
 
 
+def swiftshader() -> Path | None:
+    """Google's Vulkan driver for the CPU, which comes with Chromium."""
+    places = (*Path("/usr").glob("lib*/chromium*/libvk_swiftshader.so"), *Path("/opt").glob("google/chrome*/libvk_swiftshader.so"))
+    return next(iter(places), None)
+
+
 def _gpus() -> str | None:
     """Several GPUs, between which torch sends messages."""
     if (reason := _package("torch")()) is not None:
@@ -89,6 +107,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     **{name: _package(name) for name in _PACKAGES},
     "validation": _validation_layer,
     "gpus": _gpus,
+    "swiftshader": lambda: None if swiftshader() else "no libvk_swiftshader.so: apt install chromium",
     "quadrants": lambda: None if python_of_quadrants() else "SG_TEST_QUADRANTS names no Python that has it",
     **{name: _program_of_llvm(name) for name in ("ld.lld", "llvm-mc", "llvm-objdump")},
 }

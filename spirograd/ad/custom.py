@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
+from spirograd.ad.thread_tapes import clear_all
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.lang import context
-from spirograd.lang.data import shadows
 from spirograd.lang.frontend.func import Func
 from spirograd.lang.scalar import describe
 
@@ -102,5 +102,6 @@ def checkpoint(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
 
 
 def clear_all_gradients() -> None:
-    """Set the gradients of all fields and ndarrays to zero."""
-    shadows.clear("grad")
+    """Set the gradients of all fields and ndarrays to zero. Raises SpirogradRuntimeError if an open tape of another thread uses
+    one."""
+    clear_all()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from spirograd.ad.versions import memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.once import lock, one_at_a_time
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.lang.data.device_arrays import is_torch
@@ -38,8 +40,10 @@ class FieldLoss:
         What the reverse pass leaves is the derivative with respect to what the loss was before, 0 where a kernel sets it.
         """
         self.seed()
-        _left[:] = [left for left in _left if left.whole() is not self.whole]
-        _left.append(_Left(weakref.ref(self.whole), self.gradient_version(self.whole), self.gradient_version))
+        with lock:
+            _left[:] = [left for left in _left if left.whole() is not self.whole]
+            version = self.gradient_version(self.whole)
+            _left.append(_Left(weakref.ref(self.whole), version, self.gradient_version, threading.current_thread()))
 
     @staticmethod
     def gradient_version(whole: Any) -> Any:
@@ -72,23 +76,28 @@ class TensorLoss(FieldLoss):
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """A loss whose gradient a tape left as 1; the version of the gradient at that time, and how to find its version."""
+    """A loss whose gradient a tape left as 1; the version of the gradient at that time, how to find its version, and the tape's thread."""
 
     whole: weakref.ref[Any]
     version: Any
     version_of: Callable[[Any], Any]
+    thread: threading.Thread
 
 
 _left: list[_Left] = []
 
 
+@one_at_a_time
 def forget_losses() -> None:
-    """Set the gradients of losses that tapes left as 1 to zero, before a tape adds to gradients, unless they were written since.
+    """Set the gradients of losses that tapes left as 1 to zero, before a tape adds to gradients, unless they were written since. Those that
+    tapes of other threads left stay while these threads run.
 
     A tape sets its loss to zero, so no derivative of the losses of earlier tapes is left for memory as it is now.
     """
-    while _left:
-        left = _left.pop()
+    here = threading.current_thread()
+    forgotten = [left for left in _left if left.thread is here or not left.thread.is_alive()]
+    _left[:] = [left for left in _left if left not in forgotten]
+    for left in forgotten:
         whole = left.whole()
         if whole is None or left.version is None or left.version_of(whole) != left.version:
             continue

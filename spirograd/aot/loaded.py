@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,21 @@ from spirograd.aot import archive, trees
 from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, NestedGradient, Parameter
 from spirograd.aot.requirements import problems
 from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
-from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.errors import (
+    OutOfDeviceMemory,
+    SpirogradCallError,
+    SpirogradDamagedError,
+    SpirogradError,
+    SpirogradRuntimeError,
+    SpirogradRuntimeTypeError,
+    SpirogradValueError,
+    render,
+)
 from spirograd.base.near_names import NearNames
 from spirograd.base.nesting import Nesting
+from spirograd.base.once import once
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
-from spirograd.base.version import __version__
 from spirograd.base.wording import did_you_mean
 from spirograd.gradients.nested_checkpoints import NestedCheckpoints
 from spirograd.gradients.nestings import fitting
@@ -52,7 +60,7 @@ class LoadedModule(NearNames):
         _check(manifest, path, session)
         self._session = session
         self._path = path
-        self._memory, fields = trees.make_again(manifest.trees, manifest.memory, manifest.fields)
+        self._memory, fields = _fields_of(manifest, path)
         self._kept = fields  # with the trees that users built
         keys = {record.key: field.key for record, field in zip(manifest.fields, fields)}
         self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
@@ -88,7 +96,7 @@ class LoadedModule(NearNames):
             raise SpirogradRuntimeError(f"the module {self._path} belongs to an earlier session: load it again after `init`")
         return self._session
 
-    @functools.cached_property
+    @once
     def allocations(self) -> dict[int, Any]:
         """The memory of the field trees, by number."""
         return {number: tree.allocation for number, tree in enumerate(self._memory)}
@@ -155,7 +163,7 @@ class LoadedKernel(_Loaded):
     def __repr__(self) -> str:
         return f"<kernel `{self.name}` of a module>"
 
-    @functools.cached_property
+    @once
     def plan(self) -> LaunchPlan:
         """How to launch it; loaded at the first need."""
         return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
@@ -195,7 +203,7 @@ class LoadedGradient(_Loaded):
     def __repr__(self) -> str:
         return f"<gradient of kernel `{self._primal.name}` of a module>"
 
-    @functools.cached_property
+    @once
     def ways(self) -> NestedCheckpoints[_Way]:
         """The ways to launch it; loaded when they are needed."""
         found = self._derivative
@@ -247,8 +255,6 @@ class LoadedGradient(_Loaded):
 
 def _check(manifest: Manifest, path: Path, session: Any) -> None:
     """Raise SpirogradRuntimeError unless ``session`` can run the module."""
-    if manifest.version != __version__:
-        raise SpirogradRuntimeError(f"{path} was built by spirograd {manifest.version}, and this is {__version__}: build the module again")
     device = session.device.caps
     if manifest.capabilities.target_name != device.target_name:
         raise SpirogradRuntimeError(
@@ -258,6 +264,16 @@ def _check(manifest: Manifest, path: Path, session: Any) -> None:
     found = problems(manifest.capabilities, device, kernels)
     if found:
         raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(found))
+
+
+def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
+    """What has the allocations, and the fields."""
+    try:
+        return trees.make_again(manifest.trees, manifest.memory, manifest.fields)
+    except OutOfDeviceMemory:
+        raise
+    except SpirogradError as error:  # trees that no program could build
+        raise SpirogradDamagedError(str(path), f"cannot be made again: {error}", "manifest.trees") from None
 
 
 def _type(dtype: Any, element_shape: Sequence[int]) -> MatrixType:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 from spirograd.base.artifact import CompiledKernel, TapeSizing
 from spirograd.base.caps import Capabilities
+from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
@@ -18,17 +20,21 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 
 
+ElementShape = tuple[Annotated[int, Within(1, 1 << 16)], ...]
+Extents = tuple[NBytes, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of a kernel that callers give: ``kind`` "scalar", "vector" (also a matrix; by value) or "array". ``first``: the number of
     its first flat argument, as `Slot.index` counts them; an array is one, a vector one for each entry, row by row."""
 
     name: str
-    kind: str
-    first: int
+    kind: Annotated[str, one_of("scalar", "vector", "array")]
+    first: Index
     dtype: DType
-    ndim: int = 0
-    element_shape: tuple[int, ...] = ()
+    ndim: Axis = 0
+    element_shape: ElementShape = ()
     wide: bool = False
 
 
@@ -37,7 +43,7 @@ class Result:
     """What a kernel returns: a scalar, or a vector or matrix of ``element_shape``, row by row."""
 
     dtype: DType
-    element_shape: tuple[int, ...] = ()
+    element_shape: ElementShape = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,10 @@ class Derivative:
     tapes: TapeSizing = TapeSizing()
     nested: tuple[NestedGradient, ...] = ()
     refusal: str = ""
-    returned: tuple[int, ...] = ()
+    returned: tuple[Index, ...] = ()
     seeded: bool = False
-    written: tuple[tuple[int, Loc | None], ...] = ()
-    accessed: tuple[int, ...] = ()
+    written: tuple[tuple[Index, Loc | None], ...] = ()
+    accessed: tuple[Index, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +108,25 @@ class FieldRecord:
     number ``memory``. ``kind``: "dense"; "cells" of a field below sparse nodes, whose layout takes indices in a region of cells; "table" of
     what tells which cells of sparse nodes there are."""
 
-    key: int
+    key: Index
     name: str
     names: tuple[str, ...]
-    role: str
+    role: Role
     dtype: DType
-    shape: tuple[int, ...]
-    element_shape: tuple[int, ...]
+    shape: Extents
+    element_shape: ElementShape
     origin: tuple[int, ...]
-    memory: int
+    memory: Index
     layout: Layout
-    kind: str = "dense"
+    kind: Annotated[str, one_of("dense", "cells", "table")] = "dense"
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceRecord:
     """A scalar of the cells of a node: the component of a field, by its number among the fields of the module."""
 
-    field: int
-    component: int
+    field: Index
+    component: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +135,22 @@ class NodeRecord:
     that lie together; ``first``, ``most``: cells that there is memory for at first, and at most, two that are not used included; ``cells``:
     the user's limit."""
 
-    axes: tuple[int, ...]
-    extents: tuple[int, ...]
+    axes: tuple[Axis, ...]
+    extents: Extents
     nodes: tuple[NodeRecord | PlaceRecord, ...]
-    kind: str = "dense"
-    number: int = 0
-    chunk: int = 0
-    first: int = 0
-    most: int = 0
-    cells: int | None = None
+    kind: Annotated[str, one_of("dense", "bitmasked", "pointer", "hash", "dynamic")] = "dense"
+    number: Index = 0
+    chunk: Count = 0
+    first: Count = 0
+    most: Count = 0
+    cells: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
     """A field tree. It has the allocations from number ``memory`` on: one, or, with sparse nodes, those of its regions."""
 
-    memory: int
+    memory: Index
     nodes: tuple[NodeRecord | PlaceRecord, ...]
 
 
@@ -153,15 +159,15 @@ class MemoryRecord:
     """An allocation of ``nbytes`` bytes, zeros at first but for ``words``: offset and value of each, 32 bits. More cells of sparse nodes
     lie behind it, if it is made larger."""
 
-    nbytes: int
-    words: tuple[tuple[int, int], ...] = ()
+    nbytes: NBytes
+    words: tuple[tuple[NBytes, Annotated[int, Within(0, 0xFFFFFFFF)]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A module. ``version``: of spirograd; ``capabilities``: what its code asks of the device."""
 
-    format: int
+    format: Index
     version: str
     arch: str
     capabilities: Capabilities

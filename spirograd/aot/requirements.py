@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -46,12 +47,15 @@ _RULES: dict[str, _Rule] = {
     "max_buffers": lambda code, device: not device or 0 < code <= device,
     "loop_limit": _limit,
     "nesting_limit": _limit,
+    "unmasked_uniform_loads": _limit,
     "memory_barriers": lambda code, device: bool(code == device),
     "exact_specials": _subset,
     **dict.fromkeys(("exact_subnormals", "subgroup_reductions", "subgroup_scans", "matrix_shapes"), _subset),
     "cpu_features": _features,
     **dict.fromkeys(("shader_clock", "vector_library"), _equal_if_used),
-    **dict.fromkeys(("cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything),
+    **dict.fromkeys(
+        ("coarse_sines", "cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything
+    ),
     "toolchain": _anything,  # the architecture says it
 }
 
@@ -89,5 +93,7 @@ def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
     return True
 
 
-def _number(architecture: str) -> int:
-    return int(architecture.removeprefix("sm_"))
+def _number(architecture: str) -> float:
+    """That of ``sm_90``; larger than all for what is none."""
+    number = architecture.removeprefix("sm_").rstrip("af")
+    return int(number) if number.isdecimal() and len(number) < 6 else math.inf

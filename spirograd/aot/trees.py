@@ -139,12 +139,12 @@ def make_again(
     for own, record in zip(made, memory):
         if _memory(own) != record:
             nbytes = _memory(own).nbytes
-            raise SpirogradRuntimeError(f"memory of the module has {record.nbytes} bytes, and {nbytes} as made again: it is damaged")
+            raise SpirogradRuntimeError(f"memory of the module has {record.nbytes} bytes, and {nbytes} as made again")
     for field, r in zip(found, records):
         if field.addresses != r.layout or field.shape != r.shape or field.hidden != (r.kind == "table"):
-            raise SpirogradRuntimeError(f"field `{r.name}` of the module has another layout as made again: it is damaged")
+            raise SpirogradRuntimeError(f"field `{r.name}` of the module has another layout as made again")
     if (len(made), len(found)) != (len(memory), len(records)):
-        raise SpirogradRuntimeError("the module has other fields as made again: it is damaged")
+        raise SpirogradRuntimeError("the module has other fields as made again")
     return made, found
 
 
@@ -158,6 +158,8 @@ def _shadow(primal: ScalarField | None, record: FieldRecord) -> ScalarField:
     field: Any = _primal(record) if primal is None else primal  # the field of a gradient may be in no tree of the module
     for attribute in _SHADOWS[record.role]:
         field = getattr(field, attribute)
+        if field is None:
+            raise SpirogradRuntimeError(f"field `{record.name}` of the module has no {record.role}")
     return field  # type: ignore[no-any-return]
 
 

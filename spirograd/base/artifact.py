@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
+from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Size
-from spirograd.base.targets import TARGETS, Target
+from spirograd.base.targets import TARGETS, Target, TargetName
+
+_BUFFERS = ("tree", "array", "temps", "tapes", "fault", "print", "locks")
+_TAPE_WORDS = ("tape_base", "tape_pitch", "tape_capacity", "tape_claims", "tape_heap_words", "tape_slots")
+SlotKind = Annotated[str, one_of(*_BUFFERS, *_TAPE_WORDS, "scalar", "shape", "seed", "launch")]
+BlockOffset = Annotated[int, Within(0, 1 << 20)]
+GroupSize = Annotated[int, Within(1, 1 << 20)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +44,20 @@ class Slot:
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
 
-    kind: str
-    index: int = 0
-    axis: int = 0
-    role: str = "primal"
+    kind: SlotKind
+    index: Index = 0
+    axis: Axis = 0
+    role: Role = "primal"
     dtype: DType | None = None
-    offset: int = 0
+    offset: BlockOffset = 0
 
     @property
     def is_buffer(self) -> bool:
-        return self.kind in ("tree", "array", "temps", "tapes", "fault", "print", "locks")
+        return self.kind in _BUFFERS
+
+
+# How scalars are packed, as of `struct`; addresses are of u64.
+STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,7 @@ class ArgBlock:
 
     slots: tuple[Slot, ...]
     format: str
-    size: int
+    size: BlockOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +74,8 @@ class Work:
     """What runs once moves and computes, as far as its IR tells: ``nbytes`` of loads, stores and atomics, ``operations`` on floats (an
     addition, a multiplication and a function count 1 each). ``exact``: False for lower bounds."""
 
-    nbytes: int = 0
-    operations: int = 0
+    nbytes: Count = 0
+    operations: Count = 0
     exact: bool = True
 
 
@@ -84,21 +95,21 @@ class TaskInfo:
     """
 
     name: str
-    kind: str  # "serial" | "range_for"
+    kind: Annotated[str, one_of("serial", "range_for")]
     entry: str  # symbol or entry point
-    binary: int  # index into CompiledKernel.binaries; 0 in native code
+    binary: Index  # index into CompiledKernel.binaries; 0 in native code
     begin: Size | None = 0
     end: Size | None = 1
-    group_size: int = 1
-    max_groups: int = 0
+    group_size: GroupSize = 1
+    max_groups: Count = 0
     loops: bool = False
     places: bool = False
-    lanes: int = 1
-    coarsening: int = 1
-    operations: int = 0
-    bindings: tuple[tuple[int, ...], ...] = ()
+    lanes: GroupSize = 1
+    coarsening: GroupSize = 1
+    operations: Count = 0
+    bindings: tuple[tuple[BlockOffset, ...], ...] = ()
     work: Work = field(default_factory=Work)
-    source: int = -1
+    source: Annotated[int, Within(-1, 0x7FFFFFFF)] = -1
     grouped: bool = False
 
 
@@ -115,7 +126,7 @@ class FaultSite:
     message: str
     dtypes: tuple[DType, ...]
     loc: Loc | None
-    most: int = 0
+    most: Count = 0
 
     def with_operands(self, dtypes: tuple[DType, ...]) -> FaultSite:
         """The same place with operands of these types."""
@@ -128,8 +139,8 @@ class SpaceLimit:
     most its entry in ``largest``; or one of them is 0. ``site``: what to say otherwise."""
 
     sizes: tuple[Size, ...]
-    largest: tuple[int, ...]
-    most: int
+    largest: tuple[Count, ...]
+    most: Count
     site: FaultSite
 
 
@@ -137,7 +148,7 @@ class SpaceLimit:
 class PrintSite:
     """A ``print``: parts are literal strings, or (dtype index into ``dtypes``, format spec) pairs; dtypes of the words written."""
 
-    parts: tuple[Any, ...]
+    parts: tuple[str | tuple[Index, str], ...]
     dtypes: tuple[DType, ...]
     loc: Loc | None
 
@@ -153,10 +164,10 @@ class TapeInfo:
 
     name: str
     dtype: DType
-    width: int
-    capacity: int
+    width: GroupSize
+    capacity: Index
     task: str | None
-    slots: int | None = None
+    slots: Index | None = None
     claimed: bool = False
 
     @property
@@ -178,10 +189,10 @@ class TapedLoop:
 
     tape: str
     loc: Loc | None
-    number: int
-    nbytes: int
-    every: int
-    capacity: int
+    number: Index
+    nbytes: NBytes
+    every: Annotated[int, Within(1, 1 << 62)]
+    capacity: Index
     inner: bool = False
 
 
@@ -192,9 +203,17 @@ class TapeSizing:
     numbers of sizes that are the same, whoever finds them. ``loops``: for each tape."""
 
     sizes: tuple[Size | None, ...] = ()
-    counted: tuple[tuple[int, ...], ...] = ()
-    exact: frozenset[int] = frozenset()
+    counted: tuple[tuple[Index, ...], ...] = ()
+    exact: frozenset[Index] = frozenset()
     loops: tuple[TapedLoop, ...] = ()
+
+
+MemoryKind = Annotated[str, one_of("tree", "array")]
+# Text, or the bytes of a module: who asks for a stage knows which.
+if TYPE_CHECKING:
+    Stage = Any
+else:
+    Stage = Union[str, bytes]
 
 
 def part_name(key: int, role: str) -> str:
@@ -208,10 +227,10 @@ class Effects:
     """Which memory a kernel may read and write: ``("tree", id)``, ``("array", argument)``; and which parts of it, with the `part_name` of a
     field or the role of an array. The runtime bumps generations by it. Memory without parts is read or written anywhere."""
 
-    reads: frozenset[tuple[str, int]] = frozenset()
-    writes: frozenset[tuple[str, int]] = frozenset()
-    parts_read: frozenset[tuple[str, int, str]] = frozenset()
-    parts_written: frozenset[tuple[str, int, str]] = frozenset()
+    reads: frozenset[tuple[MemoryKind, Index]] = frozenset()
+    writes: frozenset[tuple[MemoryKind, Index]] = frozenset()
+    parts_read: frozenset[tuple[MemoryKind, Index, str]] = frozenset()
+    parts_written: frozenset[tuple[MemoryKind, Index, str]] = frozenset()
 
     def all_read(self) -> list[tuple[str, int, str]]:
         """What is read, in order, with "" for parts that are not known."""
@@ -238,18 +257,18 @@ class CompiledKernel:
     """
 
     name: str
-    target_name: str
+    target_name: TargetName
     key: str
     args: ArgBlock
     tasks: tuple[TaskInfo, ...]
     binaries: tuple[bytes, ...] = ()
-    temps_size: int = 0
-    returns: tuple[tuple[DType, int], ...] = ()
+    temps_size: NBytes = 0
+    returns: tuple[tuple[DType, NBytes], ...] = ()
     faults: Sequence[FaultSite] = ()
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
     tapes: tuple[TapeInfo, ...] = ()
-    stages: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, Stage] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
     space_limits: tuple[SpaceLimit, ...] = ()

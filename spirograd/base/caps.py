@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from spirograd.base.constraints import Count
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
-from spirograd.base.targets import TARGETS, Target
+from spirograd.base.targets import TARGETS, Target, TargetName
 
 # Where groups are formed by the compiler: as on most GPUs.
 _FORMED_SUBGROUP, _LARGEST_GROUP = 32, 1024
@@ -20,7 +21,7 @@ class Capabilities:
     Sizes are bytes, ``max_groups`` and ``max_group_size`` count per dimension x.
     """
 
-    target_name: str
+    target_name: TargetName
     int8: bool = False
     int16: bool = False
     int64: bool = False
@@ -39,7 +40,7 @@ class Capabilities:
     atomic_cas: bool = True
     shared_f32_add: bool = False  # atomic additions of f32 in shared memory
     buffer_address: bool = False
-    subgroup_size: int = 0
+    subgroup_size: Count = 0
     subgroup_arithmetic: bool = False
     subgroup_shuffle: bool = False
     subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
@@ -47,17 +48,20 @@ class Capabilities:
     subgroup_reductions: tuple[str, ...] = ()  # the kinds by which programs reduce 32-bit integers over subgroups in one instruction
     subgroup_scans: tuple[str, ...] = ()  # those of inclusive scans
     matrix_shapes: tuple[str, ...] = ()  # products that subgroups compute together, see `base/matrix_shapes.py`
-    shared_memory: int = 32768
-    max_group_size: int = 256
-    max_groups: int = 65535
-    max_buffers: int = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
-    max_push_constants: int = 128
-    max_allocation: int = 1 << 62
-    loop_limit: int = 0  # iterations after which the driver ends the loops of an invocation; 0: none
-    nesting_limit: int = 0  # levels of `if` and loops beyond which the driver computes wrong numbers; 0: none
+    shared_memory: Count = 32768
+    max_group_size: Count = 256
+    max_groups: Count = 65535
+    max_buffers: Count = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
+    max_push_constants: Count = 128
+    max_allocation: Count = 1 << 62
+    loop_limit: Count = 0  # iterations after which the driver ends the loops of an invocation; 0: none
+    nesting_limit: Count = 0  # levels of `if` and loops beyond which the driver computes wrong numbers; 0: none
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True
+    # Whether loads from an address that all invocations share are executed even if no invocation is active: llvmpipe since Mesa 25.1.
+    unmasked_uniform_loads: bool = False
+    coarse_sines: bool = False  # whether the driver's sin, cos and tan of f32 are off by more than some ulp
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # whose clock modules can read: "device", "subgroup", or none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest

@@ -63,6 +63,20 @@ class SpirogradValueError(SpirogradRuntimeError, ValueError):
     """A value given by Python is wrong: a shape, an extent, an option."""
 
 
+class SpirogradDamagedError(SpirogradRuntimeError):
+    """A file of spirograd's is damaged, or was altered. ``file``: its path; ``field``: what in it, such as
+    ``manifest.kernels[0].compiled.args.size``, or empty; ``problem``: what is wrong with that."""
+
+    def __init__(self, file: str, problem: str, field: str = "") -> None:
+        self.file = file
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{file} is damaged: {f'`{field}` ' if field else ''}{problem}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.file, self.problem, self.field))
+
+
 class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
     """An ``assert``, bounds check or overflow check failed inside a kernel."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.base.constraints import Index
 from spirograd.base.records import dataclass
 
 
@@ -10,10 +11,10 @@ class Loc:
     """A span of a source file (lines from 1, columns from 0), and the call that inlined it, if any."""
 
     file: str
-    line: int
-    col: int = 0
-    end_line: int = 0
-    end_col: int = 0
+    line: Index
+    col: Index = 0
+    end_line: Index = 0
+    end_col: Index = 0
     function: str = ""
     caller: Loc | None = None
 

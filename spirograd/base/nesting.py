@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from spirograd.base.constraints import Index, Within
 from spirograd.base.records import dataclass
 
 
@@ -10,8 +13,8 @@ class Nesting:
     """Which loops become nests. ``levels``: of how many loops, by the number of the loop (see `loop_numbers`). ``length``: how many
     iterations each but the outermost has at most, a power of two."""
 
-    levels: tuple[tuple[int, int], ...]
-    length: int
+    levels: tuple[tuple[Index, Annotated[int, Within(1, 64)]], ...]
+    length: Annotated[int, Within(1, 1 << 30)]
 
     def entries(self, number: int, iterations: int) -> int:
         """How many iterations of a loop with so many have an entry at a time, in the tapes of all levels."""

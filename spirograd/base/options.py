@@ -12,7 +12,8 @@ class CompileOptions:
     find those of iterations of a parallel loop; the interpreter can. ``unfused_by``: the setting by which all parallel loops
     stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops
     are fused where that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of tapes even where
-    the host could evaluate them, for programs that launch kernels without this runtime."""
+    the host could evaluate them, for programs that launch kernels without this runtime. ``interpret_as``: the target whose tasks the
+    interpreter runs, after the passes that move accesses, to find those that the program does not make; "": kernel IR as it comes."""
 
     fast_math: bool = True
     check_bounds: bool = False
@@ -28,3 +29,4 @@ class CompileOptions:
     unfused_by: str = ""
     disjoint_by: str = ""
     count_on_device: bool = False
+    interpret_as: str = ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
+from spirograd.base.constraints import one_of
 from spirograd.base.records import dataclass
 
 
@@ -57,3 +59,4 @@ TARGETS = {
     "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
     "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }
+TargetName = Annotated[str, one_of(*TARGETS)]

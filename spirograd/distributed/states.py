@@ -14,19 +14,27 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spirograd.base.errors import SpirogradError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
+from spirograd.base.errors import (
+    SpirogradDamagedError,
+    SpirogradError,
+    SpirogradRuntimeError,
+    SpirogradTypeError,
+    SpirogradValueError,
+    render,
+)
 from spirograd.distributed import memory_numbers, world
 from spirograd.distributed.partition import Partition
 from spirograd.distributed.regions import Region
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.runtime.typed_decoding import Damage, loads
 
 _FORMAT = 1
 # Errors of file systems that cannot flush folders, and of folders that this user may write to and not read.
@@ -86,7 +94,7 @@ def load(
     for name, memory in memories.items():
         memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
     for name, memory in (replicated or {}).items():
-        memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy")))
+        memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy", memory)))
     found: dict[str, Any] = manifest["values"]
     return found
 
@@ -126,7 +134,9 @@ def _next_number(path: Path, memories: Mapping[str, Any], replicated: Mapping[st
     for memory in replicated.values():
         _kind(memory)
     manifest = path / "state.json"
-    return int(json.loads(manifest.read_text())["number"]) + 1 if manifest.exists() else 0
+    if not manifest.exists():
+        return 0
+    return int(_manifest(path)["number"]) + 1
 
 
 def _kind(memory: Any) -> dict[str, Any]:
@@ -222,9 +232,7 @@ def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replica
     with _disk():
         if not (path / "state.json").exists():
             raise SpirogradRuntimeError(render(f"there is no saved state in {path}", None, "`sg.distributed.save` writes one"))
-        found: dict[str, Any] = json.loads((path / "state.json").read_text())
-    if found["format"] != _FORMAT:
-        raise SpirogradRuntimeError(f"the state in {path} has format {found['format']}, and this version reads {_FORMAT}")
+    found = _manifest(path)
     outer = [0 if around else h for h, around in zip(partition.halo, partition.periodic)]
     theirs = [0 if around else h for h, around in zip(found["halo"], found["periodic"])]
     for what, mine, saved in (
@@ -247,9 +255,84 @@ def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replica
     return found
 
 
-def _loaded(path: Path) -> Array:
+def _manifest(path: Path) -> dict[str, Any]:
+    """``state.json``. Raises SpirogradDamagedError unless all its values have the types and lengths that `save` gives them."""
+    file = path / "state.json"
     with _disk():
-        return np.load(path)  # type: ignore[no-any-return]
+        data = file.read_bytes()
+    try:
+        found = loads(data, nan=True)  # `values` may have some
+        if not isinstance(found, dict) or type(found.get("format")) is not int:
+            raise Damage("is missing", "format")
+        if found["format"] != _FORMAT:
+            raise SpirogradRuntimeError(f"the state in {path} has format {found['format']}, and this version reads {_FORMAT}")
+        for name, is_right in _FIELDS.items():
+            if not is_right(found.get(name)):
+                raise Damage("is missing, or not what `save` writes", name)
+        axes = len(found["shape"])
+        axed = {"halo": found["halo"], "periodic": found["periodic"]} | {f"blocks[{k}]": block for k, block in enumerate(found["blocks"])}
+        for name, value in axed.items():
+            if len(value) != axes:
+                raise Damage(f"has {len(value)} axes, and the domain {axes}", name)
+    except Damage as damage:
+        raise SpirogradDamagedError(str(file), damage.problem, damage.field) from None
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and -_LARGEST <= value <= _LARGEST
+
+
+def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(is_right(one) for one in value)
+
+
+def _is_range(value: Any) -> bool:
+    return _list_of(_is_number)(value) and len(value) == 2 and value[0] <= value[1]
+
+
+def _are_memories(value: Any) -> bool:
+    """By name, the type and the shape of the elements."""
+    return isinstance(value, dict) and all(
+        name.isidentifier()
+        and isinstance(kind, dict)
+        and kind.keys() == {"dtype", "element_shape"}
+        and isinstance(kind["dtype"], str)
+        and _list_of(_is_number)(kind["element_shape"])
+        for name, kind in value.items()
+    )
+
+
+_LARGEST = 1 << 62
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "number": lambda value: _is_number(value) and value >= 0,
+    "shape": _list_of(_is_number),
+    "halo": _list_of(_is_number),
+    "periodic": _list_of(lambda value: isinstance(value, bool)),
+    "blocks": _list_of(_list_of(_is_range)),
+    "memories": _are_memories,
+    "replicated": _are_memories,
+    "values": lambda value: isinstance(value, dict),
+}
+
+
+def _loaded(path: Path, memory: Any) -> Array:
+    return _array(path, memory.to_numpy())
+
+
+def _array(path: Path, like: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """The array in a file, of the type of ``like`` and of its shape or ``shape``. It is mapped, so that no header has it take memory that
+    the file does not have; objects, which Python would have to unpickle, are refused."""
+    wanted = like.shape if shape is None else shape
+    try:
+        found = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError, TypeError, OverflowError) as error:
+        raise SpirogradDamagedError(str(path), f"it is no array: {error}") from None
+    except OSError as error:
+        raise SpirogradRuntimeError(f"a state cannot be written or read: {error}") from None
+    if found.dtype != like.dtype or found.shape != wanted:
+        raise SpirogradDamagedError(str(path), f"it is {found.dtype} of shape {found.shape}, expected {like.dtype} of shape {wanted}")
+    return found
 
 
 def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: str, memory: Any) -> Array:
@@ -264,6 +347,7 @@ def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: 
                 stored = Region((first + s, end + s) for (first, end), s in zip(bounds, shift))
                 common = wanted.intersection(stored)
                 if common.size:
-                    block = np.load(_block_file(path / str(manifest["number"]), name, number), mmap_mode="r")
+                    shape = (*(end - first for first, end in bounds), *local.shape[len(partition.shape) :])
+                    block = _array(_block_file(path / str(manifest["number"]), name, number), local, shape)
                     local[common.slices_from(partition.origin)] = block[common.slices_from([first for first, _ in stored])]
     return local  # type: ignore[no-any-return]

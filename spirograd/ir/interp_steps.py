@@ -19,7 +19,7 @@ from spirograd.ir.interp_memory import Memory
 from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
-from spirograd.ir.nodes import BuiltIn, Op, TapeRef, TaskAttr, callee_of, ref_of
+from spirograd.ir.nodes import BuiltIn, Op, PrivateCopy, Reduction, Region, TapeRef, TaskAttr, callee_of, ref_of
 from spirograd.ir.ops import OpCode
 
 # The frames of Python that a call may take in the interpreter: one for it, and one for each block that another call stands in.
@@ -136,7 +136,10 @@ def _task(c: Compiler, op: Op) -> Step:
     _, bounds, limits = c.region(op.regions[0])
     (index, *accumulators), body, results = c.region(op.regions[1])
     totals, finish, _ = c.region(op.regions[2])
-    identities = [r.dtype.np.type(ops.identity(r.kind, r.dtype)) for r in attr.reductions]
+    identities = [r.dtype.np.type(r.start) for r in attr.reductions]
+    copies = [_copy(c, copy, flush) for copy, flush in zip(attr.copies, op.regions[3:])]
+    if attr.shares > 1:
+        raise ValueError("workgroups that share iterations cannot be interpreted")
     t = op.regions[1].params[0].type
     assert isinstance(t, DType)
     convert = t.np.type
@@ -145,7 +148,8 @@ def _task(c: Compiler, op: Op) -> Step:
         for run in bounds:
             run(env)
         values: list[Any] = identities
-        for i in range(int(env[limits[0]]), int(env[limits[1]])):
+        indices = range(int(env[limits[0]]), int(env[limits[1]]))
+        for i in indices:
             env[index] = convert(i)
             for s, value in zip(accumulators, values):
                 env[s] = value
@@ -154,10 +158,32 @@ def _task(c: Compiler, op: Op) -> Step:
             values = [env[s] for s in results]
         for s, value in zip(totals, values):
             env[s] = value
-        for run in finish:
+        for run in finish if indices else ():
             run(env)
+        for flush in copies:
+            flush(env)
 
     return range_for
+
+
+def _copy(c: Compiler, copy: PrivateCopy, flush: Region) -> Step:
+    """Updates memory by the elements of a copy that have changed, and clears them."""
+    (number, held), steps, _ = c.region(flush)
+    view, t = c.view(copy.shared)[0], copy.shared.dtype
+    start = t.np.type(Reduction(copy.kind, t).start)
+    c.template[c.views[copy.shared][0]][:] = start
+
+    def update(env: Env) -> None:
+        for k in range(copy.shared.length - 1):
+            value = env[view][k]
+            if bits(t, value) == bits(t, start):
+                continue
+            env[number], env[held] = np.int32(k), value
+            for run in steps:
+                run(env)
+        env[view][:] = start
+
+    return update
 
 
 def _block_entry(c: Compiler, op: Op) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from itertools import chain
-from typing import Any, Union
+from typing import Annotated, Any, Union
 
 from spirograd.base.artifact import Slot
+from spirograd.base.constraints import Axis, Count, Index, NBytes, Within
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
@@ -120,10 +121,10 @@ class Region:
 class Term:
     """One summand of an address: ``(index[axis] // div % mod) * stride`` bytes; ``mod`` 0 means no modulo."""
 
-    axis: int
-    div: int
-    mod: int
-    stride: int
+    axis: Axis
+    div: Annotated[int, Within(1, 1 << 62)]
+    mod: Count
+    stride: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Layout:
     """
 
     terms: tuple[Term, ...]
-    components: tuple[int, ...] = (0,)
+    components: tuple[NBytes, ...] = (0,)
     origin: tuple[int, ...] = ()
 
 
@@ -294,6 +295,11 @@ class Reduction:
     kind: str
     dtype: DType
 
+    @property
+    def start(self) -> int | float:
+        """What accumulators begin as, which changes no other operand: of sums -0.0, since 0.0 would make 0.0 of -0.0."""
+        return -0.0 if self.kind == "add" and self.dtype.is_float else ops.identity(self.kind, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateCopy:
@@ -314,7 +320,8 @@ class TaskAttr:
     - "range_for": (bounds, body, finish, *flushes). ``bounds`` yields (begin, end) of the type of the index and, where tapes limit how
       many invocations take part, the number of thread slots (i32). ``body`` takes the index and one accumulator for each entry of
       ``reductions``, and yields the next accumulators, which start at the identity. ``finish`` takes the accumulators of some iterations
-      combined (of a thread, workgroup or chunk) and adds them to memory; it may run any number of times, and counts no accumulator twice.
+      combined (of a thread, workgroup or chunk) and adds them to memory; it may run any number of times, not where there is no iteration,
+      and counts no accumulator twice.
       Each entry of ``copies`` has a flush, which takes the number and the value of an element of the copy, and updates the memory that the
       copy stands for.
     - "invocations": (body,), in device IR for GPUs, where both others become this. Each invocation runs it, in workgroups of
@@ -369,15 +376,15 @@ class ScalarArg:
 
     name: str
     dtype: DType
-    returned: int | None = None
+    returned: Index | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
     name: str
     dtype: DType
-    ndim: int
-    element_shape: tuple[int, ...] = ()
+    ndim: Axis
+    element_shape: tuple[Index, ...] = ()
     needs_grad: bool = False
     wide: bool = False
     needs_dual: bool = False

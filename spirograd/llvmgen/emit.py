@@ -239,7 +239,7 @@ def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: st
     assert isinstance(index, DType)
     begin, end = _resized_bounds(emitter, index, _unit(op, module))
     reductions = op.attr.reductions
-    initial = [literal(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+    initial = [literal(r.start, r.dtype) for r in reductions]
     types, suffix = [r.dtype for r in reductions], f", !llvm.loop {loop}"
     if rows is not None:
         values = row_loop(emitter, rows, edges, begin, end, types, initial, suffix)

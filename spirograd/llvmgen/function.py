@@ -77,7 +77,6 @@ class FunctionEmitter:
         self._stack: dict[SharedRef, str] = {}
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
-        self._contract = "contract " if module.options.fast_math else ""
 
     # --- text ---
 
@@ -168,9 +167,8 @@ class FunctionEmitter:
         """Fast-math flags, or nsw/nuw."""
         assert isinstance(op.type, DType)
         if op.type.is_float:
-            if op.attr == "reassoc":
-                return "reassoc nsz " + self._contract
-            return "" if op.attr == "exact" else self._contract
+            # No "contract": `fma` says what is contracted.
+            return "reassoc nsz " if op.attr == "reassoc" else ""
         if op.attr == "nsw":
             return "nsw " if op.type.is_signed else "nuw "
         return ""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, i8, i32, i64, u1, u64
 from spirograd.ir import ops
-from spirograd.ir.fused_products import fused_products
 from spirograd.ir.nodes import Op, Reduction, Region
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen.emit_control import branches, counted_loop, emit_result
@@ -63,9 +62,6 @@ class LaneEmitter(VectorEmitter):
         self._first: dict[Op, str] = {}  # contiguous indices in the first lane
         self._list, self._listed = "", False  # iterations that run, in stack memory; whether those are running
         self._lane_loop = ""  # metadata of a loop over the lanes
-        fused = fused_products(found.body) if self._contract and self.has_fma else {}
-        self._products = {s: p for s, p in fused.items() if found.varies(p)}  # by the sum with which they are fused
-        self._fused = frozenset(self._products.values())
         self._grouped = None if found.groups is None else GroupedLanes(self, found.groups)
         self._lockstep = False  # whether operations are emitted for all lanes
         self._vector = False  # whether the one being emitted differs between them
@@ -75,7 +71,7 @@ class LaneEmitter(VectorEmitter):
     ) -> list[str]:
         it = type_name(index)
         wide = [Lanes(self.lanes, r.dtype) for r in self.reductions]
-        neutral = [f"splat ({type_name(r.dtype)} {literal(ops.identity(r.kind, r.dtype), r.dtype)})" for r in self.reductions]
+        neutral = [f"splat ({type_name(r.dtype)} {literal(r.start, r.dtype)})" for r in self.reductions]
         if self._has_masks:
             assert index is i32
             # In 64 bits, where counting in blocks cannot overflow.
@@ -357,41 +353,15 @@ class LaneEmitter(VectorEmitter):
         else:
             self._lane_by_lane(op)
 
-    def _sum(self, op: Op) -> None:
-        if op in self._products:
-            self._multiply_add(op)
-        else:
-            self._integer(op)
-
     def _integer(self, op: Op) -> None:
         self._on_vectors(op)
         if self.found.lane_stride(op):
             self._count_apart(op)
 
-    def _product(self, op: Op) -> None:
-        if op not in self._fused:
-            self._integer(op)
-
     def _on_vectors(self, op: Op) -> None:
         """Emit ``op`` as it is emitted elsewhere, on vectors."""
         self._vector = True
         super().emit(op)
-        self._vector = False
-
-    def _multiply_add(self, op: Op) -> None:
-        """A sum or difference with one of its operands, a product."""
-        product = self._products[op]
-        a, b = op.args
-        self._vector = True
-        x, y = (self.operand(factor) for factor in product.args)
-        other = self.operand(b if product is a else a)
-        negate = f"fneg {self.type_text(op.type)} "
-        if op.code is ops.sub and product is a:
-            other = self.value(negate + other)
-        elif op.code is ops.sub:
-            x = self.value(negate + x)
-        assert isinstance(op.type, DType)
-        self.env[op] = self.call_intrinsic("fma", op.type, [x, y, other])
         self._vector = False
 
     def _count_apart(self, op: Op) -> None:
@@ -578,8 +548,5 @@ _VARYING: dict[OpCode, _LaneHandler] = {
     ops.store: LaneEmitter._store,
     ops.atomic: LaneEmitter._atomic,
     ops.call: LaneEmitter._call,
-    ops.add: LaneEmitter._sum,
-    ops.sub: LaneEmitter._sum,
-    ops.cast: LaneEmitter._integer,
-    ops.mul: LaneEmitter._product,
+    **dict.fromkeys((ops.add, ops.sub, ops.mul, ops.cast), LaneEmitter._integer),
 }

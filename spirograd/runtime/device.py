@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
+from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 
 # Bytes of one `Device.read_async`. Staging memory for that is kept, so whoever reads more asks for pieces, not for all of them at once.
@@ -155,6 +156,14 @@ class ReservesMemory(Protocol):
 
     def reserve(self, nbytes: int) -> Buffer | None:
         """Addresses for ``nbytes`` of zeros, possibly more than there is memory, without any limit; None if the system refuses."""
+
+
+@runtime_checkable
+class ReportsFaults(Protocol):
+    """A device that computes on the CPU, where an access outside of all memory ends the process, and the message names the kernel."""
+
+    def locate(self, executable: Any, locations: Sequence[Loc | None]) -> None:
+        """Where each task of ``executable``, which `Device.load` gave, stands in the source."""
 
 
 @runtime_checkable

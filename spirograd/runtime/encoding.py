@@ -1,4 +1,4 @@
-"""Artifacts as JSON, and back: what the offline cache and modules of `aot` store. Nothing is executed on decoding.
+"""Artifacts as JSON: what the offline cache and modules of `aot` store. `typed_decoding` reads it.
 
 Numbers, text, None and tuples (as lists) stand for themselves, an instance of one of `CLASSES` is an object with its ``class`` and its
 fields, and what JSON lacks is an object with one entry: ``{"dtype": "f32"}``, ``{"bytes": 0}``, the number of a byte string, ``{"float":
@@ -7,10 +7,9 @@ fields, and what JSON lacks is an object with one entry: ``{"dtype": "f32"}``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from spirograd.base import dtypes
 from spirograd.base.artifact import (
     ArgBlock,
     CompiledKernel,
@@ -35,7 +34,7 @@ _TAPES = (TapeInfo, TapedLoop, TapeSizing)
 _ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_TAPES, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
 CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
 # `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
-_NOT_STORED = frozenset({"run"})
+NOT_STORED = frozenset({"run"})
 
 
 def encoded(value: Any, blobs: list[bytes], classes: Classes = CLASSES) -> Any:
@@ -60,28 +59,5 @@ def encoded(value: Any, blobs: list[bytes], classes: Classes = CLASSES) -> Any:
     name = type(value).__name__
     if classes.get(name) is not type(value):
         raise TypeError(f"a {name} cannot be stored")
-    kept = [f.name for f in fields(value) if f.name not in _NOT_STORED]
+    kept = [f.name for f in fields(value) if f.name not in NOT_STORED]
     return {"class": name, **{field: encoded(getattr(value, field), blobs, classes) for field in kept}}
-
-
-def decoded(plain: Any, blobs: Sequence[bytes], classes: Classes = CLASSES) -> Any:
-    """What `encoded` was given. Raises KeyError, TypeError, ValueError or IndexError for what it does not give."""
-    if isinstance(plain, list):
-        return tuple([decoded(v, blobs, classes) for v in plain])
-    if not isinstance(plain, dict):
-        return plain
-    if "class" in plain:
-        members = {name: decoded(value, blobs, classes) for name, value in plain.items() if name != "class"}
-        return classes[plain["class"]](**members)
-    ((tag, content),) = plain.items()
-    return _DECODERS[tag](content, blobs, classes)
-
-
-_DECODERS: dict[str, Callable[[Any, Sequence[bytes], Classes], Any]] = {
-    "float": lambda content, blobs, classes: float.fromhex(content),
-    "bytes": lambda content, blobs, classes: blobs[content],
-    "dtype": lambda content, blobs, classes: dtypes.by_name(content),
-    "list": lambda content, blobs, classes: list(decoded(content, blobs, classes)),
-    "set": lambda content, blobs, classes: frozenset(decoded(content, blobs, classes)),
-    "dict": lambda content, blobs, classes: {decoded(k, blobs, classes): decoded(v, blobs, classes) for k, v in content},
-}

@@ -5,11 +5,14 @@ Generations of memory decide; memory is not read.
 
 from __future__ import annotations
 
+import ast
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, part_name
+from spirograd.base.sizes import expressions as x
+from spirograd.base.sizes.expressions import Expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.launcher import ALLOCATION_NAMES
@@ -102,31 +105,32 @@ class _Inputs:
 
 
 def _build(found: _Inputs) -> Callable[..., Key | None]:
-    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`, from templates and
-    integers only."""
+    """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`."""
     if found.is_vague:
         return lambda s, a, t, drawn: None
     names: dict[str, Any] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
-    unseen: list[str] = ["drawn is None"] if found.draws else []
-    values: list[str] = ["drawn"] if found.draws else []
+    drawn = x.name("drawn")
+    unseen: list[Expression] = [x.compare(drawn, ast.Is(), x.NONE)] if found.draws else []
+    values: list[Expression] = [drawn] if found.draws else []
     if found.floats:  # as bytes: 0.0 equals -0.0, and NaN not itself
-        values.append(f"pack({', '.join(f's[{int(k)}]' for k in found.floats)})")
-    values += [f"s[{int(k)}]" for k in found.scalars if k not in found.floats]
+        values.append(x.call("pack", *[x.argument(k) for k in found.floats]))
+    values += [x.argument(k) for k in found.scalars if k not in found.floats]
     wholes = {index for index, _ in found.arrays}  # whose reads may depend on all extents: nothing is read outside of the memory
-    values += [f"a[{int(k)}].shape[{int(axis)}]" for k, axis in found.extents if k not in wholes]
-    values += [f"a[{int(k)}].shape" for k in sorted(wholes)]
+    values += [x.extent(k, axis) for k, axis in found.extents if k not in wholes]
+    values += [x.attribute(x.item(x.name("a"), x.number(k)), "shape") for k in sorted(wholes)]
     for n, (k, role) in enumerate(found.arrays):
-        (name,) = ALLOCATION_NAMES[role]
-        unseen.append(f"(m{n} := a[{int(k)}].{name}) is None or m{n}.shared")
-        values += [f"m{n}.number", f"m{n}.generations['']"]
+        (attribute,) = ALLOCATION_NAMES[role]
+        memory = x.name(f"m{n}")
+        taken = x.assigned(f"m{n}", x.attribute(x.item(x.name("a"), x.number(k)), attribute))
+        unseen += [x.compare(taken, ast.Is(), x.NONE), x.attribute(memory, "shared")]
+        values += [x.attribute(memory, "number"), x.item(x.attribute(memory, "generations"), x.text(""))]
     for n, (tree, parts) in enumerate(found.fields.items()):
         names[f"parts{n}"] = frozenset(("", *parts))
-        unseen.append(f"(f{n} := t[{int(tree)}]).shared and not f{n}.shared.isdisjoint(parts{n})")
-        values += [f"f{n}.number", f"(g{n} := f{n}.generations)['']"]
-        for part in parts:
-            names[f"name{len(names)}"] = part
-            values.append(f"g{n}.get(name{len(names) - 1}, 0)")
-    key = f"({''.join(value + ', ' for value in values)})"
-    text = f"lambda s, a, t, drawn: None if {' or '.join(unseen)} else {key}" if unseen else f"lambda s, a, t, drawn: {key}"
-    built: Callable[..., Key | None] = eval(text, {"__builtins__": {}, **names})
-    return built
+        memory = x.name(f"f{n}")
+        shared = x.attribute(x.assigned(f"f{n}", x.item(x.name("t"), x.number(tree))), "shared")
+        unseen.append(x.both(shared, x.negated(x.call_method(x.attribute(memory, "shared"), "isdisjoint", x.name(f"parts{n}")))))
+        generations = x.assigned(f"g{n}", x.attribute(memory, "generations"))
+        values += [x.attribute(memory, "number"), x.item(generations, x.text(""))]
+        values += [x.call_method(x.name(f"g{n}"), "get", x.text(part), x.number(0)) for part in parts]
+    key = x.sequence(values)
+    return x.function(("s", "a", "t", "drawn"), x.choice(x.either(*unseen), x.NONE, key) if unseen else key, names)

@@ -1,14 +1,15 @@
-"""The offline cache of compiled kernels: one file per key, safe to share between processes, never trusted when damaged.
+"""The offline cache of compiled kernels: one file per key, safe to share between processes.
 
-A file is: magic, SHA-256 of the rest, length of the header, header (JSON of the artifact, byte strings replaced by their place),
-byte strings. Nothing in it is executed on loading. Writers write to a temporary file and rename it, so that readers only ever
-see whole files; what does not check out is removed and counts as a miss.
+A file is: a seal with the user's key (`sealing`), length of the header, header (JSON of the artifact, byte strings replaced by their
+place), byte strings. Nothing in it is executed on loading, but a kernel that is launched is: only what was sealed with the key is loaded.
+Writers write to a temporary file and rename it, so that readers only ever see whole files; what does not check out is removed and counts
+as a miss.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
 import json
 import os
 import struct
@@ -21,10 +22,12 @@ from pathlib import Path
 from spirograd.base import knobs
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.records import dataclass
-from spirograd.runtime.encoding import decoded, encoded
+from spirograd.runtime.artifact_checks import CHECKS
+from spirograd.runtime.encoding import CLASSES, encoded
+from spirograd.runtime.sealing import is_kept, read_regular, sealed, sealed_name, unsealed, write_new
+from spirograd.runtime.typed_decoding import Damage, Reader, loads
 
-_MAGIC = b"SGK2"
-_HEADER = struct.Struct("<4s32sQ")
+_PURPOSE = "kernel"
 _SUFFIX = ".sgk"
 _CODE_SUFFIX = ".sgc"  # of what belongs to no kernel
 # Leftover temporary files of processes that died are removed once they are this old (seconds).
@@ -75,11 +78,11 @@ class Cache:
         """The kernel stored under ``key``, or None. A damaged file is removed and counts as a miss."""
         file = self._file(key)
         try:
-            data = file.read_bytes()
+            data = read_regular(file)
         except OSError:
             self._count("misses")
             return None
-        kernel = decode(data)
+        kernel = None if data is None else decode(data)
         if kernel is None or kernel.key != key:
             self._count("misses")
             self._count("damaged")
@@ -92,10 +95,11 @@ class Cache:
 
     def put(self, key: str, compiled: CompiledKernel) -> bool:
         """Store ``compiled`` under ``key`` (its own key). Returns whether it was stored: False for kernels that hold Python code
-        (the interpreter's), for those larger than the cache, and, with a warning once, if the disk refuses."""
+        (the interpreter's), for those larger than the cache, without a place for the user's key, and, with a warning once, if the disk
+        refuses."""
         if compiled.key != key:
             raise ValueError(f"kernel {compiled.name} has key {compiled.key!r}, it cannot be stored under {key!r}")
-        if compiled.run is not None:
+        if compiled.run is not None or not is_kept():
             return False
         data = encode(compiled)
         if len(data) > self.max_bytes:
@@ -115,12 +119,15 @@ class Cache:
         """The bytes, as of machine code, that ``make`` makes of ``source``, which names all that they depend on; from the disk if there."""
         file = self._file(source, _CODE_SUFFIX)
         with contextlib.suppress(OSError):
-            code = _unsealed(file.read_bytes())
+            data = read_regular(file)
+            code = None if data is None else unsealed(data, f"code {file.stem}")
             if code is not None:
                 return code
         code = make()
+        if not is_kept():
+            return code
         with contextlib.suppress(OSError):  # `put` warns of a disk that refuses
-            self._write(file, _sealed(code))
+            self._write(file, sealed(code, f"code {file.stem}"))
         return code
 
     def stats(self) -> CacheStats:
@@ -137,9 +144,8 @@ class Cache:
             self._known_bytes = None
 
     def _file(self, key: str, suffix: str = _SUFFIX) -> Path:
-        # Keys are hashed: they may hold anything, file names may not.
-        digest = hashlib.sha256(key.encode()).hexdigest()
-        return self.path / digest[:2] / (digest + suffix)
+        name = sealed_name(key)
+        return self.path / name[:2] / (name + suffix)
 
     def _count(self, what: str) -> None:
         with self._lock:
@@ -147,10 +153,8 @@ class Cache:
 
     def _write(self, file: Path, data: bytes) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Not `tempfile`, whose import takes longer than reading a kernel.
-        part = file.with_name(f"{file.stem}.{os.getpid()}.{threading.get_ident()}.tmp")
+        part = write_new(file, data)
         try:
-            part.write_bytes(data)
             os.replace(part, file)
         except BaseException:
             _remove(part)
@@ -212,26 +216,12 @@ def encode(kernel: CompiledKernel) -> bytes:
     header = json.dumps(encoded(kernel, blobs), separators=(",", ":"), allow_nan=False).encode()
     body = struct.pack("<Q", len(header)) + header
     body += struct.pack(f"<I{len(blobs)}Q", len(blobs), *map(len, blobs)) + b"".join(blobs)
-    return _sealed(body)
-
-
-def _sealed(body: bytes) -> bytes:
-    """``body`` behind a header that tells whether it is complete and unchanged."""
-    return _HEADER.pack(_MAGIC, hashlib.sha256(body).digest(), len(body)) + body
-
-
-def _unsealed(data: bytes) -> bytes | None:
-    """What `_sealed` was given, or None if it is damaged."""
-    if len(data) < _HEADER.size:
-        return None
-    magic, digest, length = _HEADER.unpack_from(data)
-    body = data[_HEADER.size :]
-    return body if magic == _MAGIC and length == len(body) and hashlib.sha256(body).digest() == digest else None
+    return sealed(body, _PURPOSE)
 
 
 def decode(data: bytes) -> CompiledKernel | None:
-    """The kernel in ``data``; None if the bytes are damaged or of another version."""
-    body = _unsealed(data)
+    """The kernel in ``data``; None if the bytes are damaged, of another version, or sealed with another key."""
+    body = unsealed(data, _PURPOSE)
     if body is None:
         return None
     try:
@@ -244,7 +234,12 @@ def decode(data: bytes) -> CompiledKernel | None:
         for size in sizes:
             blobs.append(body[at : at + size])
             at += size
-        kernel = decoded(json.loads(body[8 : 8 + header_size]), blobs)
-    except (struct.error, ValueError, KeyError, IndexError, TypeError):
-        return None  # the checksum held but the layout is another version's: compile afresh
-    return kernel if isinstance(kernel, CompiledKernel) else None
+        found: CompiledKernel = _reader().read(CompiledKernel, loads(body[8 : 8 + header_size]), blobs)
+    except (struct.error, Damage):
+        return None  # the seal held, but the layout is another version's: compile afresh
+    return found
+
+
+@functools.cache
+def _reader() -> Reader:
+    return Reader(CLASSES, CHECKS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
-from spirograd.base.sizes.evaluate import TEXT_NAMES, python_text
+from spirograd.base.sizes import expressions as x
+from spirograd.base.sizes.expressions import Expression, size_expression
 from spirograd.base.tape_layout import word_places
 
 Scalar = Union[int, float, bool]
@@ -26,8 +28,7 @@ def build_packer(
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
     """A function (scalars, arrays, trees, number of the launch, number for seeds, `TapeWords.flat`) -> (argument block, counts).
 
-    Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over
-    slots. The text is made of this module's own templates and of integers only.
+    Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over slots.
     """
     block = compiled.args
     packer = struct.Struct(block.format)
@@ -35,45 +36,57 @@ def build_packer(
         raise SpirogradRuntimeError(f"kernel {compiled.name}: format {block.format!r} does not fit a block of {block.size} bytes")
     if packer.size < block.size:
         packer = struct.Struct(f"{block.format}{block.size - packer.size}x")
-    tapes = {word: f"tapes[{place}]" for word, place in word_places(compiled).items()}
-    values = ", ".join(tapes.get((slot.kind, slot.index)) or _slot_text(slot, addresses) for slot in block.slots)
-    counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    text = f"lambda s, a, t, number, drawn, tapes: (pack({values}), ({counts}))"
-    names = {**TEXT_NAMES, "pack": packer.pack, "missing": _missing, "launcher": launcher}
-    packed: Callable[..., tuple[bytes, tuple[int | None, ...]]] = eval(text, {"__builtins__": {}, **names})
-    return packed
+    words = word_places(compiled)
+    values = [_slot_value(slot, words.get((slot.kind, slot.index)), addresses) for slot in block.slots]
+    result = x.sequence([x.call("pack", *values), _counts(compiled)])
+    names = {"pack": packer.pack, "missing": _missing, "launcher": launcher}
+    return x.function(("s", "a", "t", "number", "drawn", "tapes"), result, names)
 
 
 def build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
     """A function (scalars, arrays) -> counts, as of `build_packer`."""
-    counts = "".join(_count_text(task) + ", " for task in compiled.tasks)
-    counter: Callable[..., tuple[int | None, ...]] = eval(f"lambda s, a: ({counts})", {"__builtins__": {}, **TEXT_NAMES})
-    return counter
+    return x.function(("s", "a"), _counts(compiled))
 
 
-def _slot_text(slot: Slot, addresses: Mapping[str, int]) -> str:
-    index = int(slot.index)
+def _slot_value(slot: Slot, word: int | None, addresses: Mapping[str, int]) -> Expression:
+    """``word``: the place among the words about tapes of what the slot holds."""
+    if word is not None:
+        return x.item(x.name("tapes"), x.number(word))
     if slot.kind == "tree":
-        return f"t[{index}].address"
+        return x.attribute(x.item(x.name("t"), x.number(slot.index)), "address")
     if slot.kind == "array":
-        text = f"a[{index}].{ROLE_ATTRIBUTES[slot.role]}"
-        return text if slot.role == "primal" else f"({text} or missing({index}, {slot.role!r}))"
+        address = x.attribute(x.item(x.name("a"), x.number(slot.index)), ROLE_ATTRIBUTES[slot.role])
+        return address if slot.role == "primal" else x.either(address, x.call("missing", x.number(slot.index), x.text(slot.role)))
     if slot.kind in addresses:
-        return str(addresses[slot.kind])
+        return x.number(addresses[slot.kind])
     if slot.kind == "scalar":
-        return f"s[{index}]"
+        return x.argument(slot.index)
     if slot.kind == "shape":
-        return f"a[{index}].shape[{int(slot.axis)}]"
-    return {"seed": f"launcher.seed + drawn * {_SEED_STEP} & 0xFFFFFFFF", "launch": "number & 0xFFFFFFFF"}[slot.kind]
+        return x.extent(slot.index, slot.axis)
+    return _low_word(_COUNTED[slot.kind])
 
 
-def _count_text(task: TaskInfo) -> str:
+def _low_word(value: Expression) -> Expression:
+    return x.binary(ast.BitAnd(), value, x.number(0xFFFFFFFF))
+
+
+_STEPPED = x.binary(ast.Mult(), x.name("drawn"), x.number(_SEED_STEP))
+_COUNTED = {"seed": x.binary(ast.Add(), x.attribute(x.name("launcher"), "seed"), _STEPPED), "launch": x.name("number")}
+
+
+def _counts(compiled: CompiledKernel) -> Expression:
+    return x.sequence([_count(task) for task in compiled.tasks])
+
+
+def _count(task: TaskInfo) -> Expression:
     if task.begin is None or task.end is None:
-        return "None"
+        return x.NONE
     if isinstance(task.begin, int) and isinstance(task.end, int):
-        return str(max(0, task.end - task.begin))
-    end = python_text(task.end)
-    return f"max(0, {end})" if task.begin == 0 else f"max(0, {end} - {python_text(task.begin)})"
+        return x.number(max(0, task.end - task.begin))
+    count = size_expression(task.end)
+    if task.begin != 0:
+        count = x.binary(ast.Sub(), count, size_expression(task.begin))
+    return x.call("max", x.number(0), count)
 
 
 def fit_scalars(compiled: CompiledKernel, scalars: Sequence[Scalar]) -> list[Scalar]:

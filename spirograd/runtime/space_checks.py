@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, SpaceLimit
-from spirograd.base.sizes.evaluate import TEXT_NAMES, evaluate, python_text
+from spirograd.base.sizes import expressions as x
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.expressions import Expression, size_expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, IfLess, Max
 from spirograd.runtime.faults_and_prints import fault_error
 
@@ -28,24 +31,25 @@ def space_check(compiled: CompiledKernel) -> SpaceCheck | None:
         for limit in limits:
             _check(limit, scalars, arrays, compiled.name)
 
-    text = " or ".join([_suspicion(limit) for limit in limits])
-    check: SpaceCheck = eval(f"lambda s, a: ({text}) and look(s, a)", {"__builtins__": {}, **TEXT_NAMES, "look": look})
-    return check
+    suspicion = x.either(*[doubt for limit in limits for doubt in _suspicion(limit)])
+    return x.function(("s", "a"), x.both(suspicion, x.call("look", x.name("s"), x.name("a"))), {"look": look})
 
 
-def _suspicion(limit: SpaceLimit) -> str:
-    """A condition that holds wherever ``limit`` is exceeded. The product of what extents are maxima of is theirs, if it is not 0."""
-    factors, doubts = [], []
+def _suspicion(limit: SpaceLimit) -> list[Expression]:
+    """Conditions of which one holds wherever ``limit`` is exceeded. The product of what extents are maxima of is theirs, if it is not 0."""
+    product: Expression | None = None
+    doubts = []
     for size, largest in zip(limit.sizes, limit.largest):
         if isinstance(size, IfLess):
             continue
         if isinstance(size, Max) and size.b == 0:
             size = size.a
-        factors.append(python_text(size))
+        factor = size_expression(size)
+        product = factor if product is None else x.binary(ast.Mult(), product, factor)
         # An extent that is an argument fits its type. Others are no larger than the product, unless that is 0.
         if largest < limit.most and not isinstance(size, (Arg, Extent)):
-            doubts.append(f"{factors[-1]} > {largest}")
-    return " or ".join([f"{' * '.join(factors)} > {limit.most}", *doubts])
+            doubts.append(x.compare(factor, ast.Gt(), x.number(largest)))
+    return [x.compare(x.number(1) if product is None else product, ast.Gt(), x.number(limit.most)), *doubts]
 
 
 def _check(limit: SpaceLimit, scalars: Sequence[Any], arrays: Sequence[Any], kernel: str) -> None:

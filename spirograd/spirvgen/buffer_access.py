@@ -40,9 +40,15 @@ class AddressedMemory:
         return t.size
 
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:
+        return self._element(ref, t, self._e.ids[index])
+
+    def loaded(self, ref: BufferRef, t: DType, index: Op) -> int:
+        return self._element(ref, t, self._e.load_index(index))
+
+    def _element(self, ref: BufferRef, t: DType, index: int) -> int:
         e = self._e
         pointer = e.m.pointer("PhysicalStorageBuffer", e.type(t))
-        return e.f.value("AccessChain", pointer, self._view(ref, t), e.m.constant_u32(0), e.ids[index])
+        return e.f.value("AccessChain", pointer, self._view(ref, t), e.m.constant_u32(0), index)
 
     def _view(self, ref: BufferRef, t: DType) -> int:
         key = (ref.slot.offset, t)
@@ -95,6 +101,8 @@ class BoundMemory:
         at = self._index(index) if slot is not None else self._within(ref.slot, t, index)
         pointer = e.m.pointer("StorageBuffer", e.type(t))
         return e.f.value("AccessChain", pointer, self._variable(slot, t, ref.name), e.m.constant_u32(0), at)
+
+    loaded = element  # such accesses have bounds
 
     def _variable(self, slot: Slot | None, t: DType, name: str) -> int:
         found = self._variables.get((slot, t))

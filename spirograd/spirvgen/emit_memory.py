@@ -55,15 +55,15 @@ def emit_slot(e: Emitter, op: Op) -> None:
 def emit_load(e: Emitter, op: Op) -> None:
     t = op.attr.dtype
     if isinstance(op.attr, SharedRef):
-        e.ids[op] = e.f.load(e.type(t), shared_element(e, op.attr, op.args[0]), access=e.f.shared_access)
+        e.ids[op] = e.f.load(e.type(t), shared_element(e, op.attr, e.load_index(op.args[0])), access=e.f.shared_access)
     else:
-        e.ids[op] = e.f.load(e.type(t), e.memory.element(op.attr, t, op.args[0]), e.memory.alignment(t), e.f.shared_access)
+        e.ids[op] = e.f.load(e.type(t), e.memory.loaded(op.attr, t, op.args[0]), e.memory.alignment(t), e.f.shared_access)
 
 
 def emit_store(e: Emitter, op: Op) -> None:
     t = op.attr.dtype
     if isinstance(op.attr, SharedRef):
-        e.f.store(shared_element(e, op.attr, op.args[0]), e.ids[op.args[1]], access=e.f.shared_access)
+        e.f.store(shared_element(e, op.attr, e.ids[op.args[0]]), e.ids[op.args[1]], access=e.f.shared_access)
     else:
         e.f.store(e.memory.element(op.attr, t, op.args[0]), e.ids[op.args[1]], e.memory.alignment(t), e.f.shared_access)
 
@@ -95,7 +95,7 @@ def emit_atomic(e: Emitter, op: Op) -> None:
             e.unsupported(f"atomic {kind} on {t.name}", f"the device lacks {needed[0] if needed else 'it'}", op.loc)
             return
         e.m.capability(needed[1])
-    pointer = shared_element(e, ref, op.args[0]) if shared else e.memory.element(ref, view, op.args[0])
+    pointer = shared_element(e, ref, e.ids[op.args[0]]) if shared else e.memory.element(ref, view, op.args[0])
     scope = e.m.constant_u32(_SCOPE_WORKGROUP if shared else e.m.device_scope)
     relaxed = e.m.constant_u32(_RELAXED)
     if only_reads(op):

@@ -64,9 +64,9 @@ def shared_variable(e: Emitter, ref: SharedRef) -> int:
     return array
 
 
-def shared_element(e: Emitter, ref: SharedRef, index: Op) -> int:
+def shared_element(e: Emitter, ref: SharedRef, index: int) -> int:
     """A pointer to an element of shared memory."""
-    return e.f.value("AccessChain", e.m.pointer("Workgroup", e.type(ref.dtype)), shared_variable(e, ref), e.ids[index])
+    return e.f.value("AccessChain", e.m.pointer("Workgroup", e.type(ref.dtype)), shared_variable(e, ref), index)
 
 
 def emit_workgroup_barrier(e: Emitter, op: Op) -> None:

@@ -37,6 +37,9 @@ class Memory(Protocol):
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:
         """A pointer to element ``index`` of the buffer of ``ref``, seen as an array of ``t``."""
 
+    def loaded(self, ref: BufferRef, t: DType, index: Op) -> int:
+        """As `element`, for a load."""
+
     def alignment(self, t: DType) -> int:
         """The alignment that accesses of ``t`` declare; 0 for none."""
 

@@ -2,17 +2,21 @@
 
 Program after program, each fuzzer in turn. Each failure is printed with the command that repeats it and with the program, shortened; and
 appended to failures.txt in the folder of results. ``--resume`` goes on where the run before in that folder ended. If it ended in a crash,
-of a driver say, the program of the crash counts as a failure. At the end a table says how many programs passed. The exit status is 1 if a
-program failed.
+of a driver say, the program of the crash counts as a failure. At the end a table says how many programs passed. ``--record`` appends to
+results.jsonl beside this file, which `tools/fuzzing.py` makes the table in docs/fuzzing.md of. The exit status is 1 if a program failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import functools
 import json
 import logging
 import os
 import random
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,13 +27,18 @@ from typing import Any
 
 os.environ.setdefault("GALLIVM_PERF", "nopt")  # as tests/conftest.py says
 
+import spirograd as sg
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.lang.context import session
 from spirograd.runtime import loader
 
 from . import (
     algorithm_programs,
+    files,
     gradient_programs,
     gradients,
     group_programs,
+    guarded_programs,
     lane_programs,
     matrix_programs,
     partitions,
@@ -44,8 +53,12 @@ from . import (
 )
 from .evaluate import TooLong
 from .expressions import Choices
-from .programs import Program, write
+from .kernel_programs import Program, write
 from .shrink import shrunk
+from .whole import check as whole
+from .whole import write as whole_programs
+
+RECORD = Path(__file__).with_name("results.jsonl")
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ def failure(program: Program, archs: Sequence[str]) -> str:
 
 def kind(text: str, archs: Sequence[str]) -> str:
     """What must stay the same while shortening: the back end that differs, or the error."""
-    return text.split(":")[0] if text.startswith(tuple(archs)) else text[:45]
+    return text.split(":")[0] if archs and text.startswith(tuple(archs)) else text[:45]
 
 
 def shortened(program: Program, archs: Sequence[str]) -> Program:
@@ -97,7 +110,10 @@ def as_it_is(program: Any, _: Sequence[str]) -> Any:
 
 
 FUZZERS = {
-    "programs": Fuzzer(program_of, check, failure, shortened, ("interpreter", "cpu", "vulkan")),
+    "programs": Fuzzer(
+        whole_programs.program_of, whole.check, whole.failure, whole.shortened, ("interpreter", "cpu", "vulkan", "wgpu", "cuda")
+    ),
+    "kernels": Fuzzer(program_of, check, failure, shortened, ("interpreter", "cpu", "vulkan")),
     "gradients": Fuzzer(gradient_programs.write, gradients.check, gradients.failure, gradients.shortened, ("interpreter", "cpu", "vulkan")),
     "tapes": Fuzzer(tape_programs.write, tapes.check, tapes.failure, tapes.shortened, ("cpu", "vulkan", "wgpu")),
     "sparse": Fuzzer(sparse_programs.write, sparse.check, sparse.failure, sparse.shortened, ("interpreter", "cpu", "vulkan", "wgpu")),
@@ -124,6 +140,9 @@ FUZZERS = {
     "scatters": Fuzzer(
         scatter_programs.Program, scatter_programs.check, scatter_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
     ),
+    "guards": Fuzzer(
+        guarded_programs.Program, guarded_programs.check, guarded_programs.failure, as_it_is, ("cpu", "vulkan", "wgpu", "cuda")
+    ),
     "sparse_matrices": Fuzzer(int, matrix_programs.check_matrices, matrix_programs.failure_of_matrices, as_it_is, ("cpu", "vulkan")),
     "tiles": Fuzzer(
         matrix_programs.tiles,
@@ -132,6 +151,7 @@ FUZZERS = {
         as_it_is,
         ("interpreter", "cpu", "vulkan", "wgpu", "cuda"),
     ),
+    "files": Fuzzer(files.write, files.check, files.failure, as_it_is, ("cpu", "vulkan")),
     "tile_products": Fuzzer(
         tile_programs.write, tile_programs.check, tile_programs.failure, as_it_is, ("interpreter", "cpu", "vulkan", "cuda")
     ),
@@ -148,16 +168,39 @@ class Results:
         self.kinds: list[str] = state.get("kinds", list(kinds))
         self.next: int = state.get("next", seed * len(self.kinds))  # seed and kind in one number
         self.counts = Counter[str](state.get("counts", {}))
+        self.comparisons = Counter[str](state.get("comparisons", {}))  # "kind, back end"
+        self.faults = Counter[str](state.get("faults", {}))  # "kind: what is wrong"
+        self.recorded: dict[str, dict[str, int]] = state.get("recorded", {})  # what these three were when they were recorded last
         self.running: str = state.get("running", "")
 
     def save(self, running: str = "") -> None:
-        state = {"kinds": self.kinds, "next": self.next, "counts": dict(self.counts), "running": running}
+        state = {"kinds": self.kinds, "next": self.next, "running": running, "recorded": self.recorded, **self.numbers()}
         part = self.file.with_suffix(".part")
         part.write_text(json.dumps(state))
         part.replace(self.file)
 
-    def fail(self, kind: str, text: str) -> None:
+    def numbers(self) -> dict[str, dict[str, int]]:
+        return {"counts": dict(self.counts), "comparisons": dict(self.comparisons), "faults": dict(self.faults)}
+
+    def record(self, file: Path) -> None:
+        """Append a line for each fuzzer: what it did since the last record."""
+        now = self.numbers()
+        new = {name: Counter(counts) - Counter(self.recorded.get(name, {})) for name, counts in now.items()}
+        about = {"day": f"{datetime.date.today()}", "commit": commit(), "drivers": Path(os.environ.get("VK_DRIVER_FILES", "")).stem}
+        with file.open("a", encoding="utf-8") as out:
+            for kind in self.kinds:
+                line: dict[str, Any] = {"fuzzer": kind, **about}
+                line |= {how: new["counts"][f"{kind} {how}"] for how in ("passed", "skipped", "failed")}
+                line["comparisons"] = {key.split(", ")[1]: n for key, n in new["comparisons"].items() if key.startswith(f"{kind}, ")}
+                line["faults"] = {key.partition(": ")[2]: n for key, n in new["faults"].items() if key.startswith(f"{kind}: ")}
+                if line["passed"] or line["failed"]:
+                    out.write(json.dumps(line) + "\n")
+        self.recorded = now
+        self.save()
+
+    def fail(self, kind: str, text: str, fault: str) -> None:
         self.counts[f"{kind} failed"] += 1
+        self.faults[f"{kind}: {fault}"] += 1
         print(f"\n{text}", flush=True)
         with self.failures.open("a", encoding="utf-8") as out:
             out.write(text + "\n")
@@ -175,33 +218,57 @@ class Results:
         return "\n".join("".join([f"{name:12}", *[f"{number:>10}" for number in numbers]]) for name, *numbers in lines)
 
 
-def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> str:
-    """Of one program: "passed", "skipped" (the reference says nothing), or what is wrong with it.
+def commit() -> str:
+    """Which version of the sources this is, as far as it is known."""
+    done = subprocess.run(["git", "describe", "--always"], cwd=RECORD.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+@functools.cache
+def incomplete(arch: str) -> bool:
+    """Whether the device of a back end lacks 64-bit numbers, or atomics of them, as SwiftShader does: it refuses programs with these."""
+    sg.init(arch=arch)
+    caps = session().device.caps
+    return not (caps.int64 and caps.float64 and caps.atomic_int64)
+
+
+def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> tuple[str, Counter[str]]:
+    """Of one program: "passed", "skipped" (the reference says nothing), or what is wrong with it; and how much each back end compared.
 
     There is no limit of time, because a signal that arrives inside of a callback of wgpu ends the process.
     """
     try:
-        fuzzer.check(program, archs)
-    except (TooLong, gradients.Skipped):
-        return "skipped"
+        counts = fuzzer.check(program, archs)
+    except (TooLong, gradients.Skipped, whole.Unclear):
+        return "skipped", Counter()
+    except SpirogradUnsupportedError as error:
+        refused = "this device" in str(error) and any(map(incomplete, archs))
+        return "skipped" if refused else fuzzer.failure(program, archs) or "skipped", Counter()
     except Exception:
-        return fuzzer.failure(program, archs) or "skipped"  # `failure` knows which programs are no good
-    return "passed"
+        return fuzzer.failure(program, archs) or "skipped", Counter()  # `failure` knows which programs are no good
+    if not isinstance(counts, Counter):
+        return "passed", Counter(archs)
+    compared = Counter[str]()
+    for key, count in counts.items():
+        if key.startswith("compared, "):
+            compared[key.split(", ")[1]] += count
+    return "passed", compared
 
 
 def one(results: Results, name: str, seed: int, archs: Sequence[str], shorten: bool) -> None:
     fuzzer = FUZZERS[name]
     found = [arch for arch in fuzzer.archs if arch in archs]
-    again = f"python -m tests.fuzz {name} --seed {seed} --count 1 --archs {','.join(found)}"
+    again = f"python -m tests.fuzz {name} --seed {seed} --count 1 --on {' '.join(found)}"
     results.save(again)
     program = fuzzer.write(seed)
-    text = outcome(fuzzer, program, found)
+    text, compared = outcome(fuzzer, program, found)
     if text in ("passed", "skipped"):
         results.counts[f"{name} {text}"] += 1
+        results.comparisons.update({f"{name}, {arch}": count for arch, count in compared.items()})
         return
     if shorten:
         program = fuzzer.shortened(program, found)
-    results.fail(name, f"=== {again}\n{fuzzer.failure(program, found) or text}\n{program!r}")
+    results.fail(name, f"=== {again}\n{fuzzer.failure(program, found) or text}\n{program!r}", kind(text, found))
 
 
 def show(results: Results, done: int, begin: float, total: int, seconds: float) -> None:
@@ -218,10 +285,12 @@ def arguments(command: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="of the first program of each kind; by default any")
     parser.add_argument("--count", type=int, default=0, help="programs of each kind; by default no limit")
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no program after that; by default no limit")
-    parser.add_argument("--archs", default="interpreter,cpu,vulkan,wgpu", help="back ends to test, where a fuzzer uses them")
+    back_ends = ["interpreter", "cpu", "vulkan", "wgpu"]
+    parser.add_argument("--on", nargs="+", default=back_ends, metavar="ARCH", help="back ends to test, where a fuzzer uses them")
     parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="folder of results (%(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on where the run before ended")
     parser.add_argument("--keep", action="store_true", help="do not shorten")
+    parser.add_argument("--record", action="store_true", help=f"append to {RECORD.name}")
     given = parser.parse_args(command)
     unknown = [name for name in given.kinds if name not in FUZZERS]
     if unknown:
@@ -232,14 +301,19 @@ def arguments(command: Sequence[str] | None) -> argparse.Namespace:
 def main(command: Sequence[str] | None = None) -> int:
     given = arguments(command)
     logging.getLogger("spirograd").setLevel(logging.ERROR)  # of warnings random programs give many
-    archs = [name for name in given.archs.split(",") if loader.available(name) is None]
+    archs = [name for name in given.on if loader.available(name) is None]
+    given.kinds = [kind for kind in given.kinds if set(FUZZERS[kind].archs) & set(archs)]
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     results = Results(given.out, given.resume, given.kinds, seed)
     kinds = results.kinds
     print(f"{', '.join(kinds)} from seed {results.next // len(kinds)}, on {', '.join(archs)}", flush=True)
     if results.running:
-        results.fail(kinds[results.next % len(kinds)], f"=== {results.running}\nthe process ended while it ran this program")
+        at, k = divmod(results.next, len(kinds))
+        text = f"=== {results.running}\nthe process ended while it ran this program\n{FUZZERS[kinds[k]].write(at)!r}"
+        results.fail(kinds[k], text, "crash")
         results.next += 1
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what runs in its background ignore the second
+        signal.signal(number, signal.default_int_handler)
     begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
     while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
         at, k = divmod(results.next, len(kinds))
@@ -253,8 +327,11 @@ def main(command: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty() or done % 100 == 0:
             show(results, done, begin, total, seconds)
     print(f"\n{done} programs in {time.monotonic() - begin:.0f} s; failures in {results.failures}\n{results.table()}")
+    if given.record:
+        results.record(RECORD)
     run.close()
     gradients.close()
+    whole.close()
     return 1 if results.failed else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from spirograd.session import Session
 from spirograd.transforms.simplification import inline_calls
 
 from .evaluate import Evaluator
-from .programs import Program
+from .kernel_programs import Program
 
 _numbers = itertools.count()
 _sessions: dict[tuple[str, bool], Session] = {}
@@ -36,10 +37,13 @@ def archs() -> list[str]:
 
 @contextmanager
 def session(arch: str, fast_math: bool) -> Iterator[Session]:
-    """A session that is kept, because opening a device takes longer than running a program."""
+    """A session that is kept, because opening a device takes longer than running a program. ``arch``: a back end, or "interpreter as" a
+    target, of which the interpreter runs the tasks (see docs/ir.md)."""
     key = (arch, fast_math)
     if key not in _sessions:
-        _sessions[key] = Session(make_config(arch, {"offline_cache": False, "fast_math": fast_math}))
+        name, _, target = arch.partition(" as ")
+        with patch.dict(os.environ, {"SG_INTERPRET_AS": target} if target else {}):
+            _sessions[key] = Session(make_config(name, {"offline_cache": False, "fast_math": fast_math}))
     before = context.session() if context.has_session() else None
     context.set_session(_sessions[key])
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from .programs import Program
+from .kernel_programs import Program
 
 Edit = Callable[[ast.Module], None]
 

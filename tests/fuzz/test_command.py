@@ -29,13 +29,13 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *options: str) -> int:
-    return command.main(["--out", str(folder), "--archs", "cpu", *options])
+    return command.main([*options, "--out", str(folder), "--on", "cpu"])
 
 
 def test_failures_are_shortened_and_repeatable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--seed", "1", "--count", "4") == 0
     assert run(tmp_path, "--seed", "1", "--count", "6") == 1
-    again = "python -m tests.fuzz all --seed 5 --count 1 --archs cpu"
+    again = "python -m tests.fuzz all --seed 5 --count 1 --on cpu"
     assert (tmp_path / "failures.txt").read_text() == f"=== {again}\nfive\n55\n"
     assert f"=== {again}" in capsys.readouterr().out
     assert run(tmp_path, *again.split()[3:]) == 1
@@ -51,7 +51,15 @@ def test_resuming(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["all", "2", "1", "1", "4"],
     ]
     state = json.loads((tmp_path / "state.json").read_text())
-    assert state == {"kinds": ["all"], "next": 6, "counts": {"all passed": 2, "all skipped": 1, "all failed": 1}, "running": ""}
+    assert state == {
+        "kinds": ["all"],
+        "next": 6,
+        "counts": {"all passed": 2, "all skipped": 1, "all failed": 1},
+        "running": "",
+        "comparisons": {"all, cpu": 2},
+        "faults": {"all: five": 1},
+        "recorded": {},
+    }
 
 
 def test_a_crash_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +72,7 @@ def test_a_crash_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         patched.setattr(command, "outcome", crash)
         run(tmp_path, "all", "--seed", "7", "--count", "1")
     assert run(tmp_path, "--resume", "--count", "1") == 1
-    assert "all --seed 7 --count 1 --archs cpu\nthe process ended" in (tmp_path / "failures.txt").read_text()
+    assert "all --seed 7 --count 1 --on cpu\nthe process ended" in (tmp_path / "failures.txt").read_text()
     assert json.loads((tmp_path / "state.json").read_text())["next"] == 9
 
 

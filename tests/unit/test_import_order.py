@@ -50,6 +50,7 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu_call": {"llvmgen"},
     "spirograd.runtime.devices.cpu_pool": {"llvmgen"},
     "spirograd.runtime.devices.cpu_timer": {"llvmgen"},
+    "spirograd.runtime.devices.memory_faults": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
@@ -69,6 +70,7 @@ LATE = {
     ("compiler", "spirograd.spirvgen.emit"),
     ("dumps", "spirograd.llvmgen.translate"),
     # Large parts of the package that many programs do without: those whose kernels are in the offline cache, and those without gradients.
+    ("runtime", "spirograd.runtime.devices.cpu_pool"),
     ("session", "spirograd.compiler"),
     ("session", "spirograd.runtime.profiling"),
     ("api", "spirograd.gradients.gradient"),

@@ -1,4 +1,4 @@
-"""Values of symbolic sizes: computed at once, or as Python text for functions that each launch calls."""
+"""Values of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from spirograd.base.sizes.size_nodes import Add, Arg, Binary, Element, Extent, FloorDiv, IfLess, Max, Min, Mod, Mul, Size, Sub
 
 
-def _floordiv(a: int, b: int) -> int:
+def floordiv(a: int, b: int) -> int:
     return a // b if b else 0
 
 
-def _mod(a: int, b: int) -> int:
+def mod(a: int, b: int) -> int:
     return a % b if b else 0
 
 
@@ -23,21 +23,9 @@ OPERATIONS: dict[type[Binary], Callable[[int, int], int]] = {
     Mul: operator.mul,
     Min: min,
     Max: max,
-    FloorDiv: _floordiv,
-    Mod: _mod,
+    FloorDiv: floordiv,
+    Mod: mod,
 }
-_TEXTS: dict[type[Binary], str] = {
-    Add: "({} + {})",
-    Sub: "({} - {})",
-    Mul: "({} * {})",
-    Min: "min({}, {})",
-    Max: "max({}, {})",
-    FloorDiv: "floordiv({}, {})",
-    Mod: "mod({}, {})",
-}
-_BY_POSITIVE: dict[type[Binary], str] = {FloorDiv: "({} // {})", Mod: "({} % {})"}
-# The names in `python_text` that Python's own do not cover.
-TEXT_NAMES: dict[str, Any] = {"floordiv": _floordiv, "mod": _mod, "min": min, "max": max}
 
 # The integer of an element at a byte offset that is not negative; 0 if it lies outside of the memory.
 ReadElement = Callable[[Element, int], int]
@@ -62,18 +50,3 @@ def evaluate(size: Size, scalars: Sequence[Any], arrays: Sequence[Any], read: Re
     assert isinstance(size, Element) and read is not None, size
     offset = evaluate(size.offset, scalars, arrays, read)
     return 0 if offset < 0 else read(size, offset)
-
-
-def python_text(size: Size) -> str:
-    """``size``, which reads no memory, as an expression over scalar arguments ``s`` and array arguments ``a``, and `TEXT_NAMES`."""
-    if isinstance(size, int):
-        return f"({size})"
-    if isinstance(size, Arg):
-        return f"s[{int(size.number)}]"
-    if isinstance(size, Extent):
-        return f"a[{int(size.array)}].shape[{int(size.axis)}]"
-    if isinstance(size, IfLess):
-        return f"({python_text(size.value)} if {python_text(size.a)} < {python_text(size.b)} else 0)"
-    assert isinstance(size, Binary), size
-    texts = _BY_POSITIVE if isinstance(size.b, int) and size.b > 0 and type(size) in _BY_POSITIVE else _TEXTS
-    return texts[type(size)].format(python_text(size.a), python_text(size.b))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Union
+from typing import Annotated, Union
 
+from spirograd.base.constraints import Axis, Index, one_of
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass, replace
 
@@ -27,22 +28,22 @@ class Node:
 class Arg(Node):
     """Scalar argument ``number`` of the kernel."""
 
-    number: int
+    number: Index
 
 
 @dataclass(frozen=True, slots=True)
 class Extent(Node):
     """The extent of array argument ``array`` along ``axis``; never negative."""
 
-    array: int
-    axis: int
+    array: Index
+    axis: Axis
 
 
 @dataclass(frozen=True, slots=True)
 class Variable(Node):
     """The variable of the `MaxOver` around it with this number."""
 
-    number: int
+    number: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,11 @@ class Element(Node):
     it is, for messages; they have no part in the value.
     """
 
-    kind: str
-    number: int
+    kind: Annotated[str, one_of("tree", "array")]
+    number: Index
     offset: Size
     dtype: DType
-    key: int
+    key: Index
     indices: tuple[Size, ...]
 
     @property
@@ -135,7 +136,7 @@ class IfLess(Node):
 class MaxOver(Node):
     """The largest of 0 and of ``body`` for each value of ``variable`` in [begin, end)."""
 
-    variable: int
+    variable: Index
     begin: Size
     end: Size
     body: Size

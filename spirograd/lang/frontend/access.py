@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
+import types
+from contextlib import nullcontext
 from typing import Any
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradIndexError, SpirogradTypeError
@@ -12,6 +15,7 @@ from spirograd.lang.data.slices import bounds_of, is_slice, parts_of
 from spirograd.lang.frontend.lists import DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue, Part, StructElement, has_elements
 from spirograd.lang.frontend.memory_elements import element_of
+from spirograd.lang.frontend.nondeterminism import watched
 from spirograd.lang.frontend.runtime_values import contains_runtime, is_runtime
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import no_attribute
@@ -64,7 +68,9 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, 
         return None, _item(t, node, base, key)
     part = None if whole is None else _member(whole, node.attr)
     t.at(node)
-    return (None, get_attribute(t, base if whole is None else whole.load(), node.attr)) if part is None else (part, None)
+    if part is not None:
+        return part, None
+    return None, get_attribute(t, base if whole is None else whole.load(), node.attr, ast.unparse(node))
 
 
 def _member(whole: Lvalue, name: str) -> Lvalue | None:
@@ -79,15 +85,18 @@ def _member(whole: Lvalue, name: str) -> Lvalue | None:
     return None
 
 
-def get_attribute(t: Tracer, base: Any, name: str) -> Any:
-    """``base.name``, of an object."""
+def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> Any:
+    """``base.name``, of an object. ``text``: what messages call it."""
     has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
     if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
         hint = "only floats have gradients" if integers else f"declare it with `needs_{name}=True`"
         raise type_error(f"{describe(base)} has no {'gradient' if name == 'grad' else 'dual'}", hint)
+    getter = getattr(type(base), name, None)
     try:
-        return t.captures.attribute(base, name, getattr(base, name))
+        with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():
+            found = getattr(base, name)
+        return t.captures.attribute(base, name, found, text)
     except AttributeError:
         raise no_attribute(base, name) from None
 
@@ -101,8 +110,13 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
             f"{describe(base)} cannot be indexed with a run-time value",
             "put the data in a field, an ndarray or an sg.Vector, or loop over it with `sg.static`",
         )
+    getter = getattr(type(base), "__getitem__", None)
     try:
-        return t.captures.item(_named(t, node, key, base[key]))
+        with watched(t, getter) if isinstance(getter, types.FunctionType) else nullcontext():
+            found = base[key]
+        if not is_runtime(found):
+            t.captures.outside.item(base, key, found, f"`{ast.unparse(node)}`", t.b.loc)
+        return t.captures.item(_named(t, node, key, found))
     except SpirogradCompilationError:
         raise
     except IndexError:

@@ -11,13 +11,14 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang.frontend.access import get_attribute, resolve
 from spirograd.lang.frontend.builtin_functions import BUILTINS
-from spirograd.lang.frontend.call_effects import check_foreseen, is_hashable
-from spirograd.lang.frontend.call_targets import resolved
+from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_targets import is_hashable, resolved
 from spirograd.lang.frontend.expressions import arguments, display, values_of
 from spirograd.lang.frontend.formatted_text import formatted
 from spirograd.lang.frontend.inlining import call_function, call_with_values
 from spirograd.lang.frontend.lists import METHODS, DynamicList, list_at
 from spirograd.lang.frontend.lvalues import Lvalue
+from spirograd.lang.frontend.nondeterminism import check_callee, watched
 from spirograd.lang.frontend.plain_functions import plain_callee
 from spirograd.lang.frontend.runtime_values import contains_runtime
 from spirograd.lang.frontend.special_forms import FORMS
@@ -52,7 +53,8 @@ def _call(t: Tracer, node: ast.Call) -> Any:
     t.at(node)
     builtin = BUILTINS.get(callee) if is_hashable(callee) else None
     if builtin is not None:
-        return display(t, _run(t, callee.__name__, builtin, args, kwargs))
+        with watched(t, callee, args):
+            return display(t, _run(t, callee.__name__, builtin, args, kwargs))
     return _call_python(t, callee, args, kwargs)
 
 
@@ -66,7 +68,7 @@ def _callee(t: Tracer, node: ast.expr) -> tuple[Any, Lvalue | None]:
         entries = base if isinstance(base, DynamicList) else list_at(t, base)
         if entries is not None:
             return getattr(entries, node.attr), None
-    return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr), lvalue
+    return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr, ast.unparse(node)), lvalue
 
 
 def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -76,6 +78,8 @@ def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]
     if not callable(callee):
         raise SpirogradTypeError(f"{describe(callee)} is not callable", t.b.loc)
     values = (*args, *kwargs.values())
+    if not t.in_static:
+        check_callee(callee, t.b.loc)
     if not _is_traceable(callee) and contains_runtime(values):
         if getattr(callee, "__name__", "") == "format" and isinstance(getattr(callee, "__self__", None), str):
             return formatted(callee.__self__, args, kwargs)
@@ -90,7 +94,8 @@ def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]
     if _is_traceable(callee):
         return _run(t, name, callee, args, kwargs)
     try:
-        return display(t, callee(*args, **kwargs))
+        with watched(t, callee, values):
+            return display(t, callee(*args, **kwargs))
     except SpirogradError:
         raise
     except Exception as error:

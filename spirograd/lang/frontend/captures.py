@@ -14,6 +14,7 @@ from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.slices import numbers_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy, array_decl
 from spirograd.lang.frontend.guards import Path, is_guardable
+from spirograd.lang.frontend.outside_values import OutsideValues
 from spirograd.lang.frontend.view_proxy import ViewAxis, ViewProxy
 from spirograd.lang.scalar import Value
 
@@ -55,6 +56,7 @@ class Captures:
         self.declarations = Declarations()
         self.arrays: list[tuple[Ndarray, Path | None]] = []
         self.guarded: dict[Path, Any] = {}
+        self.outside = OutsideValues()
         self._proxies: dict[Any, ArrayProxy | ViewProxy] = {}
         self._paths: dict[int, Path] = {}
 
@@ -68,12 +70,15 @@ class Captures:
             obj.suggest_name(name)
         return self.item(obj, name)
 
-    def attribute(self, owner: Any, name: str, obj: Any) -> Any:
-        """As `global_name`, of ``owner.name``, which is guarded if ``owner`` can be reached from the arguments."""
+    def attribute(self, owner: Any, name: str, obj: Any, text: str = "") -> Any:
+        """As `global_name`, of ``owner.name``, which is guarded if ``owner`` can be reached from the arguments. ``text``: what messages
+        call it."""
         if isinstance(obj, Field):
             obj.suggest_name(name)
         base = None if isinstance(owner, (Field, type)) else self._paths.get(id(owner))
         path = None if base is None else base.then(name)
+        if path is None:
+            self.outside.member(owner, name, obj, f"`{text or name}`", scalar.builder().loc)
         if isinstance(obj, Ndarray):
             return self._array(name, obj, path)
         if path is not None and is_guardable(owner, name, obj):

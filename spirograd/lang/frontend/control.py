@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,10 +97,7 @@ def _is_unrolled(t: Tracer, node: ast.For) -> bool:
 
 def _unless(t: Tracer, flags: Sequence[str], rest: Sequence[ast.stmt]) -> None:
     """Trace ``rest`` under the condition that none of the flags is set."""
-    stopped: Any = False
-    for name in flags:
-        flag = t.frame.variables[name]
-        stopped = flag if stopped is False else scalar.bit_or(stopped, flag)
+    stopped = functools.reduce(scalar.bit_or, [t.frame.variables[name] for name in flags])
     go = scalar.known(scalar.logical_not(stopped))
     if go is True:
         block(t, rest)

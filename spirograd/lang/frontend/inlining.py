@@ -20,7 +20,7 @@ from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.lvalues import Element, Lvalue, StructElement
-from spirograd.lang.frontend.real_functions import INLINED, call_real_function
+from spirograd.lang.frontend.real_functions import Called, call_real_function
 from spirograd.lang.frontend.runtime_values import settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
@@ -51,9 +51,9 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
             variables[name] = MemoryVariable(target)
         else:
             variables[name] = _converted(name, value, func.signature.parameters[name].annotation, func)
-    called = call_real_function(t, func, variables, call_loc) if isinstance(func, RealFunc) else INLINED
-    if called is not INLINED:
-        return called
+    called = call_real_function(t, func, variables, call_loc) if isinstance(func, RealFunc) else None
+    if isinstance(called, Called):
+        return called.value
     frame = inline(t, func, variables, frozenset(by_reference), call_loc)
     t.at(node)
     _copy_back(t, callee, node, frame, bound.arguments, references)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
@@ -24,6 +24,7 @@ from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.func import bound_arguments, resolved_signature
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
+from spirograd.lang.frontend.lost_gradients import warn_of_lost_gradients
 from spirograd.lang.frontend.native_calls import NativeCalls, recorder
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
@@ -68,8 +69,8 @@ class Kernel(Staged, NearNames):
         functools.update_wrapper(self, function)
         self.function = function
         self._unfused_by = unfused_by
+        self._is_method = False
         self._text = text_of(function)
-        self._lock = threading.RLock()
         self._specializations: dict[Any, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
@@ -78,13 +79,20 @@ class Kernel(Staged, NearNames):
         self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
+        self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
 
-    @functools.cached_property
+    @once.once
     def grad(self) -> Any:
         return context.gradient_of(self)
 
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._is_method = True  # the first parameter is the object, whatever it is called
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else BoundKernel(self, instance)
+        if instance is None:
+            return self
+        self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
+        return BoundKernel(self, instance)
 
     def __repr__(self) -> str:
         return f"<kernel {self.function.__qualname__}>"
@@ -116,6 +124,8 @@ class Kernel(Staged, NearNames):
         if found is None:
             return self._launch(*self.specialized(args, kwargs))
         made, scalars, arrays = found
+        if not made.outside.are_same():
+            self._report_changes(made, session)
         values = made.plan.launch(scalars, arrays, made.trees)
         native = self._native
         if native.device is not None and native.is_due():
@@ -158,14 +168,23 @@ class Kernel(Staged, NearNames):
         key = tuple([key_of(args[k]) for k, key_of in now.keys])
         for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
+                if not specialization.outside.are_same():
+                    self._report_changes(specialization, session)
                 return session, specialization, args
         return session, self._specialize(now, key, args), args
+
+    def _report_changes(self, made: Specialization, session: Any) -> None:
+        """Warn of values from outside that are not what they were when the kernel was compiled."""
+        if made.outside.report(self.function, session.warned):
+            self._native.forget()
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
     def _start(self, session: Any) -> _InSession:
         """Forget what was compiled for an earlier session, and resolve the signature."""
-        with self._lock, frames_hidden():
+        with once.lock, frames_hidden():
+            if self._in_session.session is session:  # another thread was here first
+                return self._in_session
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
             self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
@@ -186,8 +205,8 @@ class Kernel(Staged, NearNames):
             raise SpirogradSyntaxError(
                 f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel: name each argument"
             )
-        if position == 0 and p.name == "self" and p.annotation is p.empty:
-            return TemplateParameter("self", self.function.__name__)
+        if position == 0 and (self._is_method or p.name == "self") and p.annotation is p.empty:
+            return TemplateParameter(p.name, self.function.__name__)
         try:
             return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
@@ -230,9 +249,15 @@ class Kernel(Staged, NearNames):
         return packer
 
     def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        packer = self.pack(session, specialization, args)
         recorder = context.recorder()
+        if recorder is not None and recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
+            kernel, values, cells = found
+            recorder.numbers_passed(cells)
+            return kernel._launch(*kernel.specialized(values, {}))
+        packer = self.pack(session, specialization, args)
         if recorder is None:
+            if packer.transfers is not None and packer.transfers.torch_records:
+                warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
             values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
             native = self._native
             if native.device is not None and native.is_due():
@@ -251,7 +276,7 @@ class Kernel(Staged, NearNames):
 
     def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
         session, _, _, _, specializations = now
-        with self._lock, frames_hidden():
+        with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
                     return specialization
@@ -266,10 +291,10 @@ class Kernel(Staged, NearNames):
     def forget(self, key: Any, specialization: Specialization | None) -> None:
         """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
         another thread adds meanwhile is forgotten too, and compiled again."""
-        found = self._specializations.get(key, [])
-        if specialization in found:
-            found.remove(specialization)
-        if not found:
+        others = [made for made in self._specializations.get(key, ()) if made is not specialization]
+        if others:
+            self._specializations[key] = others  # a new list: another thread may be looking at the old one
+        else:
             self._specializations.pop(key, None)
         self._native.forget()
 

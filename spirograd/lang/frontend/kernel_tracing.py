@@ -27,10 +27,9 @@ from spirograd.lang.frontend.handlers import HANDLERS
 from spirograd.lang.frontend.parameters import Parameter
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.source import Source
-from spirograd.lang.frontend.special_forms import NeedsRandom
 from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
-from spirograd.lang.frontend.tracer import Foreseen, Tracer
+from spirograd.lang.frontend.tracer import Foreseen, NeedsRandom, Tracer
 from spirograd.lang.leaves import as_type, leaf_dtypes
 from spirograd.lang.scalar import Value
 from spirograd.lang.tuples import result_type

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,52 +19,68 @@ from spirograd.base.errors import SpirogradCompilationError, SpirogradSyntaxErro
 from spirograd.base.loc import Loc
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import ArrayRef, FieldRef, Function, MemoryCall, Op, Ref, Region, callee_of, ref_of
-from spirograd.lang import arithmetic
+from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.control import at_top_level
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, is_scalar_type
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
-from spirograd.lang.frontend.syntax_facts import RESULT, RNG
-from spirograd.lang.frontend.tracer import CalledFunction, Tracer
+from spirograd.lang.frontend.syntax_facts import RESULT
+from spirograd.lang.frontend.tracer import CalledFunction, Inlined, NeedsRandom, Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.leaves import AggregateType, build, leaf_dtypes
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Value, describe
 from spirograd.lang.struct import Struct
 
 _COMPUTING = frozenset(("pure", "control", "structure"))
 _ACCESSING = frozenset(("read", "write", "atomic"))
 _REPORTING = _ACCESSING | {"check", "print"}
-# What `call_real_function` gives for a call that must be inlined.
-INLINED = object()
 _MUTABLE = (list, dict, set, MemoryVariable)
 _NUMBERS = (bool, int, float, str, type(None), np.generic)
 
 
-class _Inlined(Exception):
+class Called(NamedTuple):
+    """A call that was emitted, with the value that it gives: None if it gives none."""
+
+    value: Any
+
+
+class _NotCallable(Exception):
     """The function cannot be called with these arguments."""
 
 
-def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None, found_in: Ref | None = None) -> Any:
-    """The value of a call of ``func`` with ``arguments``, or `INLINED`. ``found_in``: see `MemoryCall`. Raises SpirogradSyntaxError for
+def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, Any], found_in: Ref) -> Value:
+    """The value of a call of ``func``, a function of the compiler, which can always be called. ``found_in``: see `MemoryCall`."""
+    called = call_real_function(t, func, arguments, t.b.loc, found_in)
+    if isinstance(called, Inlined):
+        raise AssertionError(f"`{func.function.__name__}` cannot be called: {called.reason}")
+    return scalar.as_value(called.value)
+
+
+def call_real_function(
+    t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None, found_in: Ref | None = None
+) -> Called | Inlined:
+    """Call ``func`` with ``arguments``, unless it must be inlined. ``found_in``: see `MemoryCall`. Raises SpirogradSyntaxError for
     functions that call themselves and do more than compute."""
     known = t.real_functions
     settled = {name: settle(value) if is_runtime(value) else value for name, value in arguments.items()}
     values: list[Value] = []
     try:
         if any(is_runtime(settled[name]) for name in func.references()):
-            raise _Inlined
+            return Inlined("it changes a variable")
         key = (func, *[(name, _signature(value, values, known.kept)) for name, value in settled.items()])
-    except _Inlined:
-        return INLINED
+    except _NotCallable as error:
+        return Inlined(str(error))
     if key in known.being_traced:
-        return _call_itself(t, func, key, values, loc)
+        return Called(_call_itself(t, func, key, values, loc))
     if key not in known.by_signature:
         known.by_signature[key] = _trace(t, func, settled, values, key)
     called = known.by_signature[key]
-    if called is None or (called.accesses and called.loops and not called.recursive and at_top_level(t)):
-        return INLINED
+    if isinstance(called, Inlined):
+        return called
+    if called.accesses and called.loops and not called.recursive and at_top_level(t):
+        return Inlined("its loops are parallel")
     t.b.loc = loc
     name, args, result = called.function.name, [v.op for v in values], called.function.result
     if called.accesses:
@@ -72,7 +88,7 @@ def call_real_function(t: Tracer, func: Func, arguments: Mapping[str, Any], loc:
     else:
         op = t.b.emit(ir.call, *args, attr=name, type=result)
     results = t.b.results(op) if isinstance(op.type, tuple) else (op,)
-    return None if called.model is None else unpack_tuple(rebuild(called.model, [Value(r) for r in results]))
+    return Called(None if called.model is None else unpack_tuple(rebuild(called.model, [Value(r) for r in results])))
 
 
 def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> Any:
@@ -116,51 +132,59 @@ def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
     if isinstance(value, tuple):
         return ("tuple", *[_signature(member, values, kept) for member in value])
     if isinstance(value, (*_MUTABLE, ViewProxy)):  # a view holds values of the caller
-        raise _Inlined
+        raise _NotCallable(f"it takes {describe(value)}")
     if isinstance(value, _NUMBERS):
         return (type(value), repr(value))
     kept.append(value)
     return ("object", id(value))
 
 
-def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | None:
-    """Trace ``func``; None if it has to be inlined, in which case its errors are found again, with the chain of calls."""
-    b, caller, depth, temps = t.b, t.frame, t.b.depth, t.temps
+def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | Inlined:
+    """Trace ``func``. If it has to be inlined, its errors are found again, with the chain of calls."""
+    b, caller, depth, temps, random_key = t.b, t.frame, t.b.depth, t.temps, t.random_key
     frame = Frame(func.source, func.source.names(), False, func.returns)
     params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
     frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
     given = {name: frame.variables[name] for name in func.references()}
     frame.by_reference, frame.depth = frozenset(given), b.depth
-    if RNG in caller.variables:
-        frame.variables[RNG] = given[RNG] = caller.variables[RNG]
     t.real_functions.being_traced.add(key)
-    t.frame, t.call_depth = frame, t.call_depth + 1
+    # A function that is called draws no random numbers, so that its loops have no counter of those to carry.
+    t.frame, t.call_depth, t.random_key = frame, t.call_depth + 1, None
     try:
-        function_body(t, func.source.tree.body)
+        with t.trace.guarded():  # as another call of it may be
+            function_body(t, func.source.tree.body)
         unchanged = all(frame.variables.get(name) is value for name, value in given.items())
-        made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else None
-        if made is None and key in t.real_functions.recursive:
-            message = f"`{func.function.__name__}` calls itself, and does what only functions can that are inlined"
-            raise _refused(t, message, t.b.loc, "it may compute, access fields and arrays, print and assert; random numbers are for others")
+        made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else Inlined("it changes a variable")
+        if isinstance(made, Inlined) and key in t.real_functions.recursive:
+            raise _refused_recursion(t, func)
         return made
+    except NeedsRandom:
+        if key in t.real_functions.recursive:
+            raise _refused_recursion(t, func) from None
+        return Inlined("it draws random numbers")
     except SpirogradCompilationError as error:
         if error is t.real_functions.recursion or key in t.real_functions.recursive:
             t.real_functions.recursion = error
             raise
-        return None
+        return Inlined(error.message)
     finally:
         t.real_functions.being_traced.discard(key)
-        t.frame, t.call_depth, t.temps = caller, t.call_depth - 1, temps
+        t.frame, t.call_depth, t.temps, t.random_key = caller, t.call_depth - 1, temps, random_key
         while b.depth > depth:
             b.suspend()
 
 
-def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> CalledFunction | None:
+def _refused_recursion(t: Tracer, func: Func) -> SpirogradSyntaxError:
+    message = f"`{func.function.__name__}` calls itself, and does what only functions can that are inlined"
+    return _refused(t, message, t.b.loc, "it may compute, access fields and arrays, print and assert; random numbers are for others")
+
+
+def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> CalledFunction | Inlined:
     """``symbol``: the name by which it has called itself."""
     result = frame.variables.get(RESULT)
     model = pack_tuple(result) if isinstance(result, tuple) else result
     if model is not None and not is_runtime(model):
-        return None
+        return Inlined(f"it returns {describe(model)}")
     body = t.b.end([] if model is None else [value.op for value in leaves(model)])
     functions = t.real_functions.functions
     function = Function(symbol or f"{func.function.__name__}.{len(functions) + 1}", body)
@@ -169,8 +193,8 @@ def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> Called
     recursive = symbol is not None or any(callee_of(op) in symbols for op in body.walk())  # or may be, of one called on the way to itself
     allowed = _REPORTING if symbol else _ACCESSING if accesses or recursive else frozenset()
     if not _is_function(body, set(), allowed) or (model is None and not accesses and not recursive):
-        return None
-    looping = {other.function.name for other in t.real_functions.by_signature.values() if other is not None and other.loops}
+        return Inlined("it does more than compute and access memory")
+    looping = {other.function.name for other in t.real_functions.by_signature.values() if isinstance(other, CalledFunction) and other.loops}
     functions.append(function)
     loops = any(op.code is ir.for_ or callee_of(op) in looping for op in body.walk())
     return CalledFunction(function, model, accesses, loops, recursive)

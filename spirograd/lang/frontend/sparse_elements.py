@@ -20,7 +20,7 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub, volatile_load
 from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
-from spirograd.lang.frontend.real_functions import call_real_function
+from spirograd.lang.frontend.real_functions import call_own_function
 from spirograd.lang.frontend.runtime_values import leaves, rebuild
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix, make
@@ -301,7 +301,7 @@ def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value
     b = scalar.builder()
     inactive = scalar.cast(found <= NULL, u1)
     b.begin()
-    made = call_real_function(t, _activated, _arguments(level, at, index), b.loc, entry.ref)
+    made = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
     _check_cells(level, made != OVERFLOW)
     then = b.end([made.op])
     b.begin()
@@ -322,9 +322,9 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
         "stride": scalar.constant(math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]), number.dtype),
     }
     del arguments["table"]
-    made = call_real_function(t, _included, arguments, scalar.builder().loc, hidden_element(t, level.table, at).ref)
+    made = call_own_function(t, _included, arguments, hidden_element(t, level.table, at).ref)
     _check_cells(level, made != OVERFLOW)
-    return Value(made.op)
+    return made
 
 
 def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:

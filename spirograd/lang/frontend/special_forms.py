@@ -22,18 +22,15 @@ from spirograd.lang.frontend.formatted_text import emit_print, text_parts
 from spirograd.lang.frontend.lvalues import Element, Lvalue
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG
-from spirograd.lang.frontend.tracer import Handler, Tracer
+from spirograd.lang.frontend.tracer import Handler, NeedsRandom, Tracer
 from spirograd.lang.frontend.view_proxy import ViewProxy, subview
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 
 
-class NeedsRandom(Exception):
-    """The kernel draws random numbers: trace it again, with the counter carried through loops."""
-
-
 def _static(t: Tracer, node: ast.Call) -> Any:
-    values = values_of(t, node.args)
+    with t.within_static():
+        values = values_of(t, node.args)
     if not values:
         raise type_error("`static` needs an argument")
     for value, argument in zip(values, node.args):

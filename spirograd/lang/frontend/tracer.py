@@ -8,7 +8,8 @@ the tables.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -62,12 +63,22 @@ class CalledFunction(NamedTuple):
     recursive: bool
 
 
+class NeedsRandom(Exception):
+    """The kernel draws random numbers, and has no counter of them: trace it again, with the counter carried through loops."""
+
+
+class Inlined(NamedTuple):
+    """A function that is inlined where it is called, and why."""
+
+    reason: str
+
+
 @dataclass(slots=True)
 class RealFunctions:
-    """The functions of one kernel that are called, callees before callers. ``by_signature``: None for those that are inlined."""
+    """The functions of one kernel that are called, callees before callers."""
 
     functions: list[Function] = field(default_factory=list)
-    by_signature: dict[Hashable, CalledFunction | None] = field(default_factory=dict)
+    by_signature: dict[Hashable, CalledFunction | Inlined] = field(default_factory=dict)
     being_traced: set[Hashable] = field(default_factory=set)
     recursive: dict[Hashable, str] = field(default_factory=dict)  # those that call themselves, by signature -> name
     recursion: SpirogradCompilationError | None = None  # why one that calls itself cannot be called
@@ -95,6 +106,7 @@ class Tracer:
         self.activated: dict[Hashable, tuple[Value | None, list[Op]]] = {}  # cells, with the block in which they were activated
         self.held_nodes: list[Any] = []  # sparse nodes of which writes activate no cells
         self.visited: VisitedCell | None = None  # by the loop being traced
+        self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
         self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given
@@ -116,6 +128,15 @@ class Tracer:
             what, hint = unsupported_statement(node)
             raise self.syntax_error(f"{what} is not supported in kernels", node, hint)
         self.located(handler, node)
+
+    @contextmanager
+    def within_static(self) -> Iterator[None]:
+        """Trace the argument of a `static`."""
+        before, self.in_static = self.in_static, True
+        try:
+            yield
+        finally:
+            self.in_static = before
 
     # --- source locations --------------------------------------------------------------------------------------------------
 

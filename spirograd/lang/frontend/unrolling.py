@@ -11,6 +11,7 @@ from spirograd.lang.frontend.call_effects import is_static
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.frames import LoopScope
 from spirograd.lang.frontend.loop_spaces import RunTimeRange
+from spirograd.lang.frontend.nondeterminism import watched
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -48,8 +49,13 @@ def unroll(t: Tracer, node: ast.For) -> None:
 
 def static_items(t: Tracer, node: ast.expr) -> list[Any]:
     """The items of what an unrolled loop or a comprehension goes over."""
-    unwrapped = node.args[0] if isinstance(node, ast.Call) and is_static(t, node) and len(node.args) == 1 else node
-    space = t.expression(unwrapped)  # without `static`: the entries of a vector may be run-time values, their number is known
+    if isinstance(node, ast.Call) and is_static(t, node) and len(node.args) == 1:
+        with t.within_static():  # its argument alone: the entries of a vector may be run-time values, their number is known
+            return _items_of(t, node, t.expression(node.args[0]))
+    return _items_of(t, node, t.expression(node))
+
+
+def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[Any]:
     t.at(node)
     if isinstance(space, (RunTimeRange, Value)):
         raise type_error(
@@ -57,7 +63,8 @@ def static_items(t: Tracer, node: ast.expr) -> list[Any]:
             "leave `sg.static` away to loop at run time",
         )
     try:
-        items = list(space)
+        with watched(t, list, (space,)):
+            items = list(space)
     except TypeError:
         raise type_error(f"cannot loop over {describe(space)} while compiling") from None
     if len(items) > MAX_UNROLLED:

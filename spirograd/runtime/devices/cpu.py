@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import platform
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,12 +20,14 @@ from spirograd.base import knobs, validity
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
 from spirograd.base.wording import over_limit
 from spirograd.llvmgen import abi
+from spirograd.llvmgen.object_file import code_ranges, exported_functions
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
 from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
-from spirograd.runtime.devices import cpu_pool
+from spirograd.runtime.devices import cpu_pool, memory_faults
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 from spirograd.runtime.devices.cpu_timer import CpuTimer
@@ -38,9 +42,15 @@ _HUGE_BYTES = 1 << 22
 # ending the process or changing memory of Python. In mapped memory they are addresses only, until something touches them.
 _GUARD_BYTES = 1 << 12
 _MAP_GUARD_BYTES = 1 << 21  # a huge page, so that the memory between is aligned to these
+# Beyond these, mapped memory has addresses at which an access is a fault, see `memory_faults`: as far as an index of 32 bits leads in an
+# array of 8-byte elements. Nothing else can lie there, so kernels that go wrong do not change memory of Python. Half of the addresses that
+# Linux has stay free.
+_CLOSED_BYTES, _MOST_CLOSED = 1 << 34, 2048
+_closed: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _MAX_THREADS = 1024
-# How memory is mapped that may be more than there is. Python 3.13 has a name for Linux's MAP_NORESERVE.
-_UNBACKED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0x4000 if sys.platform == "linux" else 0) if os.name == "posix" else None
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # Python 3.13 has a name for it
+# How memory is mapped that may be more than there is.
+_UNBACKED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE if os.name == "posix" else None
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +60,7 @@ class Executable:
     name: str
     run: Callable[[bytes, int], None]
     library: Library
+    watched: memory_faults.WatchedCode
 
 
 def _choose_threads(max_threads: int) -> int:
@@ -196,8 +207,15 @@ class CpuDevice:
         code = cpu_pool.code(self._cache)
         if self._pool is None:
             self._pool = cpu_pool.shared(self.threads)
-        library = link(kernel.binaries, (abi.DRIVER,), code.entries)
-        return Executable(kernel.name, code.launch.caller(library.addresses[abi.DRIVER]), library)
+        files = {abi.DRIVER, *[name for file in kernel.binaries for name in exported_functions(file)[:1]]}
+        library = link(kernel.binaries, sorted(files), code.entries)
+        ranges = [r for file in kernel.binaries for r in code_ranges(file, library.addresses)]
+        watched = memory_faults.WatchedCode(library.tracker, kernel.name, ranges, [task.entry for task in kernel.tasks])
+        return Executable(kernel.name, code.launch.caller(library.addresses[abi.DRIVER]), library, watched)
+
+    def locate(self, executable: Executable, locations: Sequence[Loc | None]) -> None:
+        """See `ReportsFaults`."""
+        executable.watched.locate(locations)
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """Run all tasks; they are done on return. The kernel finds its bounds itself, so ``counts`` is not looked at."""
@@ -232,6 +250,29 @@ class CpuDevice:
         validity.renew()
 
 
+def _between_closed_pages(size: int, flags: int = mmap.MAP_SHARED if os.name == "posix" else 0) -> tuple[mmap.mmap, int] | None:
+    """A mapping with ``size`` bytes from the second number on, and _CLOSED_BYTES that nothing may touch on either side; None if the system
+    has no such thing, or refuses so many addresses."""
+    if sys.platform != "linux" or len(_closed) >= _MOST_CLOSED:
+        return None
+    try:
+        pages = mmap.mmap(-1, size + 2 * (_MAP_GUARD_BYTES + _CLOSED_BYTES), flags=flags | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    except (OSError, ValueError):
+        return None
+    first = int(np.frombuffer(pages, np.uint8).ctypes.data)
+    behind = _CLOSED_BYTES + -(-(size + 2 * _MAP_GUARD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+    protect = _protect()
+    if any(protect(ctypes.c_void_p(at), ctypes.c_size_t(_CLOSED_BYTES - mmap.PAGESIZE), 0) for at in (first, first + behind)):
+        return None
+    _closed.add(pages)
+    return pages, _CLOSED_BYTES + _MAP_GUARD_BYTES
+
+
+@functools.cache
+def _protect() -> Any:
+    return ctypes.CDLL(None).mprotect
+
+
 def _small(size: int) -> memoryview:
     memory = np.zeros(size + _ALIGNMENT + 2 * _GUARD_BYTES, np.uint8)
     start = _GUARD_BYTES + -(memory.ctypes.data + _GUARD_BYTES) % _ALIGNMENT
@@ -239,8 +280,7 @@ def _small(size: int) -> memoryview:
 
 
 def _map(size: int, **options: int) -> memoryview:
-    start = _MAP_GUARD_BYTES
-    pages = mmap.mmap(-1, size + 2 * start, **options)
+    pages, start = _between_closed_pages(size, **options) or (mmap.mmap(-1, size + 2 * _MAP_GUARD_BYTES, **options), _MAP_GUARD_BYTES)
     if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # kernels built without huge pages refuse the advice; the memory is good
             pages.madvise(mmap.MADV_HUGEPAGE, start, size)

@@ -19,14 +19,15 @@ from typing import Any
 
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.once import once_in_process
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
-from spirograd.llvmgen import abi
+from spirograd.llvmgen import abi, fault_handler
 from spirograd.llvmgen.pool import pool_module, sleeping
 from spirograd.llvmgen.stack_limit import stack_limit_module
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.device import CodeCache
-from spirograd.runtime.devices import cpu_call
+from spirograd.runtime.devices import cpu_call, memory_faults
 
 if sys.platform == "linux":
     import resource
@@ -58,7 +59,8 @@ def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
     """Compile the pool, or take its code from ``cache``. Raises SpirogradRuntimeError if it cannot be linked."""
     # LLVM's simplest code generator takes a third of the time of the others, 10 ms of a first launch, and launches are as fast.
     caps, options = host_caps(), CompileOptions(opt_level=0)
-    text = pool_module(platform.machine(), kind) + stack_limit_module(platform.system()) + cpu_call.TEXT
+    system, machine = platform.system(), platform.machine()
+    text = pool_module(machine, kind) + stack_limit_module(system) + fault_handler.fault_handler_module(system, machine) + cpu_call.TEXT
 
     def compiled() -> bytes:
         return compile_module(text, caps, options, need=0).binary  # it is written as LLVM's passes would leave it
@@ -66,12 +68,15 @@ def build(kind: str, cache: CodeCache | None = None) -> PoolCode:
     code = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
     imports = cpu_call.imports() | (_windows_imports() if kind == "windows" else {})
     called = (abi.POOL_RUN, abi.POOL_UPDATE, abi.STACK_LIMIT)
-    library = link(code, (*called, abi.WORKER_MAIN, abi.POOL_STOP, abi.MAIN_STACK, cpu_call.ENTRY), imports)
+    watched = (fault_handler.HANDLER, fault_handler.TABLE) if fault_handler.supported(system, machine) else ()
+    library = link(code, (*called, abi.WORKER_MAIN, abi.POOL_STOP, abi.MAIN_STACK, cpu_call.ENTRY, *watched), imports)
     prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     addresses = library.addresses
     entries = {name: addresses[name] for name in called}
     if sys.platform == "linux":
         (ctypes.c_uint64 * 2).from_address(addresses[abi.MAIN_STACK])[:] = [*_main_stack()]
+    if watched:
+        memory_faults.install(*[addresses[name] for name in watched])
     launch = cpu_call.Entry(addresses[cpu_call.ENTRY])
     return PoolCode(kind, entries, launch, prototype(addresses[abi.WORKER_MAIN]), prototype(addresses[abi.POOL_STOP]), library)
 
@@ -212,7 +217,7 @@ def _install_hooks() -> None:
         os.register_at_fork(before=_end_preparing, after_in_child=_forget_all)
 
 
-@functools.cache
+@once_in_process
 def shared(threads: int) -> WorkerPool:
     """The pool of this many threads that all devices of the process share."""
     return WorkerPool(threads, code())

@@ -15,18 +15,20 @@ def _at_once() -> int:
 
 
 class DeletionQueue:
-    """Calls ``delete`` with what was put in, when it may be deleted. ``released``: what was put in since the last `collect`.
+    """Calls ``delete`` with what was put in, when it may be deleted. ``released``: what was put in since the last `collect`;
+    ``held``: bytes of memory that pending work may still use.
 
     `put` and `extend` take no lock, because finalizers call them, which may run anywhere. The device's lock guards `collect`.
     """
 
-    __slots__ = ("_delete", "_waiting", "extend", "put", "released")
+    __slots__ = ("_delete", "_waiting", "extend", "held", "put", "released")
 
     def __init__(self, delete: Callable[[Any], None]) -> None:
         self._delete = delete
         self.released: deque[Any] = deque()
         self.put, self.extend = self.released.append, self.released.extend
         self._waiting: deque[tuple[int, Any]] = deque()
+        self.held = 0
 
     def __len__(self) -> int:
         return len(self.released)
@@ -39,9 +41,13 @@ class DeletionQueue:
         """
         released, waiting = self.released, self._waiting
         while released:
-            waiting.append((pending, released.popleft()))
+            thing = released.popleft()
+            self.held += getattr(thing, "size", 0)
+            waiting.append((pending, thing))
         if not waiting:
             return
         done = completed()
         while waiting and waiting[0][0] <= done:
-            self._delete(waiting.popleft()[1])
+            thing = waiting.popleft()[1]
+            self.held -= getattr(thing, "size", 0)
+            self._delete(thing)

@@ -49,6 +49,7 @@ PYTHON_API = {
     "PyObject_GetBuffer": "i32 (ptr, ptr, i32)",
     "PyObject_RichCompareBool": "i32 (ptr, ptr, i32)",
     "PyObject_Type": "ptr (ptr)",
+    "PySequence_GetItem": "ptr (ptr, i64)",
     "PyTuple_GetItem": "ptr (ptr, i64)",
     "PyTuple_Size": "i64 (ptr)",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
+from spirograd.runtime.native import object_layout
 from spirograd.runtime.native.code import RECORD, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
 
@@ -114,6 +116,35 @@ class Recording:
         value = dictionary.get(key)
         self._objects.append(value)
         self._steps.append(("item", self._named(key), self._named(dictionary), 0 if value is None else id(value)))
+
+    def names(self, dictionary: dict[Any, Any], items: Mapping[Any, tuple[Any, ...]]) -> None:
+        """This dictionary must have these objects under these keys, none where the tuple is empty."""
+        words = [0, len(items)]
+        for key, value in items.items():
+            words += [self._named(key), self._named(value[0]) if value else 0]
+        self._steps.append(("names", self._table(words), self._named(dictionary), object_layout.version_address(dictionary)))
+
+    def cells(self, cells: Sequence[Any], contents: Sequence[Any]) -> None:
+        """These cells must hold these objects."""
+        if not object_layout.has_cells():
+            raise NotPrepared
+        words = [w for cell, held in zip(cells, contents) for w in (object_layout.content_address(cell), self._named(held))]
+        self._objects += cells
+        self._steps.append(("words", self._table(words), len(cells), 0))
+
+    def _table(self, words: Sequence[int]) -> int:
+        """The address of these words, which stay alive and may be written."""
+        table = (ctypes.c_uint64 * len(words))(*words)
+        self._objects.append(table)
+        return ctypes.addressof(table)
+
+    def given(self, value: Any) -> None:
+        """Look at this object."""
+        self._steps.append(("given", self._named(value), 0, 0))
+
+    def entry(self, number: int) -> None:
+        """Look at an entry of the list that was looked at."""
+        self._steps.append(("entry", number, 0, 0))
 
     # --- what must stay as it is: said before the arguments are recorded ---------------------------------------------------
 

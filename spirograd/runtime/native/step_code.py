@@ -121,6 +121,25 @@ STEPS = {
   ret i1 %there
 """,
     ),
+    "given": (
+        "it becomes the object a",
+        """
+  %object = inttoptr i64 %a to ptr
+  call void @Py_IncRef(ptr %object)
+  call void @become(ptr %s, ptr %object)
+  ret i1 true
+""",
+    ),
+    "entry": (
+        "it becomes entry a of the sequence that it is",
+        """
+  %list = call ptr @current(ptr %s)
+  %item = call ptr @PySequence_GetItem(ptr %list, i64 %a)
+  call void @become(ptr %s, ptr %item)
+  %there = icmp ne ptr %item, null
+  ret i1 %there
+""",
+    ),
     "same": (
         "it must be the object a",
         """
@@ -324,6 +343,75 @@ no:
   %item = call ptr @PyDict_GetItem(ptr %dict, ptr %key)
   %same = icmp eq ptr %item, %wanted
   ret i1 %same
+""",
+    ),
+    "names": (
+        "in the table a, after a version and a count, keys and objects follow in turn, and the dictionary b must have these objects under "
+        "these keys, none where the object is 0; c: the address of its version (0: it has none), which saves look-ups while it is equal",
+        """
+start:
+  %table = inttoptr i64 %a to ptr
+  %dict = inttoptr i64 %b to ptr
+  %versioned = icmp ne i64 %c, 0
+  br i1 %versioned, label %compare, label %search
+compare:
+  %version.at = inttoptr i64 %c to ptr
+  %version = load i64, ptr %version.at
+  %saved = load i64, ptr %table
+  %current = icmp eq i64 %version, %saved
+  br i1 %current, label %yes, label %search
+search:
+  %now = phi i64 [ 0, %start ], [ %version, %compare ]
+  %count.at = getelementptr i64, ptr %table, i64 1
+  %count = load i64, ptr %count.at
+  br label %look
+look:
+  %k = phi i64 [ 0, %search ], [ %more, %next ]
+  %end = icmp eq i64 %k, %count
+  br i1 %end, label %save, label %next
+next:
+  %more = add i64 %k, 1
+  %twice = shl i64 %more, 1
+  %key.at = getelementptr i64, ptr %table, i64 %twice
+  %key = load ptr, ptr %key.at
+  %value.at = getelementptr i64, ptr %key.at, i64 1
+  %wanted = load ptr, ptr %value.at
+  %item = call ptr @PyDict_GetItem(ptr %dict, ptr %key)
+  %same = icmp eq ptr %item, %wanted
+  br i1 %same, label %look, label %no
+save:
+  store i64 %now, ptr %table
+  br label %yes
+yes:
+  ret i1 true
+no:
+  ret i1 false
+""",
+    ),
+    "words": (
+        "in the table a of b pairs, each word must be what is at the address before it",
+        """
+start:
+  %table = inttoptr i64 %a to ptr
+  br label %look
+look:
+  %k = phi i64 [ 0, %start ], [ %more, %next ]
+  %end = icmp eq i64 %k, %b
+  br i1 %end, label %yes, label %next
+next:
+  %more = add i64 %k, 1
+  %twice = shl i64 %k, 1
+  %pair = getelementptr i64, ptr %table, i64 %twice
+  %at = load ptr, ptr %pair
+  %word.at = getelementptr i64, ptr %pair, i64 1
+  %wanted = load i64, ptr %word.at
+  %word = load i64, ptr %at
+  %same = icmp eq i64 %word, %wanted
+  br i1 %same, label %look, label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
 """,
     ),
     "number": (

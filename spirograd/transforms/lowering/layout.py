@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from spirograd.analysis.tapes import checked_capacities, guard_of, tapes_of
 from spirograd.analysis.temps import temp_offsets
-from spirograd.base.artifact import ArgBlock, Slot
+from spirograd.base.artifact import STRUCT_CODES, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32, u64
 from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
@@ -41,7 +41,6 @@ from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.place_tapes import is_placed, word
 
-_STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31
 
@@ -96,7 +95,7 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     fmt, offset = "<", 0
     for slot in [*buffers, *scalars]:
         placed.append(Slot(slot.kind, slot.index, slot.axis, slot.role, slot.dtype, offset))
-        fmt += "Q" if slot.dtype is None else _STRUCT_CODES[slot.dtype.name]
+        fmt += "Q" if slot.dtype is None else STRUCT_CODES[slot.dtype.name]
         offset += _entry_size(slot)
     if offset % 8:
         fmt += "4x"

@@ -123,7 +123,7 @@ class _LowerTasks(Rewriter):
         share = self._share(begin, end, slots, size, op.attr.shares)
         self._clear(op.attr.copies, size)
         reductions: tuple[Reduction, ...] = op.attr.reductions
-        totals: Sequence[Op] = [b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions]
+        totals: Sequence[Op] = [b.const(r.start, r.dtype) for r in reductions]
 
         def iteration(k: Op, accumulators: Sequence[Op]) -> Sequence[Op]:
             """Number ``k``, counted from 0."""
@@ -285,7 +285,7 @@ class _LowerTasks(Rewriter):
         ``addresses``: see `RowBlocks`. They are one more in each iteration than in the one before; written so, accesses can be merged."""
         b = self.b
         starts: list[Sequence[Op]] = [accumulators]
-        starts += [[b.const(ops.identity(r.kind, r.dtype), r.dtype) for r in reductions] for _ in known[1:]]
+        starts += [[b.const(r.start, r.dtype) for r in reductions] for _ in known[1:]]
         envs = [{**places, **dict(zip(body.params[1:], start))} for places, start in zip(known, starts)]
         for op in [op for op in body.ops[:-1] if op not in known[0]]:
             for n, env in enumerate(envs):
@@ -352,9 +352,8 @@ def _when(b: Builder, condition: Op, then: Region) -> None:
 
 
 def _nothing(copy: PrivateCopy) -> int | float:
-    """What changes no element: of sums -0.0, for 0.0 makes 0.0 of -0.0."""
-    t = copy.shared.dtype
-    return -0.0 if copy.kind == "add" and t.is_float else ops.identity(copy.kind, t)
+    """What changes no element."""
+    return Reduction(copy.kind, copy.shared.dtype).start
 
 
 def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: Any) -> None:

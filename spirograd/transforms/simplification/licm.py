@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.analysis.effects import may_alias, orders, writes
+from spirograd.analysis.existence import exists, has_trips
 from spirograd.ir import ops
-from spirograd.ir.integer_ranges import Range, range_of
-from spirograd.ir.nodes import FieldRef, Kernel, Op, Ref, Region, TempRef
+from spirograd.ir.integer_ranges import Range
+from spirograd.ir.nodes import Kernel, Op, Ref, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -55,7 +56,7 @@ class _Licm(Rewriter):
         self.floor.append(self.floor[-1] if loop else depth)
         fixed = loop and owner is not None and owner.code is ops.for_ and not orders(owner)
         self.frozen.append(writes(owner) if fixed and owner is not None else None)
-        self.runs.append(fixed and owner is not None and _runs(owner))
+        self.runs.append(fixed and owner is not None and has_trips(owner))
         self.level.update((p, depth) for p in region.params)
         new = super().region(region)
         self.floor.pop()
@@ -113,23 +114,7 @@ class _Licm(Rewriter):
             written = self.frozen[target]
             if written is None or any(may_alias(op.attr, ref) for ref in written):
                 break
-            if not self.runs[target] and not self._exists(op):
+            if not self.runs[target] and not exists(op.attr, op.args, self.ranges):
                 break
             target -= 1
         return target
-
-    def _exists(self, load: Op) -> bool:
-        """Whether the element of ``load`` surely exists, so that it may be loaded even if the loop has no iteration."""
-        ref = load.attr
-        if not isinstance(ref, (FieldRef, TempRef)):
-            return False
-        extents = (*ref.shape, *ref.element_shape) if isinstance(ref, FieldRef) else ref.shape
-        origin = ref.layout.origin if isinstance(ref, FieldRef) else ()
-        firsts = (*origin, *[0] * (len(extents) - len(origin)))
-        return all(range_of(k, self.ranges).within(first, first + n - 1) for k, first, n in zip(load.args, firsts, extents))
-
-
-def _runs(loop: Op) -> bool:
-    """Whether a `for` surely has an iteration."""
-    begin, end = loop.args[:2]
-    return begin.code is ops.const and end.code is ops.const and bool(begin.attr < end.attr)

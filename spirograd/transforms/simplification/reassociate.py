@@ -10,6 +10,9 @@ from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
+# Loops of no more iterations are not vectorised: LLVM unrolls them, and would take common factors out of sums.
+_SHORT = 8
+
 
 def reassociate(kernel: Kernel, ctx: PassContext) -> Kernel:
     """With fast math, mark the operations by which a `for` carries a sum or product of floats "reassoc".
@@ -34,6 +37,8 @@ class _Reassociate(Rewriter):
 
     def _for(self, op: Op) -> Op:
         region = op.regions[0]
+        if _is_short(*op.args[:2]):
+            return self.copy(op)
         for carried, following in zip(region.params[1:], region.results):
             for family in FAMILIES:
                 self.chained.update(self._chain(carried, following, family, region))
@@ -56,3 +61,7 @@ class _Reassociate(Rewriter):
         if op not in self.chained:
             return self.copy(op)
         return self.b.append(Op(op.code, op.type, self.args(op), "reassoc", (), op.loc))
+
+
+def _is_short(begin: Op, end: Op) -> bool:
+    return begin.code is ops.const and end.code is ops.const and end.attr - begin.attr <= _SHORT

@@ -3,10 +3,13 @@ after it. Then iterations of the parallel loop run as lanes of vectors, with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from spirograd.analysis.effects import may_alias
+from spirograd.analysis.existence import has_trips
 from spirograd.analysis.injectivity import determines, invariant_values
+from spirograd.base.dtypes import DType, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, rank
 from spirograd.ir.threaded import LOOPS, Cell, Threaded
@@ -22,7 +25,8 @@ def carry_elements(kernel: Kernel, ctx: PassContext) -> Kernel:
 
     Its indices are the same throughout the serial loop and belong to one iteration of the parallel one, whose writes to this memory have
     all the same indices there; no other access in the serial loop may be to the same bytes. The element exists, by the bounds of the
-    parallel loop or because it was accessed before the serial one, so that it may be loaded and stored where the serial loop does not run.
+    parallel loop or because it was accessed before the serial one, so that it may be loaded where the serial loop does not run. It is
+    stored after the loop only if the loop stored it, or if the iteration did so before.
     """
     if not ctx.options.optimize or LOOPS.isdisjoint(kernel.codes):
         return kernel
@@ -38,6 +42,7 @@ class _Carry(Threaded):
         self.writes: list[Op] = []  # in the task
         self.carried: dict[Op, Cell] = {}  # access -> what the element holds
         self.accessed: list[set[_Element]] = []  # per open region
+        self.stored: list[set[_Element]] = []  # the same for those that were stored
         self.handlers |= {ops.task: self._task, ops.load: self._load, ops.store: self._store, **dict.fromkeys(LOOPS, self._loop)}
 
     def _task(self, op: Op) -> Op:
@@ -50,8 +55,10 @@ class _Carry(Threaded):
 
     def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[Cell]) -> Region:
         self.accessed.append(set())
+        self.stored.append(set())
         new = super()._region(region, params, yields)
         self.accessed.pop()
+        self.stored.pop()
         return new
 
     # --- accesses ---------------------------------------------------------------------------------------------------------
@@ -67,25 +74,72 @@ class _Carry(Threaded):
             self.carried[op].values = [self.value(op.args[-1])]
             return None
         self.accessed[-1].add((op.attr, op.args[:-1]))
+        self.stored[-1].add((op.attr, op.args[:-1]))
         return self.copy(op)
 
     def _loop(self, op: Op) -> Op:
         found = self._elements(op) if self.bounds and not self.carried else {}
-        for (ref, indices), accesses in found.items():
+        before: dict[_Element, Op] = {}
+        for element, accesses in found.items():
             self.b.loc = accesses[0].loc
-            held = self.b.load(ref, *[self.value(i) for i in indices])
-            cell = Cell([held], {x for x in accesses if x.code is ops.store})
+            before[element] = self.b.load(element[0], *[self.value(i) for i in element[1]])
+            cell = Cell([before[element]], {x for x in accesses if x.code is ops.store})
             self.cells.append(cell)
             self.carried.update(dict.fromkeys(accesses, cell))
         new = self.threaded(op)
-        for (ref, indices), accesses in found.items():
+        if found:
+            for when, elements in self._groups(op, found).items():
+                self._store_carried(op, when, {element: found[element] for element in elements}, before)
+            self.accessed[-1].update(found)
+            self.cells, self.carried = [], {}
+        return new
+
+    # --- whether they were stored -----------------------------------------------------------------------------------------
+
+    def _groups(self, loop: Op, found: Mapping[_Element, Sequence[Op]]) -> dict[Hashable, list[_Element]]:
+        """The elements by when they are stored: True is always, False where ``loop`` has an iteration; else the regions in which ``loop``
+        stores them."""
+        places = {x: region for op in (loop, *_contents(loop)) for region in op.regions for x in region.ops}
+        groups: dict[Hashable, list[_Element]] = {}
+        for element, accesses in found.items():
+            regions = frozenset([places[x] for x in accesses if x.code is ops.store])
+            direct = loop.code is ops.for_ and loop.regions[0] in regions
+            always = any(element in stored for stored in self.stored) or (direct and has_trips(loop))
+            groups.setdefault(True if always else False if direct else regions, []).append(element)
+        return groups
+
+    def _store_carried(self, loop: Op, when: Hashable, elements: Mapping[_Element, Sequence[Op]], before: Mapping[_Element, Op]) -> None:
+        """Store what ``loop`` left in ``elements``. ``when``: see `_groups`. ``before``: what they were. Those that one region stores are
+        stored if one of them has changed: a flag would be a loop-carried value more, over which LLVM splits the loop."""
+        b = self.b
+        if when is True:
+            self._store_all(elements)
+            self.stored[-1].update(elements)
+            return
+        b.loc = loop.loc
+        if when is False:
+            condition = b.emit(ops.lt, *self.args(loop)[:2])
+        else:
+            changes = [self._changed(before[element], self.carried[accesses[0]].values[0]) for element, accesses in elements.items()]
+            condition = functools.reduce(functools.partial(b.emit, ops.or_), changes)
+        b.begin()
+        self._store_all(elements)
+        then = b.end()
+        b.begin()
+        b.if_(condition, then, b.end())
+
+    def _store_all(self, elements: Mapping[_Element, Sequence[Op]]) -> None:
+        for (ref, indices), accesses in elements.items():
             (value,) = self.carried[accesses[0]].values
             self.b.loc = accesses[-1].loc
             self.b.store(ref, *[self.value(i) for i in indices], value)
-            self.accessed[-1].add((ref, indices))
-        if found:
-            self.cells, self.carried = [], {}
-        return new
+
+    def _changed(self, before: Op, after: Op) -> Op:
+        """Whether any bit differs."""
+        t = before.type
+        assert isinstance(t, DType)
+        bits = [self.b.emit(ops.bitcast, v, type=unsigned(t)) if t.is_float else v for v in (before, after)]
+        return self.b.emit(ops.ne, *bits)
 
     # --- which elements ---------------------------------------------------------------------------------------------------
 
@@ -147,6 +201,11 @@ class _Carry(Threaded):
         if not isinstance(ref, FieldRef):
             return False
         return _in_range(self, indices, (*ref.shape, *ref.element_shape), ref.layout.origin)
+
+
+def _contents(op: Op) -> Iterator[Op]:
+    """The operations in the regions of ``op``."""
+    return (x for region in op.regions for x in region.walk())
 
 
 def _differ(a: Sequence[Op], b: Sequence[Op]) -> bool:

@@ -1,21 +1,22 @@
-"""Contraction before fusion: decides which products round together with the sum that uses them, instead of the code generator.
+"""Contraction: decides which products round together with the sum that uses them, so that no code generator and no driver does.
 
-LLVM and drivers fuse a product that has no other use. In a fused loop more operations use one value, so they would choose otherwise.
-Deciding before loops are fused makes results independent of fusion.
+Whether a product is fused then depends neither on the back end, nor on the level of optimisation, nor on how a loop is vectorised. For
+loops that may be fused it is decided before that: in a fused loop more operations use one value. `fused_products` has the rule.
 
 Drivers of graphics cards also expand quotients, roots and elementary functions to products that they contract with sums that follow, and
-compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). For them all arithmetic is rounded as written, and results of such functions
-are opaque.
+compute 1 / sqrt(x) by one instruction (seen with NVIDIA's). In loops that may be fused all arithmetic is rounded as written for them, and
+results of such functions are opaque.
 """
 
 from __future__ import annotations
 
+from spirograd.analysis.fused_products import fused_products
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.fused_products import fused_products
-from spirograd.ir.nodes import Op
+from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.pass_context import PassContext
 
 _FUNCTIONS = (
     *(ops.div, ops.sqrt, ops.rsqrt, ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_),
@@ -28,23 +29,55 @@ def decides_rounding(caps: Capabilities) -> bool:
     return caps.target.simplifies_floats and not caps.cpu_driver
 
 
-class Contraction(Rewriter):
-    """Rewrites loops. With fast math each sum of a product that is used once becomes ``fma``; every other product of floats is rounded as
-    written. Where `decides_rounding`, so are sums, quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
+def contract(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """With fast math, replace sums of products by ``fma`` where `fused_products` allows it."""
+    return _Contraction(ctx.options.fast_math).kernel(kernel) if ctx.options.fast_math and ops.mul in kernel.codes else kernel
 
-    def __init__(self, caps: Capabilities, fast_math: bool) -> None:
+
+class _Contraction(Rewriter):
+    """Replaces sums of products by ``fma`` if ``fast_math``. ``rounding``: the attribute of these."""
+
+    def __init__(self, fast_math: bool, rounding: str | None = None) -> None:
         super().__init__()
         self.found: dict[Op, Op] = {}
-        self.driver = decides_rounding(caps)
+        self.rounding = rounding
         if fast_math:
-            self.handlers = {ops.mul: self._as_written, ops.add: self._sum, ops.sub: self._sum}
+            self.handlers = {ops.add: self._sum, ops.sub: self._sum}
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        for body in (kernel.body, *[function.body for function in kernel.functions]):
+            self.found |= fused_products(body)
+        return super().kernel(kernel) if self.found else kernel
+
+    def _sum(self, op: Op) -> Op:
+        product = self.found.get(op)
+        if product is None:
+            return self.copy(op)
+        a, b = self.args(product)
+        (other,) = [self.value(x) for x in op.args if x is not product]
+        if op.code is ops.sub and op.args[1] is product:
+            a = self.b.emit(ops.neg, a)
+        elif op.code is ops.sub:
+            other = self.b.emit(ops.neg, other)
+        return self.b.emit(ops.fma, a, b, other, attr=self.rounding)
+
+
+class Contraction(_Contraction):
+    """Rewrites loops of ``body``, that of a kernel, before they are fused. The products that are left are rounded as written. Where
+    `decides_rounding`, so are sums, quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
+
+    def __init__(self, body: Region, caps: Capabilities, fast_math: bool) -> None:
+        self.driver = decides_rounding(caps)
+        super().__init__(fast_math, "exact" if self.driver else None)
+        self.found = fused_products(body) if fast_math else {}
+        if fast_math:
+            self.handlers |= {ops.mul: self._as_written}
         if self.driver:
             self.handlers |= dict.fromkeys(_FUNCTIONS, self._function)
 
     def loop(self, op: Op) -> Op:
         """The parallel loop ``op``, rewritten."""
         (body,) = op.regions
-        self.found = fused_products(body)
         return Op(op.code, op.type, op.args, op.attr, (self.region(body),), op.loc, op.primal)
 
     def _as_written(self, op: Op) -> Op:
@@ -53,16 +86,7 @@ class Contraction(Rewriter):
         return self.b.emit(op.code, *self.args(op), attr="exact")
 
     def _sum(self, op: Op) -> Op:
-        product = self.found.get(op)
-        if product is None or op.attr is not None:
-            return self._as_written(op) if self.driver else self.copy(op)
-        a, b = self.args(product)
-        (other,) = [self.value(x) for x in op.args if x is not product]
-        if op.code is ops.sub and op.args[1] is product:
-            a = self.b.emit(ops.neg, a)
-        elif op.code is ops.sub:
-            other = self.b.emit(ops.neg, other)
-        return self.b.emit(ops.fma, a, b, other, attr="exact" if self.driver else None)
+        return super()._sum(op) if op in self.found or not self.driver else self._as_written(op)
 
     def _function(self, op: Op) -> Op:
         new = self._as_written(op) if op.code is ops.div else self.copy(op)

@@ -233,8 +233,9 @@ class _Element(Accumulating):
         b, ref = self.b, self.scatter.ref
         inside = []
         for dim, index in enumerate(indices):
-            if dim not in self.scatter.dims and index.code is not ops.const:
-                first, end = self.around.extent(ref, dim)
+            first, end = self.around.extent(ref, dim)
+            known = index.code is ops.const and isinstance(end, int) and first <= index.attr < end
+            if dim not in self.scatter.dims and not known:
                 inside.append(b.emit(ops.ge, index, b.const(first)))
                 inside.append(b.emit(ops.lt, index, b.const(end) if isinstance(end, int) else end))
         if not inside:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
 from spirograd.analysis.effects import place
-from spirograd.base.dtypes import VOID, DType, f32, f64
+from spirograd.analysis.existence import exists, has_trips
+from spirograd.base.dtypes import VOID, DType, f32, f64, i32
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, accesses_of, rank
@@ -27,6 +28,9 @@ def reductions(kernel: Kernel, ctx: PassContext) -> Kernel:
     Needs: the result is unused, the indices depend on nothing that varies in the loop, and the loop has no other access that may touch the
     same element. An array argument is taken not to overlap other arguments here: a loop that both accumulates into an element and reads it
     through another argument has no defined result anyway. Sums of f32 are accumulated in f64 on CPUs, where a chunk may be long.
+
+    The task accesses an element only if some iteration did, since the element may not exist otherwise, as where a guard tests its index.
+    Where that is not known, a further accumulator says whether there was an update.
     """
     return _Reductions(ctx).kernel(kernel)
 
@@ -40,10 +44,7 @@ class _Target:
     indices: tuple[Op, ...]
     dtype: DType
     atomics: list[Op] = field(default_factory=list)
-
-    @property
-    def reduction(self) -> Reduction:
-        return Reduction(self.kind, self.dtype)
+    flag: int | None = None  # the accumulator that says whether there was an update; None if the element may be updated without one
 
 
 class _Reductions(Rewriter):
@@ -59,10 +60,11 @@ class _Reductions(Rewriter):
         if not targets:
             return self.b.append(op)
         bounds, body, finish = op.regions
-        new_body = _Accumulate(targets).body(body)
+        accumulators = [Reduction(t.kind, t.dtype) for t in targets] + [Reduction("or", i32)] * _add_flags(targets, body)
+        new_body = _Accumulate(targets, accumulators).body(body)
         attr: TaskAttr = op.attr
-        new_attr = TaskAttr(attr.kind, attr.name, attr.group_size, (*attr.reductions, *[t.reduction for t in targets]))
-        new_finish = _Finish().region_for(finish, targets)
+        new_attr = TaskAttr(attr.kind, attr.name, attr.group_size, (*attr.reductions, *accumulators))
+        new_finish = _Finish().region_for(finish, targets, accumulators)
         return self.b.append(Op(ops.task, VOID, (), new_attr, (bounds, new_body, new_finish), op.loc))
 
 
@@ -152,44 +154,95 @@ def _apart(a: tuple[Op, ...], b: tuple[Op, ...]) -> bool:
     return any(x.code is ops.const and y.code is ops.const and x.attr != y.attr for x, y in zip(a, b))
 
 
+# --- whether there was an update ------------------------------------------------------------------------------------------
+
+
+def _add_flags(targets: list[_Target], body: Region) -> int:
+    """Number the flags that ``targets`` need, from after the targets on; returns how many there are. Targets that are updated in the same
+    regions, such as the components of a vector, share one."""
+    regions: dict[Op, tuple[Region, bool]] = {}
+    _find_regions(body, True, regions)
+    numbers: dict[frozenset[Region], int] = {}
+    for target in targets:
+        places = [regions[op] for op in target.atomics]
+        if not any(runs for _, runs in places) and not _tolerates(target):
+            target.flag = numbers.setdefault(frozenset(region for region, _ in places), len(targets) + len(numbers))
+    return len(numbers)
+
+
+def _find_regions(region: Region, runs: bool, found: dict[Op, tuple[Region, bool]]) -> None:
+    """For each atomic, the region in which it stands and whether that surely runs in each iteration. ``runs``: whether ``region`` does."""
+    for op in region.ops:
+        if op.code is ops.atomic:
+            found[op] = region, runs
+        for inner in op.regions:
+            _find_regions(inner, runs and op.code is ops.for_ and has_trips(op), found)
+
+
+def _tolerates(target: _Target) -> bool:
+    """Whether an update by the identity changes nothing: the element surely exists, and is an integer. Minima and maxima replace a NaN, and
+    drivers make 0.0 of the sum of two -0.0."""
+    return not target.dtype.is_float and exists(target.ref, target.indices, {})
+
+
 # --- rewriting -----------------------------------------------------------------------------------------------------------
 
 
 class _Accumulate(Accumulating):
     """Replaces the atomics by operations on accumulators."""
 
-    def __init__(self, targets: list[_Target]) -> None:
-        super().__init__([t.dtype for t in targets], {op: (k,) for k, t in enumerate(targets) for op in t.atomics})
+    def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction]) -> None:
+        flags = [() if t.flag is None else (t.flag,) for t in targets]
+        super().__init__([r.dtype for r in accumulators], {op: (k, *flags[k]) for k, t in enumerate(targets) for op in t.atomics})
         self.targets = targets
         self.handlers[ops.atomic] = self._atomic
 
     def body(self, region: Region) -> Region:
-        numbers = list(range(len(self.targets)))
+        numbers = list(range(len(self.types)))
         return self.carrying(region, numbers, self.params(numbers))
 
     def _atomic(self, op: Op) -> Op | None:
         if op not in self.changes:
             return self.copy(op)
-        (k,) = self.changes[op]
+        k, *flags = self.changes[op]
         target = self.targets[k]
         value = self.b.cast(self.args(op)[-1], target.dtype)
         self.current[k] = self.b.emit(ops.COMBINE[target.kind], self.current[k], value, attr="reassoc")
+        for flag in flags:
+            self.current[flag] = self.b.emit(ops.or_, self.current[flag], self.b.const(1))
         return None
 
 
 class _Finish(Rewriter):
     """The region that adds accumulators to memory."""
 
-    def region_for(self, finish: Region, targets: list[_Target]) -> Region:
-        params = tuple(Op(ops.param, t.dtype) for t in targets)
+    def region_for(self, finish: Region, targets: list[_Target], accumulators: Sequence[Reduction]) -> Region:
+        params = tuple([Op(ops.param, r.dtype) for r in accumulators])
         self.b.begin()
         for op in finish.ops[:-1]:
             self.visit(op)
+        groups: dict[int | None, list[tuple[_Target, Op]]] = {}
         for target, total in zip(targets, params):
+            groups.setdefault(target.flag, []).append((target, total))
+        for flag, group in groups.items():
+            self.b.loc = group[0][0].atomics[0].loc
+            if flag is None:
+                self._update(group)
+                continue
+            condition, outside = self.b.emit(ops.ne, params[flag], self.b.const(0)), dict(self.env)
+            self.b.begin()
+            self._update(group)
+            then = self.b.end()
+            self.env = outside
+            self.b.begin()
+            self.b.if_(condition, then, self.b.end())
+        return Region((*finish.params, *params), self.b.end().ops)
+
+    def _update(self, group: Iterable[tuple[_Target, Op]]) -> None:
+        for target, total in group:
             self.b.loc = target.atomics[0].loc
             indices = [self._clone(i) for i in target.indices]
             self.b.atomic(target.kind, target.ref, *indices, self.b.cast(total, target.ref.dtype))
-        return Region((*finish.params, *params), self.b.end().ops)
 
     def _clone(self, value: Op) -> Op:
         """A value of the body, computed again here."""

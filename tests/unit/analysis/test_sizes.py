@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from unit.analysis.random_sizes import World, expressions, worlds
 
-from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
+from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeSizing, TaskInfo
 from spirograd.base.dtypes import i32, i64
-from spirograd.base.sizes.evaluate import TEXT_NAMES, evaluate, python_text
+from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.expressions import function, size_expression
 from spirograd.base.sizes.simplify_sizes import simplify
 from spirograd.base.sizes.size_nodes import (
     Add,
@@ -32,7 +33,9 @@ from spirograd.base.sizes.size_nodes import (
     walk,
 )
 from spirograd.base.sizes.size_text import count_text
+from spirograd.runtime.encoding import CLASSES, encoded
 from spirograd.runtime.offline_cache import decode, encode
+from spirograd.runtime.typed_decoding import Reader
 
 N, M, I, J = Arg(0), Arg(1), Variable(0), Variable(1)
 ROWS = Extent(0, 0)
@@ -52,8 +55,7 @@ def test_evaluated(size, world):
     assume(not any(isinstance(part, MaxOver) for part in walk(size)))
     assert world.value(size) == world.worth(size)
     if not needs_memory(size):
-        text = eval(python_text(size), dict(TEXT_NAMES), {"s": world.scalars, "a": world.arrays})
-        assert text == world.worth(size)
+        assert function(("s", "a"), size_expression(size))(world.scalars, world.arrays) == world.worth(size)
 
 
 @settings(max_examples=150, deadline=None)
@@ -184,7 +186,11 @@ def test_text():
 
 
 def test_stored_with_a_kernel():
-    """In the offline cache, which reads plain data only."""
+    """In modules and in the offline cache, which read plain data only. What the host computes before a launch reads no memory."""
     size = over(N, over(element(I), FloorDiv(Add(J, 1), 2), v=1))
-    kernel = CompiledKernel("k", "cpu", "key", ArgBlock((), "<", 0), (TaskInfo("t", "range_for", "t", 0, 0, size),))
-    assert decode(encode(kernel)).tasks[0].end == size
+    sizing = TapeSizing((size, None))
+    assert Reader(CLASSES).read(TapeSizing, encoded(sizing, []), ()) == sizing
+    for end, stored in ((size, False), (FloorDiv(Add(N, ROWS), 2), True)):
+        kernel = CompiledKernel("k", "cpu", "key", ArgBlock((), "<", 0), (TaskInfo("t", "range_for", "t", 0, 0, end),))
+        back = decode(encode(kernel))
+        assert back.tasks[0].end == end if stored else back is None

@@ -277,13 +277,15 @@ def test_files_that_are_no_modules(tmp_path):
 
     load(lambda plain: None).kernel("run")(sg.ndarray(sg.f32, 3), 1)
     changes = {
-        "has another layout as made again": lambda plain: plain["manifest"]["fields"][0].update(shape=[2]),
+        "is damaged: `digest` is that of other contents": lambda plain: plain["manifest"]["fields"][0].update(shape=[2]),
         "has format 1": lambda plain: plain["manifest"].update(format=1),
         "has format None": lambda plain: plain.update(manifest=[]),
         "was built by spirograd 0": lambda plain: plain["manifest"].update(version="0"),
-        "is damaged: KeyError": lambda plain: plain["manifest"]["kernels"][0].update({"class": "Kernel"}),
-        "8 bytes, and 12 as made again": lambda plain: plain["manifest"]["memory"][0].update(nbytes=8),
-        "is damaged: KeyError: 'missing'": lambda plain: plain.update(files=["missing"]),
+        r"is damaged: `manifest.kernels\[0\]` is a Kernel, expected a KernelRecord": lambda plain: plain["manifest"]["kernels"][0].update(
+            {"class": "Kernel"}
+        ),
+        "`digest` is that of other": lambda plain: plain["manifest"]["memory"][0].update(nbytes=8),
+        "is damaged: `missing` is missing": lambda plain: plain.update(files=["missing"]),
     }
     for message, change in changes.items():
         with pytest.raises(sg.SpirogradRuntimeError, match=message):

@@ -35,7 +35,7 @@ def modules(monkeypatch):
 
 @sg.func
 def polynomial(v):
-    for k in sg.static(range(20)):
+    for k in sg.static(range(40)):
         v = v * 0.5 + k * 0.01
     return v
 
@@ -66,7 +66,7 @@ def make():
 
 def expected(values):
     def polynomial(v):
-        for k in range(20):
+        for k in range(40):
             v = v * 0.5 + k * 0.01
         return v
 

@@ -12,10 +12,12 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, Sections, Step
+from spirograd.base.loc import Loc
+from spirograd.runtime.device import Buffer, CodeCache, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
+from spirograd.runtime.devices.driver_faults import FLIGHT
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.staging import Cells
@@ -31,6 +33,9 @@ from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
 from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Stream
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
 from spirograd.runtime.devices.vulkan.transfer import Transfers
+
+# Memory that was freed and that work under way may still use: beyond this, an allocation waits for that work.
+_HELD_BYTES = 128 << 20
 
 
 class VulkanDevice(StreamedDevice):
@@ -62,7 +67,8 @@ class VulkanDevice(StreamedDevice):
             self._allocator = Allocator(self._device, self._fn, types, self._features.max_allocation, cap)
             # A driver that runs on the CPU needs the processor that polling takes.
             poll_nanoseconds = 0 if self._features.kind == "cpu" else POLL_NANOSECONDS
-            make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds)
+            flight = FLIGHT if self._features.kind == "cpu" else None
+            make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds, flight)
             self._own = self._stream = make()  # the latter: to which the work goes
             self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
             self._transfers = Transfers(self._stream, self._cells)
@@ -127,10 +133,21 @@ class VulkanDevice(StreamedDevice):
                 self._lose(error)
             raise
         grids = (grid_limits(task, self.caps, self._features.kind) for task in kernel.tasks)
-        executable = Executable(tuple((pipeline, *grid) for pipeline, grid in zip(pipelines, grids)))
+        executable = Executable(kernel.name, tuple((pipeline, *grid) for pipeline, grid in zip(pipelines, grids)))
         weakref.finalize(executable, self._deletions.extend, pipelines).atexit = False
         self._check()
         return executable
+
+    def keep_code(self, cache: CodeCache | None) -> None:
+        """See `KeepsCode`. Prepares the handler of memory faults, if the driver runs on the CPU."""
+        if self._features.kind == "cpu":
+            from spirograd.runtime.devices import cpu_pool
+
+            cpu_pool.prepare(cache)
+
+    def locate(self, executable: Executable, locations: Sequence[Loc | None]) -> None:
+        """See `ReportsFaults`."""
+        executable.locate(next(iter(locations), None))
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """See `Device.launch`. Records the dispatches; they are submitted every few hundred, or when the host waits."""
@@ -149,6 +166,8 @@ class VulkanDevice(StreamedDevice):
                     data = stream.put_arguments(data).to_bytes(8, "little")
                 if stream.commands is None:
                     stream.open()
+                if stream.flight is not None:
+                    stream.flight.add(executable.text)
                 dispatch(stream, executable, data, counts)
                 if self._lends:
                     self._after_work()
@@ -263,6 +282,9 @@ class VulkanDevice(StreamedDevice):
         if self._deletions:
             self._sides.join()
         self._deletions.collect(self._own.pending_value, self._own.poll)
+        if self._deletions.held > _HELD_BYTES:
+            self._own.finish()
+            self._deletions.collect(self._own.pending_value, self._own.poll)
 
     def _delete(self, thing: Any) -> None:
         if isinstance(thing, Range):

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import vulkan as vk
 
+from spirograd.base.loc import Loc
+from spirograd.runtime.devices.driver_faults import Text, place
 from spirograd.runtime.devices.vulkan.api import NULL
 from spirograd.runtime.devices.vulkan.stream import WORK_STAGES
 
@@ -15,12 +17,17 @@ _COMPUTE_STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
 
 
 class Executable:
-    """One kernel: per task its pipeline and its grid (see `grid_limits`)."""
+    """One kernel: per task its pipeline and its grid (see `grid_limits`). ``text``: its name and place, for messages."""
 
-    __slots__ = ("__weakref__", "tasks")
+    __slots__ = ("__weakref__", "name", "tasks", "text")
 
-    def __init__(self, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
+    def __init__(self, name: str, tasks: tuple[tuple[Any, int, int, int], ...]) -> None:
+        self.name = name
         self.tasks = tasks
+        self.locate(None)
+
+    def locate(self, loc: Loc | None) -> None:
+        self.text = Text(f" `{self.name}`{place(loc)}")
 
 
 class Target(Protocol):

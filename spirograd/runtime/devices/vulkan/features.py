@@ -77,8 +77,7 @@ _REQUIRED = {
     "timelineSemaphore": "timeline semaphores",
 }
 _PORTABILITY_SUBSET = "VK_KHR_portability_subset"  # must be enabled where it is offered (MoltenVK)
-_LOOP_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_LOOP_LIMIT}
-_NESTING_LIMIT = {vk.VK_DRIVER_ID_MESA_LLVMPIPE: LLVMPIPE_NESTING_LIMIT}
+_MESA_25_1 = (25 << 22) | (1 << 12)
 _CLOCKS = (("shaderDeviceClock", "device"), ("shaderSubgroupClock", "subgroup"))  # the better one first
 # Whose invocations are known to hold equal parts of a matrix each: the specification leaves it open.
 _EVEN_MATRICES = (vk.VK_DRIVER_ID_NVIDIA_PROPRIETARY,)
@@ -130,9 +129,6 @@ def query(physical: Any, instance: Instance) -> Features:
     limits = properties.limits
     allocation = min(v11.maxMemoryAllocationSize, v13.maxBufferSize if v13 is not None else v11.maxMemoryAllocationSize)
     flags = {field: True for group, feature, field in _FEATURES if field and (group, feature) in enabled}
-    # Where the behaviours of the widths depend on each other (independence "none"), all of them must offer it.
-    subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
-    together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
     kind = _KIND_NAMES.get(properties.deviceType, "other")
     caps = Capabilities(
         target_name="vulkan",
@@ -143,11 +139,7 @@ def query(physical: Any, instance: Instance) -> Features:
         max_groups=limits.maxComputeWorkGroupCount[0],
         max_push_constants=limits.maxPushConstantsSize,
         max_allocation=allocation,
-        exact_specials=tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}")),
-        exact_subnormals=() if together else subnormals,
-        loop_limit=_LOOP_LIMIT.get(v12.driverID, 0),
-        nesting_limit=_NESTING_LIMIT.get(v12.driverID, 0),
-        memory_barriers=v12.driverID != vk.VK_DRIVER_ID_MESA_LLVMPIPE,
+        **driver_facts(v12, properties.driverVersion),
         cpu_driver=kind == "cpu",
         matrix_shapes=_matrix_shapes(physical, instance, v11, v12, enabled),
         shader_clock=next((scope for feature, scope in _CLOCKS if (_CLOCK, feature) in enabled), ""),
@@ -165,6 +157,33 @@ def query(physical: Any, instance: Instance) -> Features:
         allocation,
         identity + properties.driverVersion.to_bytes(4, "little"),
     )
+
+
+def driver_facts(v12: Any, version: int) -> dict[str, Any]:
+    """What depends on the driver and its version, as Vulkan packs it: members of `Capabilities`. See docs/spirv.md#drivers."""
+    facts = _float_modes(v12)
+    if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
+        facts["coarse_sines"] = True
+    if v12.driverID == vk.VK_DRIVER_ID_MESA_LLVMPIPE:
+        facts |= {"loop_limit": LLVMPIPE_LOOP_LIMIT, "nesting_limit": LLVMPIPE_NESTING_LIMIT, "memory_barriers": False}
+        if version >= _MESA_25_1:
+            facts["unmasked_uniform_loads"] = True
+    return facts
+
+
+def _float_modes(v12: Any) -> dict[str, Any]:
+    """The special floats that modules can ask to keep, as members of `Capabilities`.
+
+    SwiftShader (Chromium 156) runs spirv-opt on each module. If the module asks for any of these modes, spirv-opt's constant propagation
+    takes loop-carried values whose update contains an extended instruction, such as SMin or Sin, for their initial constants.
+    """
+    if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
+        return {}
+    specials = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}"))
+    subnormals = tuple(bits for bits in (16, 32, 64) if getattr(v12, f"shaderDenormPreserveFloat{bits}"))
+    # Where the behaviours of the widths depend on each other (independence "none"), all of them must offer it.
+    together = v12.denormBehaviorIndependence == _INDEPENDENCE_NONE and len(subnormals) < 3
+    return {"exact_specials": specials, "exact_subnormals": () if together else subnormals}
 
 
 def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import vulkan as vk
 
 from spirograd.runtime.devices.artifacts import check_module
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
-
-_MAGIC = b"SGVP"
-_DIGEST = 32
+from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
 
 
 class Pipelines:
@@ -44,7 +41,7 @@ class Pipelines:
 
     def create(self, module: bytes, entry: str, name: str) -> Any:
         """A pipeline of entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on a bad module."""
-        check_module(module, name)
+        check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
         shader = ffi.new("VkShaderModule*")
@@ -82,16 +79,14 @@ class Pipelines:
         self.fn.DestroyPipelineLayout(self.device, self.layout, NULL)
 
     def _load(self) -> bytes:
-        """The driver's data from disk; nothing if the file is missing or damaged."""
+        """The driver's data from disk, code among them; nothing if the file is missing, damaged, or not sealed with the user's key."""
         if self._file is None:
             return b""
         try:
-            data = self._file.read_bytes()
+            data = read_regular(self._file)
         except OSError:
             return b""
-        body = data[len(_MAGIC) + _DIGEST :]
-        intact = data[: len(_MAGIC)] == _MAGIC and data[len(_MAGIC) : len(_MAGIC) + _DIGEST] == hashlib.sha256(body).digest()
-        return body if intact else b""
+        return (None if data is None else unsealed(data, self._file.name)) or b""
 
     def _save(self) -> None:
         if self._file is None:
@@ -108,13 +103,11 @@ class Pipelines:
         # The cache only saves time: a disk that refuses is no reason to fail at exit.
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(suffix=".tmp", dir=self._file.parent)
+            part = write_new(self._file, sealed(body, self._file.name))
             try:
-                with os.fdopen(handle, "wb") as out:
-                    out.write(_MAGIC + hashlib.sha256(body).digest() + body)
-                os.replace(name, self._file)
+                os.replace(part, self._file)
             except BaseException:
-                os.unlink(name)
+                part.unlink()
                 raise
 
 

@@ -11,6 +11,7 @@ import vulkan as vk
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices import interrupts
+from spirograd.runtime.devices.driver_faults import Flight
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Block
 from spirograd.runtime.devices.vulkan.api import NULL, check, check_submission, ffi, struct
 
@@ -53,10 +54,19 @@ class Stream:
 
     ``queue``: the number of a queue of the family, which several streams may share. ``commands`` is the open command buffer or None,
     ``bound`` the pipeline bound in it, ``submitted`` and ``completed`` are timeline values: everything up to ``completed`` is known to be
-    done. ``poll_nanoseconds``: how long `wait` polls before it blocks.
+    done. ``poll_nanoseconds``: how long `wait` polls before it blocks. ``flight``: of drivers that run on the CPU, what was launched.
     """
 
-    def __init__(self, device: Any, functions: Any, family: int, allocator: Allocator, poll_nanoseconds: int, queue: int = 0) -> None:
+    def __init__(
+        self,
+        device: Any,
+        functions: Any,
+        family: int,
+        allocator: Allocator,
+        poll_nanoseconds: int,
+        flight: Flight | None = None,
+        queue: int = 0,
+    ) -> None:
         self.device = device
         self.fn = functions
         self.allocator = allocator
@@ -67,6 +77,7 @@ class Stream:
         self.submitted = 0
         self.completed = 0
         self.poll_nanoseconds = poll_nanoseconds
+        self.flight = flight
         self._waits: dict[Stream, int] = {}  # what the open command buffer comes after: values of other timelines
         self._create_objects(family, queue)
         self._create_structures()
@@ -217,6 +228,8 @@ class Stream:
         self.flush()
         if self.completed < self.submitted:
             self.wait(self.submitted)
+        if self.flight is not None:
+            self.flight.clear()
 
     @property
     def pending_value(self) -> int:

@@ -141,13 +141,13 @@ class Allocator:
 
     # --- buffers that lie together ---
 
-    def gather(self, places: Sequence[Place], copy: Any) -> None:
-        """Bring ``places`` into one buffer, for good, together with what lies beside them already.
+    def gather(self, places: Sequence[Place], copy: Any) -> int:
+        """Bring ``places`` into one buffer, for good, together with what lies beside them already. Returns the bytes that moved.
 
         ``copy(source, source offset, target, target offset, bytes)`` records a copy. Raises OutOfDeviceMemory if they do not fit.
         """
         if all(place.buffer is places[0].buffer for place in places):
-            return
+            return 0
         moving = sorted({other for place in places for other in place.neighbours}, key=lambda p: p.address)
         total = sum(_aligned(place.size) for place in moving)
         if total > self._largest:
@@ -161,6 +161,7 @@ class Allocator:
             copy(place.buffer, place.offset, buffer, offset, place.size)
             place.buffer, place.offset, place.neighbours = buffer, offset, together
             offset += _aligned(place.size)
+        return total
 
 
 def _aligned(size: int) -> int:

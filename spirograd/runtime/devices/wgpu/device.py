@@ -89,6 +89,7 @@ class WgpuDevice(StreamedDevice):
 
     def _delete(self, thing: Place) -> None:
         self._allocator.give(thing)
+        self._stream.hold(thing.size)
 
     # --- kernels ---
 
@@ -151,7 +152,7 @@ class WgpuDevice(StreamedDevice):
         """The bind group of a task for the buffers at the addresses ``key``."""
         places = [self._allocator.at(address) for address in key]
         for numbers in task.bindings:
-            self._allocator.gather([places[number] for number in numbers], self._stream.copy)
+            self._stream.hold(self._allocator.gather([places[number] for number in numbers], self._stream.copy))
         parts = []
         for numbers in task.bindings:  # only now: what was brought together first may have moved again
             place = places[numbers[0]]

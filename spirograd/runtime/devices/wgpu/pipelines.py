@@ -37,7 +37,7 @@ class Pipelines:
 
     def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> Any:
         """The pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
-        check_module(code, what)
+        check_module(code, entry, what)
         with telling(f"load {what} through wgpu"):
             create = self._device.create_shader_module
             module = create(code=code, label=what) if self._checked else trusted_module(self._device, code, what)

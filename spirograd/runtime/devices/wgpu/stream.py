@@ -17,6 +17,9 @@ ARGUMENT_BYTES = 1 << 18  # for argument blocks, per submission
 _ARGUMENT_ALIGNMENT = 256
 _STAGING_BYTES = 1 << 24
 _PATTERN_BYTES = 1 << 20
+# Memory that wgpu keeps until work is done (staging of writes, freed buffers): beyond this, the host submits and waits. Must be reached
+# without a launch or a sync, because programs upload in loops.
+_HELD_BYTES = 1 << 25
 _COPIES = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 
 
@@ -32,7 +35,10 @@ class Stream:
         self._timestamps: Any = None  # what the next pass writes
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
+        self._written = False  # whether writes of the queue wait for a submission
+        self._held = 0  # bytes that wgpu keeps until work is done, since that was last waited for
         self._staging: Any = None
+        self._between: Any = None  # for copies within one buffer
         self.staging = StagingBuffers(device)
         self._pattern: tuple[int, Any] | None = None  # a word, and a buffer full of it
         self._submitted: deque[int] = deque()
@@ -86,8 +92,12 @@ class Stream:
         return offset
 
     def flush(self) -> None:
-        """Submit what is recorded."""
+        """Submit what is recorded, and writes of the queue: wgpu keeps their data until a submission, and a wait alone makes none."""
         if self._encoder is None:
+            if self._written:
+                with telling("submit work through wgpu"):
+                    lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 0, ffi.NULL)
+                self._written = False
             return
         encoder, self._encoder = self._encoder, None
         arguments, self._arguments = self._arguments, bytearray()
@@ -102,6 +112,7 @@ class Stream:
                     self._device.queue.write_buffer(self.ring, 0, arguments)
                 index = lib.wgpuQueueSubmitForIndex(handle(self._device.queue), 1, ffi.new("WGPUCommandBuffer *", handle(commands)))
                 self._submitted.append(index)
+                self._written = False
                 self.staging.submitted(staging, index)
         except BaseException as error:
             for staging_buffer in staging:
@@ -124,6 +135,13 @@ class Stream:
         self.flush()
         self._wait(ffi.NULL)
         self._submitted.clear()
+        self._held = 0
+
+    def hold(self, nbytes: int) -> None:
+        """Count memory that wgpu keeps until what is recorded so far is done; where that is much, wait for it."""
+        self._held += nbytes
+        if self._held > _HELD_BYTES:
+            self.finish()
 
     def close(self) -> None:
         """Let go of what was recorded and cannot be submitted any more."""
@@ -135,9 +153,14 @@ class Stream:
 
     def write(self, buffer: Any, offset: int, data: memoryview) -> None:
         """Bytes of the host into ``buffer``."""
-        self.flush()  # a write of the queue comes before what is submitted later
-        with telling("write to device memory through wgpu"):
-            self._device.queue.write_buffer(buffer, offset, data)
+        if self._encoder is not None:
+            self.flush()  # a write of the queue comes before what is submitted later
+        for start in range(0, len(data), _STAGING_BYTES):
+            piece = data[start : start + _STAGING_BYTES]
+            with telling("write to device memory through wgpu"):
+                self._device.queue.write_buffer(buffer, offset + start, piece)
+            self._written = True
+            self.hold(len(piece))
 
     def read(self, buffer: Any, offset: int, out: memoryview) -> None:
         """Bytes of ``buffer`` to the host, when all that was recorded is done."""
@@ -177,18 +200,25 @@ class Stream:
 
     def _staging_of(self, nbytes: int) -> Any:
         if self._staging is None or self._staging.size < nbytes:
-            size = min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length()))
-            self._staging = self._device.create_buffer(size=size, usage=wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
+            self._staging = self._create(nbytes, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
         return self._staging
 
+    def _create(self, nbytes: int, usage: int) -> Any:
+        """A buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
+        return self._device.create_buffer(size=min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length())), usage=usage)
+
     def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
-        """Between buffers; through a third one within one and the same, which wgpu does not do."""
+        """Between buffers; within one and the same, which wgpu does not do, in pieces through another one."""
         with telling("copy device memory through wgpu"):
-            if source is target:
-                between = self._device.create_buffer(size=nbytes, usage=_COPIES)
-                self.commands().copy_buffer_to_buffer(source, source_offset, between, 0, nbytes)
-                source, source_offset = between, 0
-            self.commands().copy_buffer_to_buffer(source, source_offset, target, target_offset, nbytes)
+            if source is not target:
+                self.commands().copy_buffer_to_buffer(source, source_offset, target, target_offset, nbytes)
+                return
+            for start in range(0, nbytes, _STAGING_BYTES):
+                size = min(_STAGING_BYTES, nbytes - start)
+                if self._between is None or self._between.size < size:
+                    self._between = self._create(size, _COPIES)
+                self.commands().copy_buffer_to_buffer(source, source_offset + start, self._between, 0, size)
+                self.commands().copy_buffer_to_buffer(self._between, 0, target, target_offset + start, size)
 
     def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
         """A 32-bit pattern."""
@@ -196,9 +226,12 @@ class Stream:
             if word == 0:
                 self.commands().clear_buffer(buffer, offset, nbytes)
                 return
+            before = self._pattern
             pattern = self._pattern_of(word, nbytes)
             for start in range(0, nbytes, pattern.size):
                 self.commands().copy_buffer_to_buffer(pattern, 0, buffer, offset + start, min(pattern.size, nbytes - start))
+        if self._pattern is not before:
+            self.hold(2 * pattern.size)  # with the data that is written to it
 
     def _pattern_of(self, word: int, nbytes: int) -> Any:
         """A buffer full of ``word``, of ``nbytes`` if that is not much. A new one for each word: work under way may read the old one."""
@@ -206,6 +239,7 @@ class Stream:
         if self._pattern is None or self._pattern[0] != word or self._pattern[1].size < size:
             pattern = self._device.create_buffer(size=size, usage=_COPIES)
             self._device.queue.write_buffer(pattern, 0, (word & 0xFFFFFFFF).to_bytes(4, "little") * (size // 4))
+            self._written = True
             self._pattern = (word, pattern)
         return self._pattern[1]
 

@@ -1,0 +1,51 @@
+"""Where CPython keeps the version of a dictionary and the content of a cell: prepared launches look there in place of calls.
+
+CPython 3.10 to 3.13 give a dictionary another version at each change, unique among all dictionaries (PEP 509). Both places are tried before
+they are used; a Python without them costs prepared launches the look-ups.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import types
+from typing import Any
+
+_VERSION, _CONTENT = 24, 16  # after the object's head of two words, and for a dictionary the number of its items
+
+
+def version_address(dictionary: dict[Any, Any]) -> int:
+    """The address of the version of a dictionary; 0 if dictionaries have none."""
+    return id(dictionary) + _VERSION if _has_versions() else 0
+
+
+def content_address(cell: Any) -> int:
+    """The address of the address of what a cell holds: see `has_cells`."""
+    return id(cell) + _CONTENT
+
+
+@functools.cache
+def has_cells() -> bool:
+    """Whether cells are as `content_address` says."""
+    held = object()
+    cell = types.CellType(held)
+    return _is_usual() and ctypes.c_uint64.from_address(content_address(cell)).value == id(held)
+
+
+@functools.cache
+def _has_versions() -> bool:
+    if not _is_usual() or sys.version_info >= (3, 14):
+        return False
+    tried: dict[Any, Any] = {"a": 1, "b": 2}
+    word = ctypes.c_uint64.from_address(id(tried) + _VERSION)
+    seen = [word.value]
+    for key, value in (("a", 3), ("b", 1), ("c", 1), ("a", 1)):
+        tried[key] = value
+        seen.append(word.value)
+    del tried["c"]
+    return len({*seen, word.value}) == len(seen) + 1
+
+
+def _is_usual() -> bool:
+    return sys.implementation.name == "cpython" and ctypes.sizeof(ctypes.c_void_p) == 8 and object.__basicsize__ == 16
