@@ -154,6 +154,10 @@ def steps(archs: list[str], out: Path) -> list[Step]:
         made.append(Step(f"benchmarks-graphs-{arch}", [python, "-m", "benchmarks.graphs_and_streams", arch, "--rounds", "10"], 60, True))
     if "cuda" in archs:
         made.append(Step("benchmarks-processes", [python, "-m", "benchmarks.many_processes"], 240, True))
+    # Random whole programs, each back end by itself: those of one process share its compiled kernels.
+    for arch in archs:
+        fuzz = [python, "-m", "tests.fuzz", "programs", "--on", arch, "--minutes", "3", "--seed", "7", "--out", str(out / f"fuzz-{arch}")]
+        made.append(Step(f"fuzz-{arch}", fuzz, 300))
     for arch in archs:
         launches = str(100_000 if arch in ("cuda", "amdgpu") else 10_000)
         made.append(Step(f"stress-{arch}", [python, "ci/gpu_stress.py", "--arch", arch, "--launches", launches], 240, True))

@@ -12,6 +12,7 @@ from spirograd.base import dtypes, knobs, tracebacks
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.later import Later
 from spirograd.base.near_names import NoAttribute
+from spirograd.base.once import one_at_a_time
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
@@ -67,6 +68,7 @@ def available_archs() -> list[str]:
     return [arch for arch in (*gpu, cpu, interpreter) if loader.available(arch) is None]
 
 
+@one_at_a_time
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; end the session before.
 
@@ -128,6 +130,7 @@ def _choose(names: list[str], config: Config) -> str:
     )
 
 
+@one_at_a_time
 def reset() -> None:
     """End the session: its fields, arrays and compiled kernels cannot be used any more."""
     if context.has_session():

@@ -21,6 +21,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
+from spirograd.base.once import once, one_at_a_time
 from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
@@ -39,6 +40,7 @@ from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
+from spirograd.runtime.generations import tick
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
@@ -132,6 +134,7 @@ class Session:
             self.device.close()
             raise
 
+    @one_at_a_time
     def profile(self) -> Any:
         """The `Profile` of this session, made at the first call. Raises SpirogradUnsupportedError if the device cannot be measured."""
         if self._profile is None:
@@ -142,6 +145,7 @@ class Session:
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
+    @one_at_a_time
     def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
@@ -206,9 +210,10 @@ class Session:
             roles = (array.grad, array.dual, array.grad.dual if array.grad is not None else None)
             parts = [None if part is None else part.allocation for part in roles]
             grad, dual, grad_dual = [0 if part is None else part.address for part in parts]
-            binding = array._sg_binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
+            binding = ArrayBinding(allocation.address, array.shape, grad, dual, allocation, grad_dual)
             binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation = parts
             array._sg_packed = packed(self._kind(array_signature(array)), binding)
+            array._sg_binding = binding  # last: other threads look at it
         return binding  # type: ignore[no-any-return]
 
     def field_memory(self, nbytes: int) -> Allocation:
@@ -257,15 +262,19 @@ class Session:
     ) -> None:
         """Launch a kernel of spirograd's own, which ``make`` makes at the first launch with this ``key``. Its arguments are allocations as
         arrays of one axis with these types, then ``numbers``; it writes to ``part`` of the first allocation."""
-        plan = self._builtins.get(key)
-        if plan is None:
-            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
-            plan = self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
+        plan = self._builtins.get(key) or self._prepare_builtin(key, make)
         bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
         bindings[0].allocation = None  # not all of it is written
         target = arrays[0][0]
         plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})  # type: ignore[list-item]
         target.wrote(part)
+
+    @one_at_a_time
+    def _prepare_builtin(self, key: Hashable, make: Callable[[], nodes.Kernel]) -> LaunchPlan:
+        if key not in self._builtins:
+            options = replace(self.compile_options, check_bounds=False, check_overflow=False, locate_nan=False)
+            self._builtins[key] = self.launcher.prepare(self._compile(make(), options))
+        return self._builtins[key]
 
     def transfers(self, gradients: bool = False) -> Transfers:
         return Transfers(self, gradients)
@@ -275,15 +284,19 @@ class Session:
         if self.arch in ("cpu", "interpreter", "python"):
             self.launcher.synchronize()
 
-    @functools.cached_property
+    @once
     def streams(self) -> Order | None:
         """The streams beside the one that all work goes to; None on devices with one queue."""
         return Order(self.device) if isinstance(self.device, HasStreams) and self.device.several_queues else None
 
-    @functools.cached_property
+    @once
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
         return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+
+    def last_tick(self) -> int:
+        """A number that generations of memory written so far do not exceed, and those written from now on do: see `Allocation`."""
+        return tick()
 
     def clock_hz(self) -> int | None:
         """How often the clock that kernels read ticks in a second; None if that is not known."""

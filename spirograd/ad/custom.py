@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from spirograd.ad.restored import run_guarded
 from spirograd.ad.tape import Tape
+from spirograd.ad.thread_tapes import clear_all
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.lang import context
-from spirograd.lang.data import shadows
 from spirograd.lang.frontend.func import Func
 from spirograd.lang.scalar import describe
 
@@ -67,9 +67,9 @@ def _aside(function: F, replaced: bool) -> F:
 def grad_for(primal: Any, saves: bool = True) -> Callable[[F], F]:
     """Decorator: make a function the gradient of ``primal``, which is decorated with `grad_replaced`. It takes the same arguments.
 
-    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at indices which an argument or
-    a constant gives, such as ``x[s, i]``, the slices at these first indices, else all of it. It may write to that memory, which is restored afterwards.
-    With ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
+    It sees the memory that the kernels of ``primal`` use as ``primal`` left it: of memory that they access at first indices given by
+    arguments, such as ``x[s, i]``, these slices, else all of it. It may write to memory, which is restored afterwards. With
+    ``saves=False`` the tape saves nothing for it: it computes what it needs itself, as checkpoints do. Raises
     SpirogradRuntimeTypeError if ``primal`` is not decorated.
     """
     if not getattr(primal, "is_grad_replaced", False):
@@ -102,5 +102,6 @@ def checkpoint(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
 
 
 def clear_all_gradients() -> None:
-    """Set the gradients of all fields and ndarrays to zero."""
-    shadows.clear("grad")
+    """Set the gradients of all fields and ndarrays to zero. Raises SpirogradRuntimeError if an open tape of another thread uses
+    one."""
+    clear_all()

@@ -158,11 +158,10 @@ class Launch:
 
     def run(self) -> Any:
         """Launch the kernel; returns what it returns. Later runs draw the same random numbers as the first."""
-        plan = self.specialization.plan
-        values = plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
         if self.number is None:
-            self.number = plan.last_number
-        return values
+            self.number = self.session.launcher.next_number()
+        plan = self.specialization.plan
+        return plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
 
     def fresh(self) -> Launch:
         """The same launch, without what a recording keeps for its reverse."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
+from spirograd.ad.thread_tapes import tangents
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames
@@ -23,6 +25,7 @@ from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
+from spirograd.lang.traced_numbers import RefusedNumbers
 
 logger = logging.getLogger("spirograd")
 
@@ -49,24 +52,30 @@ class FwdMode(context.Recorder, NearNames):
         self.clear_gradients = clear_gradients
         self._chain = Chain()
         self._mode = "forward"
+        self._numbers = RefusedNumbers(self, "forward mode does not follow numbers of Python")
         self._before: Any = None
+        self._tangents = contextlib.ExitStack()  # left when the block ends
         self._exposed: Exposed | None = None
 
     def __enter__(self) -> FwdMode:
         if context.recorder() is not None:
             raise SpirogradRuntimeError("a `FwdMode` cannot be opened inside of another one, or of a tape: end that block first")
-        if self.clear_gradients:
-            shadows.clear("dual")
-        self.param.dual.from_numpy(self.seed)
-        self._chain = Chain()
-        self._exposed = Exposed(self._used, self._unseen_write)
-        self._before = context.set_recorder(self)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tangents("`FwdMode`"))
+            if self.clear_gradients:
+                shadows.clear("dual")
+            self.param.dual.from_numpy(self.seed)
+            self._chain = Chain()
+            self._exposed = Exposed(self._used, self._unseen_write)
+            self._before = context.set_recorder(self)
+            self._tangents = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        context.set_recorder(self._before)
-        self.param.dual.fill(0.0)
-        self._exposed = None
+        with self._tangents:
+            context.set_recorder(self._before)
+            self.param.dual.fill(0.0)
+            self._exposed = None
 
     def aside(self, function: Callable[[], Any], replaced: bool) -> Any:
         """Run ``function``, which is left out of differentiation: its values have no tangents. ``replaced``: it has a gradient for
@@ -77,6 +86,11 @@ class FwdMode(context.Recorder, NearNames):
             return function()
         finally:
             self._mode = before
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
+        return self._numbers.of(values, location()) if followed else values
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import threading
@@ -12,7 +11,9 @@ from typing import Any
 from spirograd.ad import xla_frames
 from spirograd.ad.pure_kernels import COPY_HINT
 from spirograd.ad.second_run import SecondRun, copies_of
+from spirograd.ad.thread_tapes import is_any_open
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.once import once_in_process
 from spirograd.base.records import dataclass
 from spirograd.lang import context
 
@@ -77,7 +78,7 @@ def run(number: int, given: list[Any], results: list[Any]) -> None:
         problem = "a compiled program of JAX calls a kernel that this process has not called: another process compiled it"
         raise SpirogradRuntimeError(f"{problem}. Call the function of the kernel with the same types here before, or compile it here")
     kind, call, wanted, along = _works[number]
-    if context.recorder() is not None:
+    if context.recorder() is not None or is_any_open():
         problem = f"`{call.function.label}` has its gradient from JAX, and ran while a tape or `FwdMode` was open"
         raise SpirogradRuntimeError(f"{problem}: call it outside, and end with `jax.block_until_ready`")
     _WORKS[kind](call, wanted, along, given, results)
@@ -171,7 +172,7 @@ def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
 _WORKS: dict[str, Callable[..., None]] = {"launch": _launch, "gradient": _gradient, "tangent": _tangent, "hessian": _hessian}
 
 
-@functools.cache
+@once_in_process
 def register() -> list[Any]:
     """Tell XLA of the handlers, once; keeps them alive."""
     import jax

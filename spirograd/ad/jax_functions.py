@@ -21,6 +21,7 @@ from spirograd.lang import context
 from spirograd.lang.data.foreign_buffers import HostBuffer
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter, TemplateParameter
+from spirograd.lang.frontend.scalar_cells import with_cells
 from spirograd.lang.scalar import describe
 
 
@@ -38,8 +39,8 @@ def jax_function(
     the host. Derivatives come from those of the kernel: `jax.grad`, `jax.jvp`, `jax.linearize`, `jax.hessian`, reverse mode over any of
     them once; not forward mode over forward mode, and no third derivatives. `jax.vmap` loops over the batch.
 
-    Numbers of Python are part of the compiled program, as static arguments are; arrays without axes are passed anew in each call, which
-    waits for them on CUDA. Neither has a gradient: declare an array of one element for that.
+    Numbers of Python are part of the compiled program, as static arguments are, and have no gradient. Arrays without axes are passed anew
+    in each call. Those for floats have gradients, in the types that JAX has (f64 with x64 only); a call waits for the others on CUDA.
 
     `jax.export` raises SpirogradUnsupportedError: kernels are no part of what it writes. An executable that JAX has serialized runs in a
     process that has called the function with the same types before, and raises an error in others.
@@ -77,6 +78,7 @@ class JaxFunction:
         self._result = None if outputs else result_type(self.kernel)
         self.results = self.outputs or ("the result",)
         self._numbers: dict[str, Any] = {}  # by their texts
+        self._variants: dict[frozenset[str], JaxFunction] = {}  # by the numbers that they take from memory
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._digests: dict[Call, str] = {}
 
@@ -90,6 +92,9 @@ class JaxFunction:
         passed: dict[str, Any] = {}
         fixed: dict[str, str] = {}
         given = self._given(args, kwargs)
+        cells = {name: value.astype(self.inputs[name].t.np).reshape(1) for name, value in given.items() if self._has_gradient(name, value)}
+        if cells:
+            return self._with_cells(frozenset(cells))((), {**given, **cells})
         for name, value in given.items():
             operand = self._operand(name, value)
             if operand is None:
@@ -120,6 +125,25 @@ class JaxFunction:
         if problem:
             raise SpirogradTypeError(f"{self.label} {problem}")
         return {name: given[name] for name in names}
+
+    def _has_gradient(self, name: str, value: Any) -> bool:
+        """Whether a number is an array of JAX without axes, to which derivatives can flow: a float of a type that JAX has."""
+        import jax
+
+        parameter: Any = self.inputs[name]
+        if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, jax.Array) or value.shape:
+            return False
+        return parameter.t.size < 8 or bool(jax.config.jax_enable_x64)
+
+    def _with_cells(self, names: frozenset[str]) -> JaxFunction:
+        """The function of the kernel that takes these numbers from memory, made once: see `scalar_cells`."""
+        if names not in self._variants:
+            which = {k: frozenset((0,)) for k, p in enumerate(self.kernel.parameters()) if p.name in names}
+            kernel: Any = with_cells(self.kernel, which)
+            kernel = BoundKernel(kernel, *self.bound) if self.bound else kernel
+            outputs = {name: spec for name, (spec, _) in self._allocated.items()}
+            self._variants[names] = JaxFunction(kernel, outputs, self.constants)
+        return self._variants[names]
 
     def _operand(self, name: str, value: Any) -> Any:
         """The array of JAX that XLA passes; None for what is fixed."""

@@ -26,6 +26,7 @@ import numpy as np
 from spirograd.ad import jax_calls
 from spirograd.ad.jax_calls import Call
 from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.once import once_in_process
 
 
 def alike(jax: Any, args: Sequence[Any]) -> list[Any]:
@@ -48,7 +49,7 @@ def _is_divided(aval: Any) -> bool:
     return any(axis is not None for axis in aval.sharding.spec)
 
 
-@functools.cache
+@once_in_process
 def primitives() -> SimpleNamespace:
     """The primitives, by name. Made at the first use: JAX takes half a second to import."""
     import jax

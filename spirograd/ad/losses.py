@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
-from spirograd.ad.versions import memory_identity
+from spirograd.ad.versions import memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.once import lock, one_at_a_time
+from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
@@ -29,6 +34,22 @@ class FieldLoss:
         """Set the gradient of the loss to 1."""
         self.whole.grad.fill(1.0)
 
+    def leave(self) -> None:
+        """Set the gradient of the loss to 1 after the reverse pass: the derivative with respect to what the loss is then.
+
+        What the reverse pass leaves is the derivative with respect to what the loss was before, 0 where a kernel sets it.
+        """
+        self.seed()
+        with lock:
+            _left[:] = [left for left in _left if left.whole() is not self.whole]
+            version = self.gradient_version(self.whole)
+            _left.append(_Left(weakref.ref(self.whole), version, self.gradient_version, threading.current_thread()))
+
+    @staticmethod
+    def gradient_version(whole: Any) -> Any:
+        """Return what changes with every write to the gradient of a loss; None if it has no memory."""
+        return memory_generation(whole.grad) if whole.has_memory() else None
+
 
 class TensorLoss(FieldLoss):
     """A torch tensor. Its gradient is allocated if it has none yet."""
@@ -46,6 +67,44 @@ class TensorLoss(FieldLoss):
         if self.whole.grad is None:
             self.whole.grad = self.whole.detach().new_zeros(self.whole.shape)
         self.whole.grad.detach().fill_(1.0)
+
+    @staticmethod
+    def gradient_version(whole: Any) -> Any:
+        """Return what changes with every write of torch to the gradient of a loss; None if it has none."""
+        return None if whole.grad is None else (id(whole.grad), whole.grad._version)
+
+
+@dataclass(slots=True, eq=False)
+class _Left:
+    """A loss whose gradient a tape left as 1; the version of the gradient at that time, how to find its version, and the tape's thread."""
+
+    whole: weakref.ref[Any]
+    version: Any
+    version_of: Callable[[Any], Any]
+    thread: threading.Thread
+
+
+_left: list[_Left] = []
+
+
+@one_at_a_time
+def forget_losses() -> None:
+    """Set the gradients of losses that tapes left as 1 to zero, before a tape adds to gradients, unless they were written since. Those that
+    tapes of other threads left stay while these threads run.
+
+    A tape sets its loss to zero, so no derivative of the losses of earlier tapes is left for memory as it is now.
+    """
+    here = threading.current_thread()
+    forgotten = [left for left in _left if left.thread is here or not left.thread.is_alive()]
+    _left[:] = [left for left in _left if left not in forgotten]
+    for left in forgotten:
+        whole = left.whole()
+        if whole is None or left.version is None or left.version_of(whole) != left.version:
+            continue
+        if is_torch(whole):
+            whole.grad.detach().zero_()
+        else:
+            whole.grad.fill(0.0)
 
 
 def loss_of(value: Any) -> FieldLoss:

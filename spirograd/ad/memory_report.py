@@ -48,7 +48,7 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class Repetitions:
-    """What checkpoints cost. ``steps``: launches and writes of the program; ``checkpoints``: before how many of them there is one;
+    """What checkpoints cost. ``steps``: launches, reads and writes of the program; ``checkpoints``: before how many of them there is one;
     ``repeated``: how many steps the reverse pass runs again; ``peak``: bytes that all copies take at most, at a time. ``ran``: whether
     the reverse pass ran, of which these are the facts, or is planned. ``levels``: the levels of memory, if there are several; what they
     had at most and what was moved are facts so far."""

@@ -18,7 +18,6 @@ from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.lang import context
 
-
 Parts = Mapping[tuple[Any, int | None], tuple[str, Any]]  # memory by key and first index (None: all of it): name, and field or ndarray
 
 

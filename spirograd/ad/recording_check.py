@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of
-from spirograd.ad.versions import Stored
+from spirograd.ad.versions import Stored, memory_generation
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradAssertionError, render
 from spirograd.lang import context
@@ -69,8 +69,7 @@ class RecordingCheck:
     def _digest(self, key: Any, expected: _Expected) -> bytes:
         allocation = expected.stored.allocation
         part = expected.stored.part(expected.first)
-        part_name = expected.stored.whole.view.part
-        generation = (allocation.number, allocation.generations[""], allocation.generations.get(part_name, 0))
+        generation = memory_generation(expected.stored.whole)
         known = self._known.get((key, part))
         if known is None or known[0] != generation or allocation.shared:
             with context.session().unrecorded():

@@ -12,6 +12,8 @@ from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
 from spirograd.ad.saving_rule import Version
+from spirograd.ad.thread_tapes import clear_all, tangents
+from spirograd.ad.traced_numbers import is_followed
 from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
@@ -23,6 +25,7 @@ from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
+from spirograd.lang.traced_numbers import RefusedNumbers
 
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
 _HINT = "write to other memory, or to another index at each step (`x[t + 1]` from `x[t]`)"
@@ -52,20 +55,21 @@ def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
         raise SpirogradTypeError(f"`loss` is one scalar, got {describe(loss)} of shape {(*loss.shape, *loss.element_shape)}")
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`hvp` cannot run inside of a tape, of a `FwdMode`, or of another `hvp`: call it after the block")
-    for memory in (*parameters, loss):
-        memory.make_duals()
-    shadows.clear("dual", "grad", "grad_dual")
-    for p, direction in zip(parameters, directions):
-        p.dual.from_numpy(_direction(p, direction))
-    recorded = _Recorder()
-    context.set_recorder(recorded)
-    try:
-        function()
-    finally:
-        context.set_recorder(None)
-    loss.grad.fill(1.0)
-    recorded.reverse()
-    results = [p.grad.dual.to_numpy() for p in parameters]
+    with tangents("`hvp`"):
+        for memory in (*parameters, loss):
+            memory.make_duals()
+        clear_all("dual", "grad_dual")
+        for p, direction in zip(parameters, directions):
+            p.dual.from_numpy(_direction(p, direction))
+        recorded = _Recorder()
+        context.set_recorder(recorded)
+        try:
+            function()
+        finally:
+            context.set_recorder(None)
+        loss.grad.fill(1.0)
+        recorded.reverse()
+        results = [p.grad.dual.to_numpy() for p in parameters]
     return results[0] if single else results
 
 
@@ -157,6 +161,11 @@ class _Recorder(context.Recorder):
         self.events: list[Callable[[], None]] = []  # their reverse
         self.chain = Chain("grad")
         self.exposed = Exposed(self._used, self._unseen_write)
+        self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """See `context.Recorder`."""
+        return self._numbers.of(values, location()) if is_followed(memory) else values
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         session = context.session()

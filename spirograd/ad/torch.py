@@ -15,9 +15,12 @@ from spirograd.ad.pure_kernels import COPY_HINT, check_writes
 from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.base.once import once_in_process
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+from spirograd.lang.frontend.parameters import ScalarParameter
+from spirograd.lang.frontend.scalar_cells import with_cells
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -59,12 +62,34 @@ class TorchFunction:
             raise SpirogradTypeError(f"`{self.kernel.function.__name__}` takes {len(self.inputs)} arguments, got {len(args)}")
         given = {**dict(zip(self.inputs, args)), **kwargs}
         self._refuse_transforms()
+        with_gradients = self._numbers_with_gradients(given)
+        if with_gradients:
+            return self._with_cells(with_gradients)((), {**given, **{name: tensor for name, (_, tensor) in with_gradients.items()}})
         missing = {name: spec for name, spec in self.outputs.items() if name not in given}
         for name, spec in missing.items():
             given[name] = self._allocated(name, spec, given)
         zeros = [name for name, spec in missing.items() if not callable(spec)]
         results = _function_class().apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
+
+    def _numbers_with_gradients(self, given: dict[str, Any]) -> dict[str, tuple[int, Any]]:
+        """The parameters that take floats, and are given tensors of one element that require a gradient: their positions, and the tensors
+        as arrays of one element."""
+        import torch
+
+        found: dict[str, tuple[int, Any]] = {}
+        for position, (name, parameter) in enumerate(zip(self.names, self.kernel.parameters())):
+            value = given.get(name)
+            if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, torch.Tensor):
+                continue
+            if value.requires_grad and value.numel() == 1 and torch.is_grad_enabled():
+                found[name] = position, value.to(getattr(torch, parameter.t.np.name)).reshape(1)
+        return found
+
+    def _with_cells(self, which: Mapping[str, tuple[int, Any]]) -> TorchFunction:
+        """The function of the kernel that takes these numbers from memory: see `scalar_cells`."""
+        kernel: Any = with_cells(self.kernel, {position: frozenset((0,)) for position, _ in which.values()})
+        return TorchFunction(BoundKernel(kernel, *self.bound) if self.bound else kernel, self.outputs)
 
     def _refuse_transforms(self, *gradients: Any) -> None:
         """Raise inside of transforms of `torch.func`, and for ``gradients`` that are a batch of autograd's."""
@@ -154,7 +179,7 @@ def _chosen(names: list[str], which: Sequence[bool]) -> list[str]:
     return [name for name, chosen in zip(names, which) if chosen]
 
 
-@functools.cache
+@once_in_process
 def _function_class() -> Any:
     """The class of torch's own functions that runs kernels. Made at the first use: torch takes a second to import."""
     import torch

@@ -7,7 +7,6 @@ copies of the tensors in ndarrays.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from spirograd.ad.memories import Collector
 from spirograd.ad.second_run import SecondRun, copies_of
 from spirograd.ad.versions import Saved
 from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.once import once_in_process
 from spirograd.base.records import dataclass
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang.data.ndarray import Ndarray
@@ -124,7 +124,7 @@ def contiguous(tensor: Any) -> Any:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-@functools.cache
+@once_in_process
 def gradient_function() -> Any:
     """The class of torch's own functions that run gradients of kernels."""
     import torch

@@ -317,3 +317,9 @@ def first_of(key: Any) -> int | None:
     """The first index of an element that the host writes at ``key``, None for all elements."""
     first = key[0] if isinstance(key, tuple) and key else key
     return first if isinstance(first, int) else None
+
+
+def memory_generation(memory: Any) -> Any:
+    """What changes with every write to a field or ndarray that goes through the session."""
+    allocation = memory.tree.allocation
+    return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from spirograd.base.errors import (
 )
 from spirograd.base.near_names import NearNames
 from spirograd.base.nesting import Nesting
+from spirograd.base.once import once
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
 from spirograd.base.wording import did_you_mean
@@ -96,7 +96,7 @@ class LoadedModule(NearNames):
             raise SpirogradRuntimeError(f"the module {self._path} belongs to an earlier session: load it again after `init`")
         return self._session
 
-    @functools.cached_property
+    @once
     def allocations(self) -> dict[int, Any]:
         """The memory of the field trees, by number."""
         return {number: tree.allocation for number, tree in enumerate(self._memory)}
@@ -163,7 +163,7 @@ class LoadedKernel(_Loaded):
     def __repr__(self) -> str:
         return f"<kernel `{self.name}` of a module>"
 
-    @functools.cached_property
+    @once
     def plan(self) -> LaunchPlan:
         """How to launch it; loaded at the first need."""
         return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
@@ -203,7 +203,7 @@ class LoadedGradient(_Loaded):
     def __repr__(self) -> str:
         return f"<gradient of kernel `{self._primal.name}` of a module>"
 
-    @functools.cached_property
+    @once
     def ways(self) -> NestedCheckpoints[_Way]:
         """The ways to launch it; loaded when they are needed."""
         found = self._derivative

@@ -182,8 +182,12 @@ class _Arguments:
                 array = self.check(leaf.array, ArrayArg, "an operand")
                 if array is not None and leaf.axis >= array.ndim:
                     raise Damage(f"an operand is axis {leaf.axis} of an array of {array.ndim}")
+            elif not leaf.dtype.is_int:
+                raise Damage(f"an operand is an element of type {leaf.dtype}, expected an integer")
             elif leaf.kind == "array":
-                self.check(leaf.number, ArrayArg, "an operand")
+                array = self.check(leaf.number, ArrayArg, "an operand")
+                if array is None or array.dtype is not leaf.dtype:
+                    raise Damage(f"an operand is an element of type {leaf.dtype}, and the array has others")
 
 
 # --- fields and memory ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from spirograd.autodiff.int_casts import int_cast_warnings
 from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
 from spirograd.autodiff.nested_loops import nested_loops
 from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
-from spirograd.autodiff.prepare.serial_products import serial_shared_products
+from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
 from spirograd.autodiff.prepare_order import prepared
 from spirograd.autodiff.residuals import Conflict
 from spirograd.autodiff.reverse import Reversed, reverse
@@ -56,7 +56,7 @@ def differentiate(
             return _verified(forward(primal, shadow, ctx, True), options)
         primal, warnings = serial_shared_products(primal, shadow)
         if mode == "forward":
-            tangents = forward(primal, shadow, ctx, False)
+            tangents = forward(serial_products(primal, ctx), shadow, ctx, False)
             return _verified(replace(tangents, warnings=(*warnings, *tangents.warnings)), options)
         primal = prepared(primal, ctx)
         made, gradient, residuals, lost = _reversed(primal, shadow, ctx)

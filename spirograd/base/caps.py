@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.base.constraints import Count, Index
+from spirograd.base.constraints import Count
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.targets import TARGETS, Target, TargetName
@@ -40,7 +40,7 @@ class Capabilities:
     atomic_cas: bool = True
     shared_f32_add: bool = False  # atomic additions of f32 in shared memory
     buffer_address: bool = False
-    subgroup_size: Index = 0
+    subgroup_size: Count = 0
     subgroup_arithmetic: bool = False
     subgroup_shuffle: bool = False
     subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
@@ -49,13 +49,13 @@ class Capabilities:
     subgroup_scans: tuple[str, ...] = ()  # those of inclusive scans
     matrix_shapes: tuple[str, ...] = ()  # products that subgroups compute together, see `base/matrix_shapes.py`
     shared_memory: Count = 32768
-    max_group_size: Index = 256
+    max_group_size: Count = 256
     max_groups: Count = 65535
-    max_buffers: Index = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
-    max_push_constants: Index = 128
+    max_buffers: Count = 0  # storage buffers that a task may use, 0: any number (they are reached by address)
+    max_push_constants: Count = 128
     max_allocation: Count = 1 << 62
     loop_limit: Count = 0  # iterations after which the driver ends the loops of an invocation; 0: none
-    nesting_limit: Index = 0  # levels of `if` and loops beyond which the driver computes wrong numbers; 0: none
+    nesting_limit: Count = 0  # levels of `if` and loops beyond which the driver computes wrong numbers; 0: none
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
     # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
     memory_barriers: bool = True

@@ -3,7 +3,6 @@ Records that are read from files are checked by it (`runtime.typed_decoding`).""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from spirograd.base.records import dataclass
@@ -30,18 +29,6 @@ class OneOf:
     def problem(self, value: str) -> str:
         """What is wrong with ``value``; "" if nothing is."""
         return "" if value in self.names else f"is {_shown(value)}, expected one of {', '.join(sorted(self.names))}"
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Strings that ``pattern`` matches from end to end, which ``meaning`` names."""
-
-    pattern: str
-    meaning: str
-
-    def problem(self, value: str) -> str:
-        """What is wrong with ``value``; "" if nothing is."""
-        return "" if re.fullmatch(self.pattern, value) else f"is {_shown(value)}, expected {self.meaning}"
 
 
 def one_of(*names: str) -> OneOf:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """The whole demo. Exit status 0; 1 if back ends disagree, a package is missing, or ``--arch`` is not there."""
     missing = [name for name in _NEEDS if not _has(name)]
     if missing:
-        print(f'The demo needs {" and ".join(missing)}: pip install "spirograd[demo]"')
+        print(f"The demo needs {' and '.join(missing)}: pip install \"spirograd[demo]\"")
         return 1
     console = importlib.import_module("rich.console").Console()
     present: list[str] = [arch for arch in ("cpu", *_DUMPED, "interpreter") if arch in sg.available_archs()]

@@ -89,7 +89,9 @@ class Sequential(NearNames):
         not take; SpirogradCallError for a wrong number of them."""
         if not isinstance(kernel_fn, (Kernel, BoundKernel)):
             raise SpirogradTypeError(f"a graph launches kernels, got {describe(kernel_fn)}")
-        parameters = [p for p in resolved_signature(kernel_fn.function).parameters.values() if p.name != "self"]
+        parameters = [*resolved_signature(kernel_fn.function).parameters.values()]
+        if isinstance(kernel_fn, BoundKernel):
+            del parameters[0]
         if len(parameters) != len(args):
             raise SpirogradCallError(f"{kernel_fn!r} takes {len(parameters)} arguments, and the graph gives it {len(args)}")
         for parameter, arg in zip(parameters, args):

@@ -322,17 +322,16 @@ def _loaded(path: Path, memory: Any) -> Array:
 
 def _array(path: Path, like: Array, shape: tuple[int, ...] | None = None) -> Array:
     """The array in a file, of the type of ``like`` and of its shape or ``shape``. It is mapped, so that no header has it take memory that
-    the file does not have; objects that Python would have to unpickle are refused."""
+    the file does not have; objects, which Python would have to unpickle, are refused."""
     wanted = like.shape if shape is None else shape
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, TypeError, OverflowError) as error:
         raise SpirogradDamagedError(str(path), f"it is no array: {error}") from None
     except OSError as error:
         raise SpirogradRuntimeError(f"a state cannot be written or read: {error}") from None
-    if not isinstance(found, np.ndarray) or found.dtype != like.dtype or found.shape != wanted:
-        what = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else "archive"
-        raise SpirogradDamagedError(str(path), f"it is an {what}, expected {like.dtype} of shape {wanted}")
+    if found.dtype != like.dtype or found.shape != wanted:
+        raise SpirogradDamagedError(str(path), f"it is {found.dtype} of shape {found.shape}, expected {like.dtype} of shape {wanted}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The memory that a kernel accesses, by the first index of its accesses, where the host can know that at a launch (a time step, as a rule)."""
+"""The memory that a kernel accesses, by first indices, where the host can know them at a launch (a time step, as a rule)."""
 
 from __future__ import annotations
 

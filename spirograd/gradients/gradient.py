@@ -6,6 +6,7 @@ from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
+from spirograd.base.once import one_at_a_time
 from spirograd.gradients.explained import explained
 from spirograd.gradients.memory_plan import MemoryPlan
 from spirograd.gradients.specialized import SpecializedDerivative
@@ -67,11 +68,15 @@ class Gradient(Staged, NearNames):
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
         """The derivative of what the kernel is compiled to; differentiated once."""
-        made = specialization.derivatives.get("reverse")
-        if made is None:
-            made = specialization.derivatives["reverse"] = SpecializedDerivative(session, self.kernel, specialization, "reverse")
+        made = specialization.derivatives.get("reverse") or self._differentiate(session, specialization)
         self._last = made
         return made
+
+    @one_at_a_time
+    def _differentiate(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
+        if "reverse" not in specialization.derivatives:
+            specialization.derivatives["reverse"] = SpecializedDerivative(session, self.kernel, specialization, "reverse")
+        return specialization.derivatives["reverse"]  # type: ignore[no-any-return]
 
     def bound_to(self, instance: Any) -> BoundGradient:
         """That of a kernel that is a method, for one object."""

@@ -14,6 +14,7 @@ from spirograd.autodiff.differentiate import differentiate
 from spirograd.base.dtypes import i32, storage
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradCompilationError, SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.nesting import Nesting
+from spirograd.base.once import one_at_a_time
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.spans import span
@@ -112,6 +113,7 @@ class SpecializedDerivative:
         self._access_check: Any = None
         self._saving: Any = None  # the plans of the primal that saves what it reads, and of the kernel that counts the values
 
+    @one_at_a_time
     def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
         """The memory of the gradient (or tangent) of primal memory, None if there is none."""
         if isinstance(ref, ArrayRef) and ref.role == "primal":
@@ -143,6 +145,11 @@ class SpecializedDerivative:
     @property
     def ways(self) -> NestedCheckpoints[Planned]:
         """The ways to launch it, compiled when they are needed."""
+        found = self._ways
+        return self._plan_ways() if found is None else found
+
+    @one_at_a_time
+    def _plan_ways(self) -> NestedCheckpoints[Planned]:
         if self._ways is None:
             nested = self._nested if self.role == "grad" and self.derivative.records else None
             self._ways = NestedCheckpoints(_planned(self._session, self.derivative), nested)
@@ -267,6 +274,7 @@ class SpecializedDerivative:
             way, forecast = self.ways.fitting(error, lambda plan: plan.plan(packer.scalars, packer.arrays, self.trees, number))
         return memory_plan(self.label, way.derivative, way.plan.compiled, forecast)
 
+    @one_at_a_time
     def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
         """The primal such that it checks the rule of global data access, and the memory that it has marks for; see `checking`."""
         if self._access_check is None:
@@ -284,6 +292,12 @@ class SpecializedDerivative:
             if len(known) == len(sizes):
                 yield math.prod([n if n > 0 else 0 for n in known]) * ref.dtype.size
 
+    @one_at_a_time
+    def _prepare_saving(self, saving: Any) -> Any:
+        if self._saving is None:
+            self._saving = [None if kernel is None else self._session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
+        return self._saving
+
     def launch_saving(self, packer: Packer, drawn: int | None, scratch: Callable[..., Any]) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
@@ -291,17 +305,13 @@ class SpecializedDerivative:
         refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
-        session = self._session
-        if self._saving is None:
-            self._saving = [None if kernel is None else session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
-        plan, counting = self._saving
+        plan, counting = self._saving or self._prepare_saving(saving)
         scalars, arrays = list(packer.scalars), list(packer.arrays)
-        number = drawn
+        number = self._session.launcher.next_number() if drawn is None else drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
-            counts = counting.launch(scalars, arrays, self.primal.trees, drawn=drawn)
-            number = counting.last_number if drawn is None else drawn
+            counts = counting.launch(scalars, arrays, self.primal.trees, drawn=number)
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
@@ -317,7 +327,7 @@ class SpecializedDerivative:
                 raise OutOfDeviceMemory(render(text, loc, "run fewer iterations in one launch"))
             buffers.append(scratch(ref.dtype, (rows, entries), loc))
         values = plan.launch([*scalars, *(0 for _ in buffers)], [*arrays, *buffers], self.primal.trees, drawn=number)
-        return values, plan.last_number if number is None else number, buffers
+        return values, number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:
         if returned is UNFOLLOWED:

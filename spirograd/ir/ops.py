@@ -164,9 +164,7 @@ _M = _math
 # --- structure -----------------------------------------------------------------------------------------------------------
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
-param = _op(
-    "param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None."
-)
+param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None.")
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while`, `if` or call (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
@@ -194,9 +192,7 @@ mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True
 div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
 idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
 irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
-floordiv = _op(
-    "floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient
-)
+floordiv = _op("floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient)
 floormod = _op(
     "floormod",
     2,
@@ -231,6 +227,7 @@ and_ = _op(
     domain="bi",
     rule="same",
     commutative=True,
+
     evaluate=_E(np.bitwise_and),
 )
 or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_or))
@@ -278,7 +275,7 @@ select = _op(
     "select",
     3,
     "pure",
-    'args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors. attr None, or "guard": a is 0, as is '
+    "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors. attr None, or \"guard\": a is 0, as is "
     "what flows into the derivative b if the condition holds, so that the two differ only where b is NaN.",
     evaluate=lambda t, c, a, b: a if c else b,
 )
@@ -290,14 +287,7 @@ stop_grad = _op(
 )
 
 recall = _op(
-    "recall",
-    2,
-    "pure",
-    "args (a, b): a; derivatives are those of b.",
-    domain="bif",
-    rule="same",
-    level="kernel",
-    evaluate=lambda t, a, b: a,
+    "recall", 2, "pure", "args (a, b): a; derivatives are those of b.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a, b: a
 )
 
 with_partial = _op(

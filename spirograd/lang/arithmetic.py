@@ -14,9 +14,10 @@ from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, i32, promote, u1
 from spirograd.ir import ops as ir
 from spirograd.ir.ops import OpCode
-from spirograd.lang import float_parts, scalar
+from spirograd.lang import float_parts, scalar, traced_numbers
 from spirograd.lang.context import current_trace, language_options
 from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, type_error
+from spirograd.lang.traced_numbers import TracedNumber
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,13 +57,15 @@ def _unary_math(name: str, code: OpCode, python: Callable[[Any], Any], doc: str)
 
 def _python(function: Callable[..., Any], *args: Any) -> Any:
     """The function in Python scope, with NaN and infinities as in kernels."""
+    if any(isinstance(a, TracedNumber) for a in args):
+        return traced_numbers.apply(function, args)
     with np.errstate(all="ignore"):
         value = function(*[np.float64(a) for a in args])
     return value.item() if isinstance(value, np.generic) else value
 
 
 sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "The square root: NaN below 0.")
-rsqrt = _unary_math("rsqrt", ir.rsqrt, lambda x: 1.0 / np.sqrt(x), "``1 / sqrt(x)``: infinite at 0, NaN below.")
+rsqrt = _unary_math("rsqrt", ir.rsqrt, traced_numbers.rsqrt, "``1 / sqrt(x)``: infinite at 0, NaN below.")
 exp = _unary_math("exp", ir.exp, np.exp, "e to the power of x.")
 log = _unary_math("log", ir.log, np.log, "The natural logarithm: -inf at 0, NaN below.")
 sin = _unary_math("sin", ir.sin, np.sin, "The sine of x, an angle in radians.")
@@ -155,7 +158,7 @@ def isinf(x: Any) -> Any:
 
 def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> Any:
     if not isinstance(x, Value):
-        return python(x)
+        return python(traced_numbers.plain(x))
     return emit(code, x) if x.dtype.is_float else scalar.constant(False)
 
 
@@ -345,4 +348,4 @@ def _filled(x: Any, value: int) -> Any:
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
         return hook(lambda e: _filled(e, value), (x,))
-    return scalar.cast(value, x.dtype) if isinstance(x, Value) else type(x)(value)
+    return scalar.cast(value, x.dtype) if isinstance(x, Value) else type(traced_numbers.plain(x))(value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -51,6 +52,8 @@ class GroupScope:
 
 class _Scope(threading.local):
     trace: Trace | None = None
+    recorder: Recorder | None = None
+    watched = False  # whether there is one of these
 
 
 def options_of_device(caps: Capabilities) -> dict[str, Any]:
@@ -78,11 +81,21 @@ class Trace:
         self.shared_arrays = 0
         self.tiles = False  # whether it has tiles, whose slices may be larger than what there is
         self.stops = False  # whether it has markers of `stop_grad` of memory
+        self.guards = 0  # how many run-time conditions are around what is being traced: branches, and loops that may have no iteration
         self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
 
     def warn(self, about: Hashable, text: str) -> None:
         """Warn the user. ``about``: tells warnings apart, of which the user sees each once in a session."""
         self.warnings.setdefault(about, text)
+
+    @contextlib.contextmanager
+    def guarded(self, is_guard: bool = True) -> Iterator[None]:
+        """What is traced inside may not run."""
+        self.guards += is_guard
+        try:
+            yield
+        finally:
+            self.guards -= is_guard
 
 
 _scope = _Scope()
@@ -91,7 +104,6 @@ _after_allocation: Callable[[], None] | None = None
 _replay: Callable[..., None] | None = None
 _deactivation: Callable[[Any], None] | None = None
 _session: Any = None
-_recorder: Recorder | None = None
 
 
 def current_trace() -> Trace | None:
@@ -110,12 +122,13 @@ def set_trace(trace: Trace | None) -> Trace | None:
     """Make ``trace`` the current one; returns the one before."""
     before = _scope.trace
     _scope.trace = trace
+    _scope.watched = trace is not None or _scope.recorder is not None
     _set_suspended(before is not None, trace is not None)
     return before
 
 
 class Recorder:
-    """Sees what happens outside of kernels while it is set: an open tape, for example."""
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
@@ -141,6 +154,32 @@ class Recorder:
         """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
         raise NotImplementedError
 
+    follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
+        return values
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """The reverse of a write of ``numbers`` to memory: see `traced_numbers`. ``clear``: see `host_write`."""
+        for number in numbers:
+            if hasattr(number, "refuse"):
+                number.refuse("written to memory")
+        return clear
+
+    def numbers_kept(self, memory: Any) -> None:
+        """`host_write` was called for the write of numbers that `numbers_written` got."""
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """See `scalar_cells.cells_of`."""
+        raise NotImplementedError
+
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
+        """A launch follows that takes numbers in ``cells``."""
+        raise NotImplementedError
+
     def nested(self) -> Any:
         """A tape for the reverse pass."""
         raise NotImplementedError
@@ -152,14 +191,15 @@ class Recorder:
 
 
 def recorder() -> Recorder | None:
-    """What sees every launch of a kernel, or None."""
-    return _recorder
+    """What sees every launch of a kernel by this thread, or None."""
+    return _scope.recorder
 
 
 def set_recorder(new: Recorder | None) -> Recorder | None:
-    """Make ``new`` see every launch; returns the one before."""
-    global _recorder
-    before, _recorder = _recorder, new
+    """Make ``new`` see every launch of this thread; returns the one before."""
+    before = _scope.recorder
+    _scope.recorder = new
+    _scope.watched = new is not None or _scope.trace is not None
     _set_suspended(before is not None, new is not None)
     return before
 
@@ -220,7 +260,7 @@ def session() -> Any:
 def only_launches(session: Any) -> bool:
     """Whether a call of a kernel by this thread is a launch in ``session`` and nothing more: this session runs, no recorder is set, and no
     kernel is being traced."""
-    return session is _session and _recorder is None and _scope.trace is None
+    return session is _session and not _scope.watched
 
 
 def before_read(allocation: Any) -> None:

@@ -12,6 +12,7 @@ from spirograd.lang.context import current_trace
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value
 from spirograd.lang.struct import Struct
+from spirograd.lang.traced_numbers import plain
 
 T = TypeVar("T")
 
@@ -48,6 +49,16 @@ def cache_read_only(*fields: Any) -> None:
     """Promise that the loop that follows only reads ``fields``. Accepted, without effect: the compiler sees it by itself."""
 
 
+def _without_history(x: Any) -> Any:
+    """A value of Python without what a tape knows of its numbers."""
+    if isinstance(x, Matrix):
+        return make([plain(entry) for entry in x.entries], x.shape)
+    if isinstance(x, Struct):
+        for name, member in x.entries.items():
+            x = x.with_member(name, _without_history(member))
+    return plain(x)
+
+
 def stop_grad(x: T) -> T:
     """The value itself; in kernels that are differentiated, derivatives end there. Of vectors, matrices and structs: in every entry.
 
@@ -58,7 +69,7 @@ def stop_grad(x: T) -> T:
     if trace is None:
         if hasattr(x, "refs"):
             raise SpirogradTypeError("`stop_grad` of a field works in kernels", None, "call it in the kernel that reads the field")
-        return x
+        return _without_history(x)  # type: ignore[no-any-return]
     for member in getattr(x, "members", {}).values():  # a field of structs
         stop_grad(member)
     ref = x.refs() if hasattr(x, "refs") else getattr(x, "ref", None)  # a field, an array

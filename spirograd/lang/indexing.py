@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.errors import SpirogradIndexError
+from spirograd.base.artifact import FaultSite
+from spirograd.base.dtypes import VOID
+from spirograd.base.errors import SpirogradIndexError, render
+from spirograd.ir import ops as ir
 from spirograd.lang import scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value, type_error
@@ -35,6 +38,34 @@ def location() -> Any:
     return trace.b.loc if trace else None
 
 
+def refuse_index(message: str, hint: str) -> None:
+    """A constant index is out of range: SpirogradIndexError, or a warning if a run-time condition may keep the access out."""
+    trace = current_trace()
+    if trace is None or not trace.guards:
+        raise SpirogradIndexError(message, location(), hint)
+    hint = "`debug=True` reports accesses whose condition holds; a condition that is known while compiling, as in `sg.static`, removes them"
+    text = f"{message}; the access is wrong wherever the run-time condition around it holds"
+    trace.warn(("index", str(trace.b.loc), message), render(text, trace.b.loc, hint))
+
+
+def index_within(k: int, extent: int, message: str, hint: str) -> int:
+    """A constant index of memory or values whose size is fixed in the code, as a number from 0. If it is out of range, as `refuse_index`;
+    where that does not raise, another index, behind a check that fails."""
+    at = k + extent if k < 0 else k
+    if 0 <= at < extent:
+        return at
+    refuse_index(message, hint)
+    report_index(message)
+    return 0
+
+
+def report_index(message: str) -> None:
+    """With checks: report an index that is out of range wherever the code runs that is being traced."""
+    trace = scalar.trace_of()
+    if trace.options.check_bounds:
+        trace.b.emit(ir.check, scalar.constant(False).op, attr=FaultSite("bounds", message, (), trace.b.loc), type=VOID)
+
+
 def index_value(p: Any) -> Value:
     """A constant or run-time index as an integer value."""
     value = scalar.as_value(p, "index")
@@ -57,8 +88,4 @@ def axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
         return [i]
     if not isinstance(i, (int, np.integer)):
         raise type_error(f"an index of a {shape_name(shape)} is an integer or a slice, not {scalar.describe(i)}")
-    at = int(i) + extent if i < 0 else int(i)
-    if not 0 <= at < extent:
-        message = f"index {i} is out of range for a {shape_name(shape)}"
-        raise SpirogradIndexError(message, location(), f"valid are {-extent} to {extent - 1}")
-    return [at]
+    return [index_within(int(i), extent, f"index {i} is out of range for a {shape_name(shape)}", f"valid are {-extent} to {extent - 1}")]

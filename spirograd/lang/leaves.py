@@ -14,6 +14,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.context import current_trace
 from spirograd.lang.scalar import Value
+from spirograd.lang.traced_numbers import TracedNumber, plain
 
 
 class AggregateType(NearNames, ABC):
@@ -77,12 +78,14 @@ def typed(x: Any, t: DType) -> Any:
         return scalar.cast(x, t)
     if t.kind == "bool":
         return bool(x)
+    if isinstance(x, TracedNumber):
+        return t(x)
     return t.np.type(t(x))
 
 
 def common_dtype(entries: Sequence[Any]) -> DType:
     """The type that all entries promote to."""
-    kinds = [arithmetic.as_dtype(type(e)) if _plain(e) else scalar.dtype_of(e) for e in entries]
+    kinds = [arithmetic.as_dtype(type(plain(e))) if _plain(plain(e)) else scalar.dtype_of(e) for e in entries]
     return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
 
 
@@ -98,6 +101,8 @@ def unify_entries(entries: Sequence[Any]) -> list[Any]:
         return [scalar.cast(e, t) for e in out]
     if len({type(e) for e in out}) <= 1:
         return out
+    if any(isinstance(e, TracedNumber) for e in out):
+        return [e if isinstance(e, TracedNumber) else float(e) for e in out]
     if all(_plain(e) for e in out):
         return [float(e) for e in out] if any(isinstance(e, float) for e in out) else [int(e) for e in out]
     return list(np.array(out))

@@ -39,6 +39,7 @@ from spirograd.lang.arithmetic import (
 )
 from spirograd.lang.matrix import Matrix, Vector
 from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.traced_numbers import TracedNumber
 
 e = _math.e
 pi = _math.pi
@@ -65,7 +66,7 @@ __all__ = [
 
 def _real(x: Any) -> Any:
     """A scalar as a float."""
-    return scalar.to_float(x) if isinstance(x, Value) else float(x)
+    return scalar.to_float(x) if isinstance(x, Value) else float(x) if not isinstance(x, TracedNumber) else x
 
 
 def _vector(x: Any, function: str) -> Matrix:

@@ -18,6 +18,7 @@ from spirograd.ir.builder import Builder, result_type
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 from spirograd.lang.context import Trace, current_trace
+from spirograd.lang.traced_numbers import TracedNumber
 
 
 class Value:
@@ -158,7 +159,9 @@ Scalar = Union[Value, bool, int, float]
 
 def is_number(x: Any) -> bool:
     """Whether ``x`` is a compile-time scalar: of Python, or of NumPy and a type that the language has."""
-    return isinstance(x, (bool, int, float)) or (isinstance(x, np.generic) and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8)
+    if isinstance(x, (bool, int, float, TracedNumber)):
+        return True
+    return isinstance(x, np.generic) and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8
 
 
 def is_scalar(x: Any) -> bool:
@@ -194,13 +197,13 @@ def literal_type(x: Any) -> DType:
     if isinstance(x, np.generic):
         return dtypes.from_numpy(x.dtype)
     options = trace_of().options
-    return options.default_fp if isinstance(x, float) else options.default_ip
+    return options.default_fp if isinstance(x, (float, TracedNumber)) else options.default_ip
 
 
 def constant(x: Any, t: DType | None = None) -> Value:
     """A number as a typed constant; an integer that does not fit its type is an error."""
     t = t or literal_type(x)
-    x = x.item() if isinstance(x, np.generic) else x
+    x = x.item() if isinstance(x, np.generic) else x.refuse("a constant of a kernel") if isinstance(x, TracedNumber) else x
     if t.is_int and isinstance(x, int) and not t.min <= x <= t.max:
         named = f"name a type that holds it, as in `sg.i64({x})` or `sg.u64({x})`"
         hint = named if x.bit_length() <= 64 else "no type has more than 64 bits"

@@ -85,7 +85,7 @@ def get_kernel_profiler_total_time() -> float:
 def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
     """Whether tasks are measured by the toolkit ``toolkit_name``. There is "default" only: hardware counters are not read."""
     if toolkit_name != "default":
-        _logger.warning('there is no profiler toolkit `%s`: tasks are timed by the device\'s own clock; use "default"', toolkit_name)
+        _logger.warning("there is no profiler toolkit `%s`: tasks are timed by the device's own clock; use \"default\"", toolkit_name)
     return toolkit_name == "default"
 
 

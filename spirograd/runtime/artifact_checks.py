@@ -7,7 +7,6 @@ The code itself is not checked, and what it does with its arguments can't be: se
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,45 +27,40 @@ from spirograd.base.tape_layout import word_places
 from spirograd.base.targets import Generator
 from spirograd.runtime.typed_decoding import Damage
 
-_FORMAT = re.compile(r"<(?:(?:[1-9]\d{0,3})?x|[QqIifd])*")
-_ENTRY = re.compile(r"(\d*)([a-zA-Z])")
-_TREE_PART = re.compile(r"|\d+(\.(grad|dual|grad_dual))?")
-_ROLES = ("", "primal", "grad", "dual", "grad_dual")
-# In a text with placeholders: those of five digits and more make texts that are too long.
-_LONG = re.compile(r"\d{5}")
+_SHADOWS = ("", "grad", "dual", "grad_dual")
+_ROLES = (*_SHADOWS, "primal")
+# Digits in a row in a placeholder: with five, texts would be too long.
+_MOST_DIGITS = 4
 # How deep expressions may be nested. Python compiles them, and its stack has an end.
 _DEEPEST = 128
 _MOST_CAPACITIES = 1 << 16
 
 
 def check_block(block: ArgBlock) -> None:
-    """The format has the slots, at their offsets, and the size."""
-    if not _FORMAT.fullmatch(block.format):
-        raise Damage(f"is {block.format[:40]!r}, expected a format of `struct`", "format")
-    offset, slots = 0, iter(enumerate(block.slots))
-    for count, code in _ENTRY.findall(block.format):
-        if code != "x":
-            k, slot = next(slots, (-1, None))
-            if slot is None:
-                raise Damage(f"has more entries than the {len(block.slots)} slots", "format")
-            if slot.offset != offset:
-                raise Damage(f"is {slot.offset}, and {offset} in the format", "offset", k, "slots")
-            if (slot.dtype is None) is not slot.is_buffer:
-                raise Damage(f"is {slot.dtype}, for a slot of kind {slot.kind!r}", "dtype", k, "slots")
-            if code != ("Q" if slot.dtype is None else STRUCT_CODES.get(slot.dtype.name)):
-                raise Damage(f"is {code!r} for a slot of type {slot.dtype or 'u64'}", "format")
-        offset += int(count or 1) if code == "x" else struct.calcsize(f"<{code}")
-    if next(slots, None) is not None:
-        raise Damage(f"has fewer entries than the {len(block.slots)} slots", "format")
-    if offset > block.size:
-        raise Damage(f"is {block.size}, and the format has {offset} bytes", "size")
+    """Slots follow each other, and the format has them and nothing else but padding to eight bytes."""
+    codes, offset = "<", 0
+    for k, slot in enumerate(block.slots):
+        if (slot.dtype is None) is not slot.is_buffer:
+            raise Damage(f"is {slot.dtype}, for a slot of kind {slot.kind!r}", "dtype", k, "slots")
+        if slot.offset != offset:
+            raise Damage(f"is {slot.offset}, expected {offset}", "offset", k, "slots")
+        code = "Q" if slot.dtype is None else STRUCT_CODES.get(slot.dtype.name)
+        if code is None:
+            raise Damage(f"is {slot.dtype}, which has no place in a block", "dtype", k, "slots")
+        codes += code
+        offset += 8 if slot.dtype is None else slot.dtype.size
+    if block.format not in (codes, f"{codes}4x"):
+        raise Damage(f"is {block.format[:40]!r}, expected {codes!r}", "format")
+    if not offset <= block.size <= offset + 8:
+        raise Damage(f"is {block.size}, and the slots take {offset} bytes", "size")
 
 
 def check_size(size: Size | None, memory: bool = False) -> None:
-    """``memory``: whether it may read memory, and go over ranges."""
+    """The host can compute it. ``memory``: whether it may read memory."""
+    refused = (MaxOver, Variable) if memory else (MaxOver, Variable, Element)
     level: list[Any] = [size]
     for _ in range(_DEEPEST):
-        if not memory and any(isinstance(part, (Element, MaxOver, Variable)) for part in level):
+        if any(isinstance(part, refused) for part in level):
             raise Damage("reads memory, or goes over a range, which the host cannot do here")
         level = [operand for part in level if isinstance(part, Node) for operand in part.operands]
         if not level:
@@ -100,7 +94,7 @@ def check_limit(limit: SpaceLimit) -> None:
 
 def check_fault(site: FaultSite) -> None:
     """The message is short when it is filled in."""
-    if any(_LONG.search(found) for found in re.findall(r"\{([^{}]*)\}", site.message)):
+    if ":" in site.message and any(_is_long(found) for found in re.findall(r"\{([^{}]*)\}", site.message)):
         raise Damage("has a placeholder with too many digits", "message")
 
 
@@ -111,15 +105,21 @@ def check_print(site: PrintSite) -> None:
             number, spec = part
             if number >= len(site.dtypes):
                 raise Damage(f"is {number}, and there are {len(site.dtypes)} operands", 0, k, "parts")
-            if _LONG.search(spec):
+            if _is_long(spec):
                 raise Damage("has too many digits", 1, k, "parts")
+
+
+def _is_long(spec: str) -> bool:
+    """Whether what a specification of a format makes may be."""
+    return len(spec) > _MOST_DIGITS and re.search(rf"\d{{{_MOST_DIGITS + 1}}}", spec) is not None
 
 
 def check_effects(effects: Effects) -> None:
     """Parts are those of fields or arrays."""
     for field in ("parts_read", "parts_written"):
         for kind, _, part in getattr(effects, field):
-            if not (_TREE_PART.fullmatch(part) if kind == "tree" else part in _ROLES):
+            key, _, role = part.partition(".")
+            if not (key.isdecimal() and role in _SHADOWS if kind == "tree" and part else part in _ROLES):
                 raise Damage(f"has the part {part[:40]!r} of an {kind}", field)
 
 

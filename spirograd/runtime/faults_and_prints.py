@@ -110,6 +110,10 @@ _EXCEPTIONS: dict[str, type[SpirogradRuntimeError]] = {
 }
 
 
+class _Muted(threading.local):
+    muted = False
+
+
 class Diagnostics:
     """The fault record and print ring of one launcher, and which kernel each launch number belongs to.
 
@@ -125,7 +129,7 @@ class Diagnostics:
         self._numbers: list[int] = []  # first launch number of each run of launches of one kernel, ascending
         self._kernels: list[CompiledKernel] = []
         self._muted: list[bool] = []  # of each run, whether its prints are dropped
-        self.muted = False  # whether those of launches from now on are
+        self._now = _Muted()
 
     def fault_address(self) -> int:
         """Address of the fault record."""
@@ -145,6 +149,15 @@ class Diagnostics:
                 ring.write(0, memoryview(struct.pack(f"<{PRINT_DATA}I", *header)))
                 self._ring = ring
             return self._ring.address
+
+    @property
+    def muted(self) -> bool:
+        """Whether the prints of launches of the calling thread are dropped from now on."""
+        return self._now.muted
+
+    @muted.setter
+    def muted(self, muted: bool) -> None:
+        self._now.muted = muted
 
     @property
     def buffers(self) -> list[Allocation]:

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,7 @@ ALLOCATION_NAMES = {"": tuple(_ROLE_ALLOCATIONS.values()), **{role: (name,) for 
 class Launcher:
     """Prepares and counts the launches of one device, and collects what kernels report.
 
-    ``on_print`` receives the text of each kernel print, newline included as written by the kernel; by default it goes to
-    ``sys.stdout``. ``seed`` is the base of the random seeds: set it to make a run repeatable.
+    ``on_print`` receives the text of each kernel print; by default it goes to ``sys.stdout``. ``seed``: the base of the random seeds.
     """
 
     def __init__(
@@ -170,6 +170,8 @@ class LaunchPlan:
         "_first_result",
         "_heap_plan",
         "_heap_plans",
+        "_last_number",
+        "_last_numbers",
         "_launch",
         "_launcher",
         "_limited",
@@ -185,7 +187,6 @@ class LaunchPlan:
         "_words",
         "compiled",
         "executable",
-        "last_number",
         "locations",
         "tape_bytes",
     )
@@ -220,7 +221,8 @@ class LaunchPlan:
         self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.tape_bytes = 0  # of the last launch
-        self.last_number: int | None = None  # of the last launch: another one with this number draws the same random numbers
+        self._last_number: int | None = None
+        self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # by thread
         self.locations: Callable[[], Sequence[Loc | None]] | None = None  # where each task stands in the source
 
     def _buffer_addresses(self, kinds: set[str]) -> dict[str, int]:
@@ -231,6 +233,17 @@ class LaunchPlan:
             "print": diagnostics.print_address() if "print" in kinds else 0,
             "locks": self._launcher.locks_address() if "locks" in kinds else 0,
         }
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last launch, of this thread if numbers are drawn: another one with it draws the same random numbers."""
+        return self._last_number if self._last_numbers is None else self._last_numbers.get(get_ident())
+
+    @last_number.setter
+    def last_number(self, number: int) -> None:
+        self._last_number = number
+        if self._last_numbers is not None:
+            self._last_numbers[get_ident()] = number
 
     def launch(
         self,
@@ -254,7 +267,9 @@ class LaunchPlan:
             return self._launch_reporting(scalars, arrays, trees, sizes, drawn)
         number = self._next()
         if drawn is None:
-            drawn = self.last_number = number
+            drawn = self._last_number = number
+            if self._last_numbers is not None:
+                self._last_numbers[get_ident()] = number
         if self._count is not None:
             with self._launcher.lock:  # the tapes of a launch lie where those of another were
                 self._send(number, drawn, scalars, arrays, trees, sizes)

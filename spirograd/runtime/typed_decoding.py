@@ -107,7 +107,7 @@ class Reader:
             return _tagged("dict", _dictionary(_sequence(_of_length([self.decoder(one) for one in get_args(hint)]))))
         if origin is not None and issubclass(origin, Sequence):
             return _tuple_or_list(_sequence(self.decoder(get_args(hint)[0])))
-        if isinstance(hint, type) and self._classes.get(hint.__name__) is hint:
+        if self._classes.get(getattr(hint, "__name__", "")) == hint:
             return self._record(hint)
         kinds = [cls for cls in self._classes.values() if isinstance(hint, type) and issubclass(cls, hint)]
         if not kinds:

@@ -18,8 +18,33 @@ _CLAMPS = {
 
 
 def emit_const(e: Emitter, op: Op) -> None:
-    assert isinstance(op.type, DType)
-    e.ids[op] = e.const(op.attr, op.type)
+    t = op.type
+    assert isinstance(t, DType)
+    e.ids[op] = e.opaque_zero(op.attr, t) if t.is_float and op.attr == 0 else e.const(op.attr, t)
+
+
+def emit_sub(e: Emitter, op: Op) -> None:
+    """a - b. Without NoContraction drivers take x - x for 0, also of infinities and NaN: b is another value than a for them."""
+    t = op.type
+    assert isinstance(t, DType)
+    a, b = (e.ids[x] for x in op.args)
+    if not t.is_float:
+        e.ids[op] = e.f.value("ISub", e.type(t), a, b)
+        return
+    if e.caps.target.naga and op.args[1].code is not ops.const:
+        b = e.opaque(b, t, again=True)
+    e.ids[op] = e.rounded(e.f.value("FSub", e.type(t), a, b), t)
+
+
+def emit_div(e: Emitter, op: Op) -> None:
+    """a / b of floats. b is a value that drivers do not know: they take x / x for 1, and lavapipe (22.3) computes x / b wrong where b is 0
+    once it has unrolled a loop."""
+    t = op.type
+    assert isinstance(t, DType)
+    a, b = (e.ids[x] for x in op.args)
+    if op.args[1].code is not ops.const:
+        b = e.opaque(b, t, again=True)
+    e.ids[op] = e.rounded(e.f.value("FDiv", e.type(t), a, b), t)
 
 
 def emit_neg(e: Emitter, op: Op) -> None:
@@ -28,7 +53,7 @@ def emit_neg(e: Emitter, op: Op) -> None:
     value = e.ids[op.args[0]]
     if t.is_float:
         negated = e.f.value("FNegate", e.type(t), value)
-        e.ids[op] = e.rounded(negated, t) if e.exact or op.attr == "exact" else negated
+        e.ids[op] = e.rounded(negated, t)
     elif t.is_signed:
         e.ids[op] = e.f.value("SNegate", e.type(t), value)
     else:

@@ -47,7 +47,8 @@ class Emitter:
         self.results: dict[Op, list[int]] = {}
         self.types: dict[Type, int] = {}
         self.constants: dict[tuple[DType, int], int] = {}
-        self._zeros: dict[DType, int] = {}
+        self._zeros: dict[tuple[DType, int], int] = {}
+        self._float_zeros: dict[tuple[DType, bool], int] = {}
         self._lane_zeros: dict[DType, int] = {}
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
@@ -56,7 +57,6 @@ class Emitter:
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
         self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
         self.grouped = False  # whether threads of a group also wait for what others write to buffers
-        self.exact = not options.fast_math
         self.callee: Callable[[str], int] = _no_function  # name of a function of the kernel -> its id
 
     # --- regions -----------------------------------------------------------------------------------------------------------
@@ -165,6 +165,16 @@ class Emitter:
                 found = self.constants[key] = self.f.value("FConvert" if t is f16 else "Bitcast", self.type(t), source)
         return found
 
+    def opaque_zero(self, value: float, t: DType) -> int:
+        """The float zero with the sign of ``value``, which drivers do not know: Mesa takes x * 0 for 0 and x + 0 for x, NoContraction or
+        not, as if there were no NaN, infinities and negative zeros."""
+        key = (t, math.copysign(1.0, value) < 0)
+        found = self._float_zeros.get(key)
+        if found is None:
+            with self.f.prologue():
+                found = self._float_zeros[key] = self.opaque(self.const(value, t), t)
+        return found
+
     def rounded(self, value: int, t: DType) -> int:
         """A float result that nothing may fuse or reorder with what uses it. naga has no NoContraction."""
         if self.caps.target.naga:
@@ -172,28 +182,30 @@ class Emitter:
         self.m.decorate(value, "NoContraction")
         return value
 
-    def opaque(self, value: int, t: DType) -> int:
+    def opaque(self, value: int, t: DType, again: bool = False) -> int:
         """A float with the bits of ``value``, by an operation that no driver can see through: an or with a number that is always zero.
-        (Two exclusive ors with it would be simplified to none.)"""
+        (Two exclusive ors with it would be simplified to none.) ``again``: of a value that may be opaque already, another one."""
         if t is f16:
-            wide = self.opaque(self.f.value("FConvert", self.type(f32), value), f32)
+            wide = self.opaque(self.f.value("FConvert", self.type(f32), value), f32, again)
             return self.f.value("FConvert", self.type(f16), wide)
         if t.bits == 32 or self.caps.int64:
-            bits, zero = self.type(unsigned(t)), self._opaque_zero(unsigned(t))
+            bits, zero = self.type(unsigned(t)), self._opaque_zero(unsigned(t), again)
         else:
-            bits, word = self.m.vector(self.type(u32), 2), self._opaque_zero(u32)
+            bits, word = self.m.vector(self.type(u32), 2), self._opaque_zero(u32, again)
             zero = self.f.value("CompositeConstruct", bits, word, word)
         mixed = self.f.value("BitwiseOr", bits, self.f.value("Bitcast", bits, value), zero)
         return self.f.value("Bitcast", self.type(t), mixed)
 
-    def _opaque_zero(self, t: DType) -> int:
-        """A zero that compilers do not know: the second coordinate of the workgroup (all dispatches have one dimension)."""
-        found = self._zeros.get(t)
+    def _opaque_zero(self, t: DType, again: bool) -> int:
+        """A zero that compilers do not know: the second, or ``again`` the third, coordinate of the workgroup (all dispatches have one
+        dimension)."""
+        axis = 2 if again else 1
+        found = self._zeros.get((t, axis))
         if found is None:
             word, vector = self.type(u32), self.m.vector(self.type(u32), 3)
             with self.f.prologue():
-                zero = self.f.value("CompositeExtract", word, self.f.load(vector, self.m.builtin("WorkgroupId", vector)), 1)
-                found = self._zeros[t] = zero if t is u32 else self.f.value("UConvert", self.type(t), zero)
+                zero = self.f.value("CompositeExtract", word, self.f.load(vector, self.m.builtin("WorkgroupId", vector)), axis)
+                found = self._zeros[t, axis] = zero if t is u32 else self.f.value("UConvert", self.type(t), zero)
         return found
 
     def load_index(self, index: Op) -> int:

@@ -15,7 +15,8 @@ from spirograd.spirvgen.emitter import Emitter
 class Instr:
     """An instruction for each kind of the first operand; empty where the operation does not take that kind.
 
-    ``contractible``: of floats, arithmetic that a driver may fuse or reorder unless told not to.
+    ``contractible``: of floats, arithmetic that a driver may fuse or reorder unless told not to. It is told so under fast math, too:
+    `analysis.fused_products` decides what is fused.
     """
 
     float: str = ""
@@ -42,13 +43,14 @@ class Glsl:
     name: str
     f64: bool = True
     contractible: bool = False
+    invertible: bool = False  # drivers know what its square, its inverse or its products simplify to
 
     def __call__(self, e: Emitter, op: Op) -> None:
         t = op.args[0].type
         assert isinstance(t, DType)
         if not self.f64:
             refuse_f64(e, op)
-        _emit(e, op, t, e.f.glsl, self.name, self.contractible)
+        _emit(e, op, t, e.f.glsl, self.name, self.contractible or (self.invertible and e.caps.target.naga))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +73,4 @@ def refuse_f64(e: Emitter, op: Op) -> None:
 def _emit(e: Emitter, op: Op, t: DType, emit: Callable[..., int], name: str, contractible: bool) -> None:
     ids = e.ids
     value = emit(name, e.types.get(op.type) or e.type(op.type), *[ids[a] for a in op.args])
-    ids[op] = e.rounded(value, t) if contractible and t.is_float and (e.exact or op.attr == "exact") else value
+    ids[op] = e.rounded(value, t) if contractible and t.is_float else value

@@ -510,3 +510,80 @@ def test_attribute_that_is_none_once_its_object_is_gone(equal):
     assert parts(owner) == 1
     owner.part = None
     assert parts(owner) == 0
+
+
+@sg.data_oriented
+class Named:
+    """The object has other names than `self`."""
+
+    def __init__(this, k):
+        this.k = k
+        this.x, this.y = (sg.field(sg.f32, shape=3, needs_grad=True) for _ in range(2))
+
+    @sg.func
+    def scaled(me, v):
+        return v * me.k
+
+    @sg.kernel
+    def fill(this, value: sg.f32):
+        for i in this.x:
+            this.y[i] = this.scaled(this.x[i]) + value
+
+    @sg.kernel
+    def total(that) -> sg.f32:
+        s = 0.0
+        for i in that.y:
+            s += that.y[i]
+        return s
+
+
+@sg.data_oriented
+class Derived(Named):
+    @sg.kernel
+    def add(obj, n: sg.i32):
+        for i in range(n):
+            obj.y[i] += obj.scaled(1.0)
+
+
+@sg.kernel
+def added_later(thing, value: sg.f32):
+    for i in thing.y:
+        thing.y[i] += value
+
+
+def test_the_object_of_a_method_has_any_name(session) -> None:
+    a, b = Named(2.0), Derived(3.0)
+    for which in (a, b):
+        which.x.fill(1)
+        which.fill(1.0)
+    b.add(2)
+    assert a.total() == 9
+    assert b.total() == 18
+    a.k = 4.0  # an attribute that the kernel read: it is compiled again
+    a.fill(0.0)
+    assert Named.total(a) == 12
+    a.y.grad.fill(1)
+    a.fill.grad(0.0)
+    assert (a.x.grad.to_numpy() == 4).all()
+    Named.later = added_later
+    try:
+        a.later(1.0)
+    finally:
+        del Named.later
+    assert a.total() == 15
+
+
+def test_parameters_of_other_kernels_need_types(session) -> None:
+    @sg.kernel
+    def work(this, a: sg.f32):
+        pass
+
+    class Holder:
+        @staticmethod
+        @sg.kernel
+        def static(this, a: sg.f32):
+            pass
+
+    for kernel in (work, Holder.static):
+        with pytest.raises(sg.SpirogradTypeError, match="parameter `this` has no type"):
+            kernel(1.0, 2.0)

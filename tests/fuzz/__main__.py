@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -309,6 +310,8 @@ def main(command: Sequence[str] | None = None) -> int:
     if results.running:
         results.fail(kinds[results.next % len(kinds)], f"=== {results.running}\nthe process ended while it ran this program", "crash")
         results.next += 1
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what runs in its background ignore the second
+        signal.signal(number, signal.default_int_handler)
     begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
     while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
         at, k = divmod(results.next, len(kinds))

@@ -79,7 +79,7 @@ def test_a_wrong_gradient_is_found_and_shortened(monkeypatch: pytest.MonkeyPatch
     run = check.run
     other = lambda p, arch: run(replace(p, kernels=tuple(chain(0.51).kernels[1] if k.name == "halves" else k for k in p.kernels)), arch)  # noqa: E731
     monkeypatch.setattr(check, "run", other)
-    assert "cpu: m" in check.failure(chain(), ["cpu"])
+    assert "cpu: loss" in check.failure(chain(), ["cpu"])
     short = check.shortened(chain(), ["cpu"], seconds=10)
     assert [k.name for k in short.kernels] == ["halves"]
 
@@ -100,6 +100,12 @@ def test_variants_are_other_programs_that_compute_the_same(name: str) -> None:
 def test_seeds_that_follow_each_other_are_all_cells() -> None:
     found = {cells.cell(seed) for seed in range(1000, 1000 + cells.CELLS)}
     assert len(found) == cells.CELLS == 10_080
+
+
+def test_the_page_shows_what_is_recorded() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "fuzzing.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_programs_are_files(tmp_path: Path) -> None:

@@ -485,3 +485,24 @@ def test_copies_of_arrays_keep_their_duals():
     with pytest.raises(sg.SpirogradRuntimeError, match="only arrays of floats"):
         sg.ndarray(sg.i32, 3, needs_dual=True)
     assert sg.ndarray(sg.f32, 3).dual is None
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_products_of_elements_that_one_iteration_owns(guarded):
+    x, y = fields("x", "y")
+
+    @sg.kernel
+    def multiply():
+        for i in y:
+            if sg.static(not guarded) or i % 3 != 1:
+                y[i] *= sg.sin(x[i])
+
+    a, b, v = vector(1), vector(2), vector(3)
+    x.from_numpy(a)
+    y.from_numpy(b)
+    with sg.ad.FwdMode(loss=y, param=x, seed=v):
+        multiply()
+        multiply()
+    owned = (np.arange(N) % 3 != 1) if guarded else np.full(N, True)
+    _, wanted = tangent_of(lambda x: torch.where(torch.tensor(owned), torch.sin(x) ** 2, 1.0) * torch.tensor(b), a, v)
+    close(y.dual.to_numpy(), wanted)

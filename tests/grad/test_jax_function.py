@@ -79,6 +79,25 @@ def test_numbers_of_compiled_programs():
     assert [float(g(jax.numpy.ones(1), c)[0]) for c in (0.0, -0.0, np.float32(2.0))] == [np.inf, -np.inf, 0.5]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_numbers(compiled):
+    """Arrays without axes that are floats of the kernel have gradients, in all modes."""
+    f = sg.ad.jax_function(wave, {"out": "u"})
+    u, w = of(5), of(4)
+    one, batch = jax.numpy.float32(0.25), jax.numpy.array([0.25, -0.5], jax.numpy.float32)
+    for transform, c in (
+        (lambda g: jax.grad(lambda c: g(c).sum()), one),
+        (lambda g: jax.jacfwd(g), one),
+        (lambda g: jax.hessian(lambda c: (g(c) ** 2).sum()), one),
+        (lambda g: jax.vmap(jax.grad(lambda c: (g(c) ** 2).sum())), batch),
+    ):
+        ours, theirs = transform(lambda c: f(u, w, 2, c)), transform(lambda c: by_jax(u, w, 2, c))
+        same((jax.jit(ours) if compiled else ours)(c), theirs(c))
+    both = jax.grad(lambda u, c: f(u, w, 3, c).sum(), argnums=(0, 1))(u, 0.5)
+    for found, expected in zip(both, jax.grad(lambda u, c: by_jax(u, w, 3, c).sum(), argnums=(0, 1))(u, 0.5)):
+        same(found, expected)
+
+
 def test_lists_that_change_after_the_call():
     """A compiled program has the numbers that a list held when it was traced."""
 
@@ -326,6 +345,12 @@ def squared_in_place(a: LINE, b: LINE):
         b[i] = b[i] * b[i]
 
 
+@sg.kernel
+def wide(a: LINE, c: sg.f64, b: LINE):
+    for i in a:
+        b[i] = a[i] * sg.cast(c, sg.f32)
+
+
 ONES, MISFIT = "jax.numpy.ones", sg.SpirogradRuntimeTypeError
 # What is called, its arguments, and the error.
 CALLS = {
@@ -341,7 +366,7 @@ CALLS = {
     "float for an integer": ("f(u, w, 2.5, 0.5)", MISFIT, r"argument `n` takes an integer \(i32\), got the number 2.5"),
     "passed float": ("jax.jit(f)(u, w, 2.5, 0.5)", MISFIT, r"argument `n` takes a number \(i32\), got an array of float32"),
     "array for a number": ("f(u, w, 2, u)", MISFIT, r"argument `c` takes a number \(f32\), got an array of float32 of shape"),
-    "gradient of a number": ("jax.grad(lambda c: f(u, w, 2, c).sum())(0.5)", sg.SpirogradUnsupportedError, "`c` is a number, with respect"),
+    "gradient of a number": ("jax.grad(lambda c: wider(u, c).sum())(0.5)", sg.SpirogradUnsupportedError, "`c` is a number, with respect"),
     "lost": ("jax.grad(lambda u: g(u).sum())(u)", sg.SpirogradCompilationError, "[\\s\\S]*JAX then keeps the one that it reads"),
     "in a tape": ("in_tape(lambda: f(u, w, 2, 0.5))", sg.SpirogradRuntimeError, "call it outside of tapes"),
     "no kernel": ("sg.ad.jax_function(np.sin)", sg.SpirogradTypeError, "takes a kernel"),
@@ -365,7 +390,8 @@ def test_messages(case):
             work()
 
     f, g = sg.ad.jax_function(wave, {"out": "u"}), sg.ad.jax_function(squared_in_place, {"b": "a"})
-    names = {"f": f, "g": g, "u": of(3), "w": of(2), "in_tape": in_tape, **globals()}
+    wider = sg.ad.jax_function(wide, {"b": "a"})
+    names = {"f": f, "wider": wider, "g": g, "u": of(3), "w": of(2), "in_tape": in_tape, **globals()}
     with pytest.raises(kind, match=message):
         eval(text, names)
 

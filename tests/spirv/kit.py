@@ -97,8 +97,6 @@ def compile_task(k: Kernel, args: Args, caps: Capabilities = FULL, options: Comp
     return module
 
 
-
-
 def run(
     device: Any,
     k: Kernel,

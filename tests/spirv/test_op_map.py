@@ -76,6 +76,8 @@ def operands(code: ops.OpCode, t: DType) -> list[np.ndarray]:
     if code in (ops.idiv, ops.irem):
         divisor = np.where(columns[1] == 0, 3, columns[1]).astype(t.np)
         columns[1] = np.where((divisor == -1) & (columns[0] == t.min), 3, divisor).astype(t.np) if t.is_signed else divisor
+    if code is ops.pow_:  # `expand_math` has the other bases
+        columns[0] = np.where(columns[0] == 0, 3, np.abs(columns[0])).astype(t.np)
     if code in (ops.shl, ops.shr):
         columns[1] = (columns[1] & (t.bits - 1)).astype(t.np)
     return columns

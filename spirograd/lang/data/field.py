@@ -9,13 +9,15 @@ import numpy as np
 
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
+from spirograd.base.once import one_at_a_time
 from spirograd.ir.nodes import Layout
-from spirograd.lang import scalar
+from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField, element_index, shape_tuple
+from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
+from spirograd.lang.data.shapes import element_index, shape_tuple
 from spirograd.lang.data.tree import SNode
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
@@ -76,19 +78,23 @@ class MatrixField(ScalarField):
         addresses = self._addresses(key) if first is None else range(first, first + size * self.components, size)
 
         def write(component: int, value: Any) -> None:
-            shadows.host_write(self, key, component)
+            value, numbers = traced_numbers.split(value, ())
+            shadows.host_write(self, key, component, numbers=numbers)
             found = addresses if self.sparse_path is None else self._addresses(key, activate=True)
             self._write(found[component], value)
 
         if first is None:
-            return self._build([self._read(a) for a in addresses], self.element_shape, write)
-        return self._build(elements.read(self.tree.allocation, self.dtype, self.components, first), self.element_shape, write)
+            values: Sequence[Any] = [self._read(a) for a in addresses]
+        else:
+            values = elements.read(self.tree.allocation, self.dtype, self.components, first)
+        return self._build(values if context.recorder() is None else traced_numbers.read(self, key, values), self.element_shape, write)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         address = self._address(key)
         addresses = self._addresses(key, activate=True) if address is None else ()
+        value, numbers = traced_numbers.split(value, self.element_shape)
         data = self._entries_of(value)
-        shadows.host_write(self, key)
+        shadows.host_write(self, key, numbers=numbers)
         if address is not None:
             self._write(address, *data)
         else:
@@ -360,6 +366,7 @@ def _shadows(f: Any, role: str) -> Any:
     return (f.grad if role == "grad" else f.dual) if getattr(f, f"needs_{role}") else None
 
 
+@one_at_a_time
 def place_by_shape(f: Any, shape: Any, order: str | None, offset: Any) -> None:
     """Place a new field, and its gradients, under `root`: nothing happens without a shape."""
     if shape is None:

@@ -11,13 +11,13 @@ import numpy as np
 from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
-from spirograd.lang import arithmetic, context, plain_python, scalar
+from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
 from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, slices
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import BuildElement, contents_of, element_index, matching
-from spirograd.lang.data.shapes import extents_of
+from spirograd.lang.data.scalar_field import BuildElement, contents_of, matching
+from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
 
@@ -187,12 +187,15 @@ class Ndarray(Exported, HostScope):
             return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
         address = self._address(key)
         found = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
+        if context.recorder() is not None:
+            found = tuple(traced_numbers.read(self, key, found))
         if self._build is None or not self.element_shape:
             return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
         size = self.dtype.size
 
         def write(component: int, value: Any) -> None:
-            shadows.host_write(self, key, component)
+            value, numbers = traced_numbers.split(value, ())
+            shadows.host_write(self, key, component, numbers=numbers)
             self._write_scalars(address + component * size, (value,))
 
         return self._build(found, self.element_shape, write)
@@ -202,8 +205,9 @@ class Ndarray(Exported, HostScope):
             self[key]._assign(value)
             return
         address = self._address(key)
+        value, numbers = traced_numbers.split(value, self.element_shape)
         data = self._entries_of(value)
-        shadows.host_write(self, key)
+        shadows.host_write(self, key, numbers=numbers)
         self._write_scalars(address, data)
 
     def _entries_of(self, value: Any) -> Sequence[Any]:
@@ -230,8 +234,9 @@ class Ndarray(Exported, HostScope):
 
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
+        value, numbers = traced_numbers.split(value, self.element_shape)
         element = self._element(value)
-        shadows.host_write(self, repeat=lambda: self.fill(element))
+        shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
         numpy_transfer.fill(self.allocation, self.view, element)
 
     def copy_from(self, other: Any) -> None:

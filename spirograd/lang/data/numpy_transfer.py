@@ -27,9 +27,9 @@ def read(allocation: Any, view: HostView) -> Array:
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np)
     context.before_read(allocation)
-    blocks = _in_place(allocation, view)
-    if blocks is not None:
-        contents: Array = np.stack([block.reshape(-1) for block in blocks], -1) if len(blocks) > 1 else blocks[0].copy()
+    places = _in_place(allocation, view)
+    if places is not None:
+        contents: Array = np.stack([place.reshape(-1) for place in places], -1) if len(places) > 1 else places[0].copy()
         return contents.reshape(view.full_shape)
     if len(view.blocks) == 1:
         whole: Array = _read_block(allocation, view.blocks[0], view.dtype).reshape(view.full_shape)
@@ -43,7 +43,7 @@ def read(allocation: Any, view: HostView) -> Array:
 def _in_place(allocation: Any, view: HostView) -> list[Array] | None:
     """The elements in the memory itself, an array for each block. Waits for launches. None where all lie densely, which is copied as
     bytes, and where the host cannot address the memory."""
-    if all([is_dense(block, view.dtype.size) for block in view.blocks]):
+    if all(is_dense(block, view.dtype.size) for block in view.blocks):
         return None
     whole = allocation.host_bytes()
     if whole is None:
@@ -63,11 +63,11 @@ def write(allocation: Any, view: HostView, data: Array) -> None:
     if view.count == 0:
         return
     data = view.dtype.array(np.broadcast_to(data, view.full_shape))
-    blocks = _in_place(allocation, view)
-    if blocks is not None:
-        rows = data.reshape(-1, len(blocks))
-        for k, block in enumerate(blocks):
-            block[...] = rows[:, k].reshape(block.shape)
+    places = _in_place(allocation, view)
+    if places is not None:
+        columns = data.reshape(-1, len(places))
+        for k, place in enumerate(places):
+            place[...] = columns[:, k].reshape(place.shape)
         allocation.wrote(view.part)
         return
     if len(view.blocks) == 1:

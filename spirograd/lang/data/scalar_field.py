@@ -14,24 +14,23 @@ import numpy as np
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import (
-    SpirogradBoundsError,
     SpirogradRuntimeError,
     SpirogradRuntimeTypeError,
     SpirogradTypeError,
     SpirogradValueError,
 )
+from spirograd.base.once import one_at_a_time
 from spirograd.base.tracebacks import user_location
-from spirograd.base.wording import counted
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
-from spirograd.lang import arithmetic, plain_python, scalar
+from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
 from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, sparse_contents
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import Path, path_to
-from spirograd.lang.data.shapes import extents_of
+from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Place, SNode, Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
@@ -52,33 +51,6 @@ S = TypeVar("S", bound="ScalarField")
 # A line that assigns to one name or attribute, whose last part is the group.
 _ASSIGNED = re.compile(r"\s*(?:\w+\.)*([^\W\d]\w*)\s*(?::[^=]*)?=[^=]")
 BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], None]], Any]
-
-
-def shape_tuple(shape: Any) -> tuple[int, ...]:
-    """A shape of a field as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
-    return extents_of(shape, 1, "every extent of a field must be a positive integer")
-
-
-def element_index(key: Any, shape: tuple[int, ...], origin: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """The index of one element from 0, from what stands in brackets in Python scope."""
-    parts: list[Any] = []
-    for k in key if isinstance(key, tuple) else (key,):
-        parts += k.entries if hasattr(k, "entries") else [] if k is None else [k]
-    if any(isinstance(k, slice) for k in parts):
-        raise SpirogradTypeError(f"{what} cannot be sliced", None, "`.to_numpy()` gives an array that can")
-    if len(parts) != len(shape):
-        hint = "write `f[None]`" if not shape else ""
-        given = counted(len(parts), "index", "indices")
-        raise SpirogradBoundsError(f"{what} has {counted(len(shape), 'axis', 'axes')}, but is indexed with {given}: {key!r}", None, hint)
-    out = []
-    for axis, (k, extent) in enumerate(zip(parts, shape)):
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-            raise SpirogradTypeError(f"an index of {what} is an integer, got {k!r}")
-        low = origin[axis] if origin else 0
-        if not low <= k < low + extent:
-            raise SpirogradBoundsError(f"index {k} is out of range on axis {axis} of {what}: {low} to {low + extent - 1} are valid")
-        out.append(int(k) - low)
-    return tuple(out)
 
 
 def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
@@ -379,6 +351,10 @@ class ScalarField(Exported, Field):
                 raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
             found: FieldRef = shadow.refs()
             return found
+        return self._ref or self._make_ref()
+
+    @one_at_a_time
+    def _make_ref(self) -> FieldRef:
         if self._ref is None:
             self.take_name()
             self._check_node()
@@ -402,16 +378,20 @@ class ScalarField(Exported, Field):
     def grad(self: S) -> S | Any:
         """The field of gradients, which may have no place (see `has_grad`); None for integers and for gradients themselves."""
         if self._grad is None and self.role == "primal" and self.dtype.is_float:
-            self._grad = shadows.register(self._shadow("grad"), "grad", self)
+            self._make_shadow("_grad", "grad")
         return self._grad
 
     @property
     def dual(self: S) -> S | Any:
         """The field of tangents of forward mode, which may have no place (see `has_dual`); None for integers and for tangents."""
         if self._dual is None and self.role in _DUALS and self.dtype.is_float:
-            role = _DUALS[self.role]
-            self._dual = shadows.register(self._shadow(role), role, self)
+            self._make_shadow("_dual", _DUALS[self.role])
         return self._dual
+
+    @one_at_a_time
+    def _make_shadow(self, name: str, role: str) -> None:
+        if getattr(self, name) is None:
+            setattr(self, name, shadows.register(self._shadow(role), role, self))
 
     def make_duals(self) -> None:
         """Have memory for tangents of this field and of its gradient, whether or not it was asked for; all zeros where it is new."""
@@ -477,6 +457,8 @@ class ScalarField(Exported, Field):
     def __getitem__(self, key: Any) -> Any:
         address = self._address(key)
         value = self._read(self._addresses(key)[0] if address is None else address)
+        if context.recorder() is not None:
+            return traced_numbers.read(self, key, (value,))[0]
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -485,7 +467,8 @@ class ScalarField(Exported, Field):
         address = self._address(key)
         if address is None:
             address = self._addresses(key, activate=True)[0]
-        shadows.host_write(self, key)
+        value, numbers = traced_numbers.split(value, ())
+        shadows.host_write(self, key, numbers=numbers)
         self._write(address, value)
 
     def clear_element(self, key: Any, component: int | None) -> None:
@@ -503,8 +486,9 @@ class ScalarField(Exported, Field):
 
     def fill(self, value: Any) -> None:
         """Set all elements to ``value``."""
+        value, numbers = traced_numbers.split(value, self.element_shape)
         number = self._number(value)
-        shadows.host_write(self, repeat=lambda: self.fill(number))
+        shadows.host_write(self, repeat=lambda: self.fill(number), numbers=numbers)
         if self.sparse_path is not None and np.any(number):
             sparse_contents.fill(self, number)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from spirograd.lang import context
@@ -13,7 +13,8 @@ _known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by r
 
 def register(shadow: Any, role: str, primal: Any) -> Any:
     """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
-    _known.setdefault(role, weakref.WeakKeyDictionary())[shadow] = weakref.ref(primal)
+    known = _known.get(role) or _known.setdefault(role, weakref.WeakKeyDictionary())
+    known[shadow] = weakref.ref(primal)
     return shadow
 
 
@@ -30,11 +31,16 @@ def is_shadow(memory: Any) -> bool:
 
 
 def host_write(
-    memory: Any, key: Any = None, component: int | None = None, source: Any = None, repeat: Callable[[], None] | None = None
+    memory: Any,
+    key: Any = None,
+    component: int | None = None,
+    source: Any = None,
+    repeat: Callable[[], None] | None = None,
+    numbers: Sequence[Any] = (),
 ) -> None:
     """Called before the host writes to a field or array: to an element, one component of it, or all; from ``source``, if that is a field
-    or array. ``repeat`` writes the same again, if that takes no data of the host. An open tape saves what gradients still need, and clears
-    the gradient of what is written when it comes by again."""
+    or array. ``repeat`` writes the same again, if that takes no data of the host. ``numbers``: see `traced_numbers.split`. An open tape
+    saves what gradients still need, and clears the gradient of what is written when it comes by again."""
     recorder = context.recorder()
     if recorder is None:
         return
@@ -46,13 +52,16 @@ def host_write(
         else:
             shadow.clear_element(key, component)
 
+    reverse = recorder.numbers_written(memory, key, component, numbers, clear) if numbers else clear
     is_view = hasattr(memory, "arr")  # which is a part of its array: its indices are not those of the array
-    recorder.host_write(memory, () if is_view else key, clear, source, repeat)
+    recorder.host_write(memory, () if is_view else key, reverse, source, repeat)
+    if numbers:
+        recorder.numbers_kept(memory)
 
 
-def clear(*roles: str) -> None:
-    """Set all gradients or tangents that have memory in the running session to zero."""
+def clear(*roles: str, kept: Container[Any] = ()) -> None:
+    """Set all gradients or tangents that have memory in the running session to zero, but for those that are ``kept``."""
     for role in roles:
         for shadow in list(_known.get(role, ())):
-            if shadow.has_memory():
+            if shadow.has_memory() and shadow not in kept:
                 shadow.fill(0.0)

@@ -10,7 +10,8 @@ from spirograd.lang.data import field as fields
 from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data.enums import Backend
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.data.scalar_field import BuildElement, ScalarField, shape_tuple
+from spirograd.lang.data.scalar_field import BuildElement, ScalarField
+from spirograd.lang.data.shapes import shape_tuple
 from spirograd.lang.scalar import describe
 
 if TYPE_CHECKING:

@@ -3,12 +3,15 @@
 A tree is open while nodes and fields are added, and closes when one of its fields is used for the first time (or by `finalize`). Then
 its layout is fixed and its memory, all zeros, is allocated. What is placed under `root` afterwards forms a new tree. If there is no memory
 for all that was placed under `root`, its nodes become trees of their own, so that only fields that are too large cannot be used.
+
+Each thread has a tree under `root` of its own. Nodes are added, trees are closed and get their memory under the lock of `base.once`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,11 +26,11 @@ from spirograd.base.errors import (
     SpirogradTypeError,
 )
 from spirograd.base.near_names import NearNames
-from spirograd.base.wording import counted
+from spirograd.base.once import one_at_a_time
 from spirograd.lang import context
 from spirograd.lang.data.node_inspection import Inspected
 from spirograd.lang.data.regions import Region, Regions, is_sparse, is_sparse_kind, make_regions
-from spirograd.lang.data.shapes import extents_of
+from spirograd.lang.data.shapes import extents_along
 from spirograd.lang.data.tree_layout import Digit, assign_offsets, decode_of
 
 _tree_ids = itertools.count(1)
@@ -42,17 +45,6 @@ def _count(n: Any, what: str) -> int:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise SpirogradTypeError(f"{what} is a positive integer, got {n!r}")
     return int(n)
-
-
-def _extents(kind: str, axes: Sequence[int], shape: Any) -> tuple[int, ...]:
-    """One for each of ``axes``; a single number counts for all."""
-    extents = extents_of(shape, 1, "every extent of a field must be a positive integer")
-    if len(extents) == 1:
-        extents *= len(axes)
-    if len(extents) != len(axes):
-        given = f"{counted(len(axes), 'axis', 'axes')} and {counted(len(extents), 'extent')}"
-        raise SpirogradTypeError(f"`{kind}` takes one extent for each axis, got {given}")
-    return extents
 
 
 class SNode(Inspected):
@@ -138,6 +130,7 @@ class SNode(Inspected):
         node.chunk, node.cells = chunk, found
         return node
 
+    @one_at_a_time
     def _level(self, kind: str, axes: Any, shape: Any) -> SNode:
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
@@ -146,7 +139,7 @@ class SNode(Inspected):
         listed = next((a for at in self.path if at.kind == "dynamic" for a in at.axes if a in numbers), None)
         if listed is not None:
             raise SpirogradTypeError(f"axis {listed} counts the entries of a dynamic node above: no other node can have it")
-        node = SNode(self.tree, self, numbers, _extents(kind, numbers, shape))
+        node = SNode(self.tree, self, numbers, extents_along(kind, numbers, shape))
         if kind != "dense":
             node.kind, node.number = kind, self.tree.next_number()
         return self._add(node)
@@ -160,6 +153,7 @@ class SNode(Inspected):
         self.nodes.append(node)
         return node
 
+    @one_at_a_time
     def place(self, *fields: Any, offset: Any = None) -> SNode:
         """Put fields into the cells of this node, side by side. ``offset``: the smallest index of each axis (0). Returns this node.
 
@@ -198,6 +192,7 @@ class SNode(Inspected):
         """Place the duals (tangents) of all fields below this node next to the fields."""
         self._lazy("dual")
 
+    @one_at_a_time
     def _lazy(self, role: str) -> None:
         self.tree.check_open()
         for node in list(self.nodes):
@@ -313,6 +308,8 @@ class Tree(NearNames):
         self.divisible = divisible
         self.root = Root(self, None)
         self.closed = False
+        self.settled = False  # closed, and divided if need be
+        self.next: Tree | None = None  # open: has the nodes that had no fields when this tree was closed
         self.nbytes = 0
         self.regions: Regions | None = None  # of a tree with sparse nodes, once it is closed
         self.region: Region | None = None  # whose cells, or ledger, it has
@@ -339,6 +336,7 @@ class Tree(NearNames):
                 "`sg.root` or `sg.FieldsBuilder()`"
             )
 
+    @one_at_a_time
     def close(self) -> None:
         """Fix the layout. Raises SpirogradRuntimeError for gradients that were asked for and never placed."""
         if self.closed:
@@ -367,9 +365,32 @@ class Tree(NearNames):
     def settle(self) -> None:
         """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below
         the root that can do with an allocation of its own gets a tree of its own."""
-        if self.closed:
-            return
-        self.close()
+        if not self.settled:
+            self._settle()
+
+    @one_at_a_time
+    def _settle(self) -> None:
+        if not self.closed:
+            if self.divisible:
+                self._leave_unfinished()
+            self.close()
+            self._divide()
+        self.settled = True
+
+    def _leave_unfinished(self) -> None:
+        """Have the nodes that no field was placed in yet, such as another thread is building, in a tree that stays open."""
+        unfinished = [node for node in self.root.nodes if not isinstance(node, Place) and next(node.places, None) is None]
+        if unfinished:
+            self.next = Tree(divisible=True)
+            self.root.nodes = [node for node in self.root.nodes if node not in unfinished]
+            self.next._numbers = self._numbers
+            self.next.root.nodes = unfinished
+            for node in unfinished:
+                node.above = self.next.root
+                node.move_to(self.next)
+
+    def _divide(self) -> None:
+        """Give the memory to one tree, or to several."""
         if self.regions is not None:
             return
         groups = _separable(self.root.nodes) if self.divisible and context.has_session() else []
@@ -391,11 +412,14 @@ class Tree(NearNames):
         self.nbytes = assign_offsets(self.root, is_root=True)[0]
         self.closed = True
 
+    @one_at_a_time
     def _allocate(self) -> None:
+        if self._allocation is not None:  # another thread was here first
+            return
         session = context.session()
         try:
             region = self.region
-            self._allocation = session.field_memory(max(self.nbytes, 1)) if region is None else region.memory(session)[self.id]
+            allocation = session.field_memory(max(self.nbytes, 1)) if region is None else region.memory(session)[self.id]
         except OutOfDeviceMemory as error:
             fields = list({id(place.field): place.field for place in self.root.places}.values())
             for field in fields:
@@ -403,6 +427,7 @@ class Tree(NearNames):
             names = ", ".join([f"`{field.name}`" for field in fields[:_NAMED]]) + (" ..." if len(fields) > _NAMED else "")
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
+        self._allocation = allocation  # last: others look at it without the lock
         with_memory.add(self)
         weakref.finalize(self, _collected, self.users).atexit = False
         context.fields_have_memory()
@@ -423,6 +448,7 @@ class Tree(NearNames):
         """Whether its memory is there, and of the running session."""
         return self._allocation is not None and context.has_session() and context.session() is self._session
 
+    @one_at_a_time
     def destroy(self) -> None:
         """Give the memory back now, and what kernels are compiled to for it; the fields of the tree cannot be used afterwards."""
         if self.regions is not None:
@@ -520,16 +546,27 @@ class FieldsBuilder(NearNames):
         return self._root().shape
 
 
-class GlobalRoot(FieldsBuilder):
-    """`root`: the tree under construction. Once that is closed, the next placement starts another."""
-
+class _TreeOfThread(threading.local):
     def __init__(self) -> None:
         self.tree = Tree(divisible=True)
 
+
+class GlobalRoot(FieldsBuilder):
+    """`root`: the tree under construction, of each thread its own. Once that is closed, the next placement starts another."""
+
+    def __init__(self) -> None:
+        self._trees = _TreeOfThread()
+
+    @property
+    def tree(self) -> Tree:  # type: ignore[override]
+        """The tree of the calling thread."""
+        return self._trees.tree
+
     def _root(self) -> SNode:
-        if self.tree.closed:
-            self.tree = Tree(divisible=True)
-        return self.tree.root
+        trees = self._trees
+        while trees.tree.closed:
+            trees.tree = trees.tree.next or Tree(divisible=True)
+        return trees.tree.root
 
     def __sg_describe__(self) -> str:
         return "`root`"
@@ -538,8 +575,8 @@ class GlobalRoot(FieldsBuilder):
         return "root"
 
     def reset(self) -> None:
-        """Forget the tree under construction (`reset` of the API)."""
-        self.tree = Tree(divisible=True)
+        """Forget the trees under construction, of all threads (`reset` of the API)."""
+        self._trees = _TreeOfThread()
 
 
 root = GlobalRoot()

@@ -72,7 +72,8 @@ def _trace_sides(t: Tracer, *sides: Callable[[], None]) -> list[_Side]:
     for side in sides:
         t.frame.variables = dict(before)
         t.b.begin()
-        side()
+        with t.trace.guarded():
+            side()
         traced.append((t.b.suspend(), t.frame.variables))
     t.frame.variables = dict(before)
     t.b.loc = loc

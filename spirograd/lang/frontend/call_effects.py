@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spirograd.lang import forms
-from spirograd.lang.frontend.call_targets import Callee, resolved, struct_method
+from spirograd.lang.frontend.call_targets import Callee, is_atomic, resolved, struct_method
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG, assigned
 from spirograd.lang.frontend.tracer import Tracer
@@ -76,12 +76,3 @@ def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> Any:
 def is_static(t: Tracer, node: ast.expr) -> bool:
     """Whether an expression is `static(...)`."""
     return isinstance(node, ast.Call) and static_callee(t, node.func) is forms.static
-
-
-def is_atomic(callee: Any) -> bool:
-    """Whether a callee is an atomic operation, which changes its first argument."""
-    return is_hashable(callee) and (callee in forms.ATOMICS or callee is forms.atomic_cas)
-
-
-def is_hashable(x: Any) -> bool:
-    return type(x).__hash__ is not None

@@ -10,14 +10,17 @@ import ast
 import functools
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from spirograd.base.records import dataclass
+from spirograd.lang import forms
 from spirograd.lang.frontend.func import BoundFunc, Func
 from spirograd.lang.frontend.kernel_methods import KERNEL_METHODS
 from spirograd.lang.frontend.lvalues import Lvalue
+from spirograd.lang.frontend.syntax_facts import assigned
+from spirograd.lang.matrix import Matrix
 from spirograd.lang.struct import Struct
 
 
@@ -39,7 +42,7 @@ class Callee:
     def changed_by(self, call: ast.Call) -> list[ast.expr]:
         """The expressions in a call whose variables the function may change. Arguments after a starred one are left out: their positions
         are known only once they are evaluated."""
-        names, by_reference = self.parameters, self.func.references()
+        names, by_reference = self.parameters, changed_parameters(self.func)
         out: list[ast.expr] = []
         if self.has_object and isinstance(call.func, ast.Attribute) and names[0] in by_reference:
             out.append(call.func.value)
@@ -49,6 +52,58 @@ class Callee:
             if name in by_reference:
                 out.append(argument)
         return [*out, *[k.value for k in call.keywords if k.arg in by_reference]]
+
+
+def changed_parameters(func: Func) -> frozenset[str]:
+    """The parameters taken by reference that ``func`` may change, found in its syntax. Of a call whose target is not known there, whatever
+    the call names counts. A function that calls itself changes what it changes otherwise."""
+    if func.changed is None:
+        func.changed = frozenset()  # of calls of itself
+        by_reference, body = func.references(), func.source.tree.body
+        if by_reference:
+            own = {*func.signature.parameters, *assigned(body, lambda call: ())}
+            outside = {name: value for name, value in func.source.names().items() if name not in own}
+            func.changed = frozenset(by_reference & assigned(body, functools.partial(_possibly_changed, outside)))
+    return func.changed
+
+
+def _possibly_changed(names: Mapping[str, Any], call: ast.Call) -> Sequence[ast.expr]:
+    """The expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
+    callee = _found_outside(call.func, names)
+    target = resolved(callee)
+    if target is not None:
+        return target.changed_by(call)
+    if is_atomic(callee):
+        return call.args[:1]
+    if callee is not None:
+        return ()
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _READING:
+        return ()
+    held = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return [*held, *call.args, *[k.value for k in call.keywords]]
+
+
+# Methods of vectors and matrices that give something, and change nothing.
+_READING = frozenset(name for name in vars(Matrix) if not name.startswith("_") and name != "fill")
+
+
+def _found_outside(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name or a dotted name stands for; None if that is not among ``names``."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    base = _found_outside(node.value, names)
+    return None if base is None else getattr(base, node.attr, None)
+
+
+def is_atomic(callee: Any) -> bool:
+    """Whether a callee is an atomic operation, which changes its first argument."""
+    return is_hashable(callee) and (callee in forms.ATOMICS or callee is forms.atomic_cas)
+
+
+def is_hashable(x: Any) -> bool:
+    return type(x).__hash__ is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang.frontend.access import get_attribute, resolve
 from spirograd.lang.frontend.builtin_functions import BUILTINS
-from spirograd.lang.frontend.call_effects import check_foreseen, is_hashable
-from spirograd.lang.frontend.call_targets import resolved
+from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_targets import is_hashable, resolved
 from spirograd.lang.frontend.expressions import arguments, display, values_of
 from spirograd.lang.frontend.formatted_text import formatted
 from spirograd.lang.frontend.inlining import call_function, call_with_values

@@ -44,6 +44,7 @@ class Func(NearNames):
         self.function = function
         self._text = text_of(function)
         self._by_reference = by_reference
+        self.changed: frozenset[str] | None = None  # parameters that it may change, see `call_targets.changed_parameters`
         self._source: Source | None = None
         self._signature: inspect.Signature | None = None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from spirograd.base.dtypes import i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradUnsupportedError, render
+from spirograd.base.once import once
 from spirograd.base.records import dataclass
 from spirograd.lang import context, streams
 from spirograd.lang.data.ndarray import BufferView, Ndarray
@@ -67,16 +68,16 @@ class GraphKernel(Kernel):
         super().__init__(function, unfused_by)
         self._is_graph, self._checkpoints = is_graph, checkpoints
 
-    @functools.cached_property
+    @once
     def _structure(self) -> Structure:
         return graph_structure.structure_of(self.source(), self._is_graph, self._checkpoints)
 
-    @functools.cached_property
+    @once
     def parts(self) -> tuple[PartKernel, ...]:
         found = () if self._structure.plain else self._structure.parts
         return tuple([PartKernel(self.function, self._unfused_by, part) for part in found])
 
-    @functools.cached_property
+    @once
     def grad(self) -> Any:
         if not self._structure.plain:
             problem = f"kernel `{self.function.__name__}` is a graph of several launches, and has no gradient as a whole"

@@ -9,12 +9,16 @@ from spirograd.base.errors import SpirogradIndexError
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
+from spirograd.lang.indexing import index_within, refuse_index, report_index
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import as_value, describe, type_error
 
 
-def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = ()) -> list[Op]:
-    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them."""
+def index_values(
+    key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = (), fixed: bool = False
+) -> list[Op]:
+    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them. ``shape``: if it is
+    known, constants are checked. ``fixed``: the memory is declared in the code of the kernel, with this shape."""
     parts = flat_index(key)
     if len(parts) != ndim:
         trace = scalar.trace_of()
@@ -26,11 +30,11 @@ def index_values(key: Any, ndim: int, name: str, shape: tuple[int, ...] | None =
         if shape is not None and scalar.is_number(k):
             low = origin[axis] if origin else 0
             if not low <= int(k) < low + shape[axis]:
-                raise SpirogradIndexError(
-                    f"index {k} is out of range on axis {axis} of `{name}`, which has indices {low} to {low + shape[axis] - 1}",
-                    scalar.trace_of().b.loc,
-                    "" if k >= 0 else "negative indices do not count from the end in kernels",
-                )
+                message = f"index {k} is out of range on axis {axis} of `{name}`, which has indices {low} to {low + shape[axis] - 1}"
+                refuse_index(message, "" if k >= 0 else "negative indices do not count from the end in kernels")
+                if fixed:  # modules have no such access, even where it is not made
+                    report_index(message)
+                    parts[axis] = low
     return [integer_index(k, name) for k in parts]
 
 
@@ -62,8 +66,6 @@ def component_index(key: Any, extent: int) -> Op:
     """An index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
     key = scalar.known(key)
     if scalar.is_number(key):
-        if not -extent <= int(key) < extent:
-            message = f"index {key} is out of range for a vector of {extent}"
-            raise SpirogradIndexError(message, scalar.trace_of().b.loc, f"valid are {-extent} to {extent - 1}")
-        return scalar.builder().const(int(key) % extent, i32)
+        message = f"index {key} is out of range for a vector of {extent}"
+        return scalar.builder().const(index_within(int(key), extent, message, f"valid are {-extent} to {extent - 1}"), i32)
     return integer_index(key, "vector")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.records import replace
@@ -69,8 +69,8 @@ class Kernel(Staged, NearNames):
         functools.update_wrapper(self, function)
         self.function = function
         self._unfused_by = unfused_by
+        self._is_method = False
         self._text = text_of(function)
-        self._lock = threading.RLock()
         self._specializations: dict[Any, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
@@ -79,13 +79,20 @@ class Kernel(Staged, NearNames):
         self._quick: tuple[Any, QuickCall | None] = (None, None)
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
+        self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
 
-    @functools.cached_property
+    @once.once
     def grad(self) -> Any:
         return context.gradient_of(self)
 
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._is_method = True  # the first parameter is the object, whatever it is called
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else BoundKernel(self, instance)
+        if instance is None:
+            return self
+        self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
+        return BoundKernel(self, instance)
 
     def __repr__(self) -> str:
         return f"<kernel {self.function.__qualname__}>"
@@ -175,7 +182,9 @@ class Kernel(Staged, NearNames):
 
     def _start(self, session: Any) -> _InSession:
         """Forget what was compiled for an earlier session, and resolve the signature."""
-        with self._lock, frames_hidden():
+        with once.lock, frames_hidden():
+            if self._in_session.session is session:  # another thread was here first
+                return self._in_session
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
             self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
@@ -196,8 +205,8 @@ class Kernel(Staged, NearNames):
             raise SpirogradSyntaxError(
                 f"kernel `{self.function.__name__}`: `*{p.name}` is not supported in the signature of a kernel: name each argument"
             )
-        if position == 0 and p.name == "self" and p.annotation is p.empty:
-            return TemplateParameter("self", self.function.__name__)
+        if position == 0 and (self._is_method or p.name == "self") and p.annotation is p.empty:
+            return TemplateParameter(p.name, self.function.__name__)
         try:
             return make_parameter(p.name, p.annotation, options, self.function.__name__)
         except SpirogradCompilationError as error:
@@ -240,8 +249,12 @@ class Kernel(Staged, NearNames):
         return packer
 
     def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        packer = self.pack(session, specialization, args)
         recorder = context.recorder()
+        if recorder is not None and recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
+            kernel, values, cells = found
+            recorder.numbers_passed(cells)
+            return kernel._launch(*kernel.specialized(values, {}))
+        packer = self.pack(session, specialization, args)
         if recorder is None:
             if packer.transfers is not None and packer.transfers.torch_records:
                 warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
@@ -263,7 +276,7 @@ class Kernel(Staged, NearNames):
 
     def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
         session, _, _, _, specializations = now
-        with self._lock, frames_hidden():
+        with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
                     return specialization
@@ -278,10 +291,10 @@ class Kernel(Staged, NearNames):
     def forget(self, key: Any, specialization: Specialization | None) -> None:
         """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
         another thread adds meanwhile is forgotten too, and compiled again."""
-        found = self._specializations.get(key, [])
-        if specialization in found:
-            found.remove(specialization)
-        if not found:
+        others = [made for made in self._specializations.get(key, ()) if made is not specialization]
+        if others:
+            self._specializations[key] = others  # a new list: another thread may be looking at the old one
+        else:
             self._specializations.pop(key, None)
         self._native.forget()
 

@@ -28,7 +28,7 @@ def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
         members = {name: element_of(t, member, key) for name, member in base.members.items()}
         return StructElement({name: element for name, element in members.items() if element is not None}, base.make_value)
     if isinstance(base, SharedArray):
-        return SharedElement(base, index_values(key, len(base.shape), base.ref.name, base.shape))
+        return SharedElement(base, index_values(key, len(base.shape), base.ref.name, base.shape, fixed=True))
     if isinstance(base, (ScalarField, MatrixField)):
         ref = base.refs()
         t.fields[ref] = base

@@ -88,8 +88,13 @@ class NativeCalls:
         self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
 
     def _use(self, records: list[_Record]) -> None:
+        """Launch by ``records``. Takes no lock, because finalizers call this. Several threads may: each function keeps what its records
+        watch, so that they are replaced when one of these objects goes; an object that went meanwhile is looked for afterwards."""
         self._records = records
-        self.launch = self.device.native_code().function([r.prepared for r in records]) if records else None
+        watched = [record.watched for record in records]
+        self.launch = self.device.native_code().function([r.prepared for r in records], watched) if records else None
+        if any(reference() is None for references in watched for reference in references):
+            self._use([r for r in self._records if all(reference() is not None for reference in r.watched)])
 
 
 def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any], None]:

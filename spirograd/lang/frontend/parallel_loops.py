@@ -10,7 +10,8 @@ from spirograd.base.dtypes import VOID, u32
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Label, LoopAttr
 from spirograd.lang import groups, randoms, scalar
-from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, is_atomic, static_callee
+from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, static_callee
+from spirograd.lang.frontend.call_targets import is_atomic
 from spirograd.lang.frontend.control import block_where
 from spirograd.lang.frontend.loop_dependences import ORDERED, PRIVATE, SHARED, sharing
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves

@@ -32,6 +32,7 @@ from spirograd.lang.frontend.func import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import unchanged
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
+from spirograd.lang.traced_numbers import TracedNumber
 
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
@@ -153,6 +154,9 @@ class ScalarParameter(Parameter):
 
     def convert(self, value: Any) -> Any:
         kind = type(value)
+        if kind is TracedNumber:
+            value = value.refuse(f"argument `{self.name}` here")
+            kind = float
         if self.t.is_float:
             if kind is float:
                 return value

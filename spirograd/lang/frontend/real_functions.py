@@ -151,7 +151,8 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
     # A function that is called draws no random numbers, so that its loops have no counter of those to carry.
     t.frame, t.call_depth, t.random_key = frame, t.call_depth + 1, None
     try:
-        function_body(t, func.source.tree.body)
+        with t.trace.guarded():  # as another call of it may be
+            function_body(t, func.source.tree.body)
         unchanged = all(frame.variables.get(name) is value for name, value in given.items())
         made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else Inlined("it changes a variable")
         if isinstance(made, Inlined) and key in t.real_functions.recursive:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.dtypes import u1
+from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.lang import scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names
@@ -115,7 +116,8 @@ def _while_op(
     test_region = b.end([test().op])
     t.frame.variables = dict(before)
     bind(t, carried, models, b.begin(*types, names=names))
-    body()
+    with t.trace.guarded():
+        body()
     body_region = b.end(_next_values(t, carried, models))
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
@@ -161,7 +163,9 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
     del t.frame.variables[counter]
 
 
-def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]) -> None:
+def _for_op(
+    t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]
+) -> None:
     """A serial `for` operation; ``body`` gets the index, and traces ``statements``."""
     b, carried = t.b, runtime_variables(t, changed)
     before, loc = dict(t.frame.variables), b.loc
@@ -169,7 +173,8 @@ def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], change
     initial = scalars_of(t, carried)
     index, *params = b.begin(begin.type, *[op.type for op in initial], names=_names_of_scalars(carried, models))
     bind(t, carried, models, params)
-    body(Value(index))
+    with t.trace.guarded(not (begin.code is ops.const and end.code is ops.const and begin.attr < end.attr)):
+        body(Value(index))
     region = b.end(_next_values(t, carried, models))
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc

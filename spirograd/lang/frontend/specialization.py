@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from spirograd.base.once import once
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import leaves
@@ -48,7 +49,7 @@ class Specialization:
         self.outside = captures.outside
         self.constant = not self.guards and not self.signatures
 
-    @functools.cached_property
+    @once
     def plan(self) -> Any:
         with frames_hidden():
             return self._prepare(self.kernel)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import os
 import platform
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError
+from spirograd.base.once import once_in_process
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import abi, fault_handler
@@ -209,14 +209,14 @@ def _close_all() -> None:
         pool.close()
 
 
-@functools.cache
+@once_in_process
 def _install_hooks() -> None:
     atexit.register(_close_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_end_preparing, after_in_child=_forget_all)
 
 
-@functools.cache
+@once_in_process
 def shared(threads: int) -> WorkerPool:
     """The pool of this many threads that all devices of the process share."""
     return WorkerPool(threads, code())

@@ -15,8 +15,8 @@ def _at_once() -> int:
 
 
 class DeletionQueue:
-    """Calls ``delete`` with what was put in, when it may be deleted. ``released``: what was put in since the last `collect`; ``held``: bytes
-    of memory that pending work may still use.
+    """Calls ``delete`` with what was put in, when it may be deleted. ``released``: what was put in since the last `collect`;
+    ``held``: bytes of memory that pending work may still use.
 
     `put` and `extend` take no lock, because finalizers call them, which may run anywhere. The device's lock guards `collect`.
     """

@@ -39,9 +39,9 @@ class Code:
     method: builtins.Method
     library: Library
 
-    def function(self, records: Sequence[Prepared]) -> Launch:
-        """The function that launches by these records: by the first one that fits."""
-        owner = (b"".join([prepared.record for prepared in records]) + _END, *[prepared.objects for prepared in records])
+    def function(self, records: Sequence[Prepared], kept: Any = None) -> Launch:
+        """The function that launches by these records: by the first one that fits. It keeps alive ``kept``, too."""
+        owner = (b"".join([prepared.record for prepared in records]) + _END, *[prepared.objects for prepared in records], kept)
         launch: Launch = self.method.function(owner)
         return launch
 

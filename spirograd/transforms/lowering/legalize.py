@@ -10,7 +10,6 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
-from spirograd.transforms.lowering import exact_zero
 from spirograd.transforms.pass_context import PassContext
 
 
@@ -39,8 +38,6 @@ class _Legalize(Rewriter):
                 self.handlers[ops.trunc] = self.handlers[ops.round_] = self._rounded
             for code, count in ((ops.popcnt, popcnt), (ops.clz, clz), (ops.ctz, ctz)):
                 self.handlers[code] = self._count(code, count)
-            if not ctx.options.fast_math:
-                self.handlers |= dict.fromkeys(exact_zero.CODES, self._float)
 
     def _binary(self, lower: Callable[[Builder, Op, Op], Op]) -> Callable[[Op], Op]:
         def handle(op: Op) -> Op:
@@ -50,14 +47,6 @@ class _Legalize(Rewriter):
             return lower(self.b, a, b)
 
         return handle
-
-    def _float(self, op: Op) -> Op:
-        x, y = self.args(op)
-        if op.code is ops.div and op.type is f16:  # see `_div`
-            x, y = (exact_zero.widened(self.b, a) for a in (x, y))
-            wide = Op(ops.div, f32, (x, y), op.attr, (), op.loc)
-            return self._to_half(exact_zero.with_zero(self.b, wide, x, y, self.caps) or self.b.emit(ops.div, x, y, attr=op.attr))
-        return exact_zero.with_zero(self.b, op, x, y, self.caps) or self.copy(op)
 
     def _shift(self, op: Op) -> Op:
         a, count = self.args(op)

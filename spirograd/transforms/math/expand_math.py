@@ -2,9 +2,9 @@
 
 CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 stays, for libm and vector libraries.
 SPIR-V: f64 functions are expanded, because GLSL.std.450 has none. Of f32 the inverse trigonometric functions are, because drivers may
-be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4), and sin, cos and tan on drivers whose are coarse (SwiftShader's sin by 2e-4); the
-others only without fast math, and if the device has the types that they compute in. PTX: all of f32 and f64, for NVIDIA's library of them
-comes with its toolkit only.
+be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4), the cases of pow that GLSL.std.450 leaves undefined, and sin, cos and tan on
+drivers whose are coarse (SwiftShader's sin by 2e-4); the others only without fast math, and if the device has the types that they compute
+in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its toolkit only.
 Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
 
 On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
@@ -18,6 +18,7 @@ code generators and drivers take grows faster than the size of a function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from spirograd.base.dtypes import DType, Type, f16, f32, f64, u1
@@ -80,9 +81,9 @@ _RUN = range(16, 257)
 _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
-_COARSE = {code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}
 _SPLIT = {ops.sin: math_f32.sin_split, ops.cos: math_f32.cos_split, ops.tan: math_f32.tan_split}
-_F32_ALONE = {code: function for code, function in _F32.items() if code not in _THROUGH_F64}
+_COARSE = {**{code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}, ops.pow_: math_f32.pow_of_device}
+_F32_ALONE = {**{code: function for code, function in _F32.items() if code not in _THROUGH_F64}, ops.pow_: math_f32.pow_of_device}
 
 
 def _tables(ctx: PassContext) -> Tables:
@@ -153,7 +154,7 @@ class _Expander(Rewriter):
     def expand(self, op: Op) -> Op:
         args = self.args(op)
         if op.code is ops.pow_ and self.fast_math and constant(op.args[1]) == 0.5:
-            return self.b.emit(ops.sqrt, args[0])  # exact for squares, which programs rely on: int(n ** 0.5)
+            return square_root_power(Value(self.b, args[0])).op
         near = op.code in _NEAR and self.magnitudes.most(op.args[0]) <= math_f32.MOST_NEAR
         if op.type is not f16:
             return self._function(op.code, args, near)
@@ -270,6 +271,11 @@ class _Expander(Rewriter):
             return kernel
         new = super().kernel(kernel)
         return new.with_body(new.body, (*self.functions.values(), *new.functions))
+
+
+def square_root_power(x: Value) -> Value:
+    """x ** 0.5: exact for squares, which programs rely on, as in int(n ** 0.5). That of -0 and -infinity is positive."""
+    return x.eq(-math.inf).select(math.inf, (x + 0.0).sqrt())
 
 
 def _with_partners(run: Sequence[Op]) -> list[Op]:

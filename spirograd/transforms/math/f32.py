@@ -351,6 +351,12 @@ def pow_(x: Value, y: Value) -> Value:
     return power_cases(x, y, a, value)
 
 
+def pow_of_device(x: Value, y: Value) -> Value:
+    """The device's function, which need not be defined but for positive finite |x|; then the special cases of IEEE 754 pow."""
+    a = x.abs()
+    return power_cases(x, y, a, a.pow(y.clamp(-(2.0**40), 2.0**40)))
+
+
 def power_cases(x: Value, y: Value, a: Value, value: Value) -> Value:
     """pow(x, y) from value = |x|**y as it is for positive finite |x| = a. For f32 and f64."""
     t = x.type

@@ -115,6 +115,9 @@ class Value:
     def sqrt(self) -> Value:
         return self._with(ops.sqrt)
 
+    def pow(self, exponent: Operand) -> Value:
+        return self._with(ops.pow_, exponent)
+
     def floor(self) -> Value:
         return self._with(ops.floor)
 

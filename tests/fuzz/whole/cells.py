@@ -1,4 +1,4 @@
-"""What a tape must save, as a table of cells: which memory, what a launch reads of it and when, how it writes to it, what overwrites it later.
+"""What a tape must save, as a table of cells: of which memory a launch reads what, when, how it writes there, and what overwrites it later.
 
 Each seed is a cell. `CELLS` seeds that follow each other, and begin anywhere, have them all: `LATER` of them share their kernels.
 """

@@ -18,7 +18,7 @@ from spirograd.lang.data.tree import root
 from spirograd.session import Session
 
 from . import render
-from .nodes import Program, Second, walk
+from .nodes import AtOnce, Program, Second, walk
 from .reference import Reference, Unclear
 from .shrink import pruned, shrunk
 from .variants import varied
@@ -103,10 +103,12 @@ def _run(program: Program, arch: str) -> list[tuple[str, Any]]:
 
 def compare(program: Program, expected: Reference, seen: list[tuple[str, Any]], arch: str) -> int:
     """Raises Wrong at the first difference."""
+    # The 1 in the gradient of a loss goes when a tape begins that adds to gradients, unless it is that of a thread that runs.
+    at_once = any(isinstance(node, AtOnce) for node in walk(program.main))
     tolerance = TOLERANCES[program.type] * max(1.0, expected.largest)
     for number, ((name, wanted), (other, found)) in enumerate(zip(expected.seen, seen)):
         assert name == other, f"{name} against {other}"
-        if name == "loss.grad":
+        if at_once and name in ("loss.grad", "loss_apart.grad"):
             continue
         for part in wanted if isinstance(wanted, dict) else [None]:
             a, b = (wanted, found) if part is None else (wanted[part], found[part])
@@ -150,6 +152,8 @@ def check(program: Program, archs: Sequence[str]) -> Counter[str]:
             continue
         counts[f"compared, {arch}"] += compare(program, expected, seen, f"{arch}, {variant}" if variant else arch)
         counts[f"programs, {arch}"] += 1
+    if not counts:
+        raise Unclear("it is of f64, which no back end here has")
     return counts
 
 

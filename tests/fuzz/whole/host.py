@@ -36,8 +36,9 @@ from .nodes import (
 )
 from .write import launch
 
-READS = False  # of memory with gradients, in tapes
-AT_ONCE = False  # tapes of several threads
+READS = True  # of memory with gradients, in tapes
+ENDS = ("loss", "apart", "loss_apart")  # memory that is what it is
+AT_ONCE = True  # tapes of several threads
 
 
 def main(program: Program, r: random.Random) -> Program:
@@ -111,7 +112,7 @@ class Host:
     def at_once(self) -> AtOnce:
         body = self.launch(self.kernels["table"]), *self.later(), self.launch(self.kernels["total"])
         drift = Repeat(self.fresh("t"), self.r.choice((1, 2, 5)), (self.launch(self.kernels["drift"]),))
-        apart = (drift, Fill(Part("apart"), 0.25), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
+        apart = (drift, Fill(Part("apart"), Const(0.25)), self.launch(self.kernels["drift"])) if self.r.random() < 0.3 else (drift,)
         options = (("clear_gradients", False),)
         both = Tape("loss", body, options), Tape("loss_apart", (*apart, self.launch(self.kernels["total_apart"])), options)
         return AtOnce(both if self.r.random() < 0.5 else both[::-1])
@@ -129,28 +130,31 @@ class Host:
     def taped(self) -> list[Any]:
         """The launches of the cell, with what overwrites its memory, among others."""
         r = self.r
-        known = list(self.known)
+        before, known = self.block(r.choice((0, 1, 1, 2))), list(self.known)
         cell = [self.launch(self.kernels["table"]), *self.block(r.choice((0, 0, 1))), *self.later()]
         if r.random() < 0.3:
             cell = [self.repeated(cell)]
         elif r.random() < 0.2:
             cell = [self.nested(cell)]
             self.known = known
-        body = [*self.block(r.choice((0, 1, 1, 2))), *cell, *self.block(r.choice((0, 0, 1, 2)))]
+        body = [*before, *cell, *self.block(r.choice((0, 0, 1, 2)))]
         return [*body, self.launch(self.kernels["total"])]
 
     def later(self) -> list[Any]:
         """What overwrites `m` after the kernel that reads it."""
         m, r = self.program.memory("m"), self.r
         kernels = {
-            "kernel": "overwrite", "component kernel": "overwrite_component", "guarded kernel": "overwrite_guarded", "empty kernel": "overwrite_empty",
+            "kernel": "overwrite",
+            "component kernel": "overwrite_component",
+            "guarded kernel": "overwrite_guarded",
+            "empty kernel": "overwrite_empty",
             "same kernel": "table",
-        }  # fmt: skip
+        }
         how = self.program.cell[-1]
         if how in kernels:
             return [self.launch(self.kernels[kernels[how]])]
         return {
-            "fill": [Fill(Part("m"), 0.5)],
+            "fill": [Fill(Part("m"), Const(0.5))],
             "fill component": [self.fill_part(m)],
             "copy": [Copy(Part("m"), Part("m2"))],
             "numpy": [Data("m", r.randrange(100))],
@@ -190,17 +194,17 @@ class Host:
         return r.choices([f for _, f in choices], [weight for weight, _ in choices])[0]()
 
     def floats(self, struct: bool = True) -> list[Memory]:
-        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ("loss", "apart", "loss_apart")]
+        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ENDS]
         return [m for m in found if struct or m.kind != "struct"]
 
     def launch(self, kernel: Kernel, far: bool = False) -> Any:
         bound = {}
         used = memories_of(kernel.body)
         for p in kernel.params:
-            if p.kind != "memory" or self.r.random() < 0.5:
+            if p.kind != "memory" or p.like in ENDS or self.r.random() < 0.5:
                 continue
             like = self.program.memory(p.like)
-            twins = [Part(m.name) for m in self.program.memories if m.alike(like) and m.name not in used]
+            twins = [Part(m.name) for m in self.program.memories if m.alike(like) and m.name not in used and m.name not in ENDS]
             n = like.shape[0] if like.shape else 0
             free = any(m.name == "long" for m in self.program.memories) and "long" not in used
             if free and (like.place, like.kind, like.values) == ("array", "scalar", "floats"):
@@ -223,10 +227,10 @@ class Host:
 
     def fill(self) -> Any:
         m = self.r.choice(self.floats())
-        return Fill(Part(m.name), round(self.r.uniform(-1, 1), 2)) if self.r.random() < 0.5 else self.fill_part(m)
+        return Fill(Part(m.name), self.value()) if self.r.random() < 0.5 else self.fill_part(m)
 
     def fill_part(self, m: Memory) -> Fill:
-        value = round(self.r.uniform(-1, 1), 2)
+        value = self.value()
         if m.place == "field":
             component = self.r.choice([c for c in m.components if m.kind == "vector" or c == ("a", None)] or [None])
             return Fill(Part(m.name), value, component)
@@ -273,7 +277,9 @@ class Host:
     def value(self) -> Any:
         if self.known and self.r.random() < 0.5:
             known = Name(self.r.choice(self.known))
-            return self.r.choice((known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known))))
+            return self.r.choice(
+                (known, Op("*", (Const(0.5), known)), Op("-", (Const(0.3), known)), Op("*", (known, known)), Op("sin", (known,)))
+            )
         return Const(round(self.r.uniform(-1, 1), 2))
 
     def transfer(self) -> Transfer:
@@ -298,6 +304,3 @@ def written(body: Any) -> set[str]:
     found |= {node.target for node in walk(body) if isinstance(node, Transfer)}
     found |= {node.target.memory for node in walk(body) if isinstance(node, Copy)}
     return found | {node.part.memory for node in walk(body) if isinstance(node, Fill)}
-
-
-__all__ = ["Name", "main"]

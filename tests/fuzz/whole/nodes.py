@@ -139,7 +139,7 @@ class Over:
 
 @dataclass(frozen=True)
 class While:
-    """Counts ``name`` from 0 to ``bound``; ends before that where ``until`` holds at the end of an iteration. ``bound`` None: `while False`."""
+    """Counts ``name`` from 0 to ``bound``, or until ``until`` holds at the end of an iteration. ``bound`` None: `while False`."""
 
     name: str
     bound: Any
@@ -209,7 +209,7 @@ class Fill:
     """``component``: None or ALL for all of the element, or one of a vector or a member that is a number."""
 
     part: Part
-    value: float
+    value: Any
     component: Component = None
 
 

@@ -1,6 +1,6 @@
 """Numbers with derivatives, for the reference: reverse mode over forward mode, one scalar at a time, in f64.
 
-Each number has a value, a tangent, and edges to the numbers that it was computed from: their partial derivatives with the tangents of these.
+Each number has a value, a tangent, and edges to the numbers that it was computed from: the partial derivatives, with their tangents.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Reference:
         self.kernels = {k.name: k for k in program.kernels}
         self.functions = {f.name: f for f in program.functions}
         self.held: dict[str, dict[Any, Any]] = {}
-        self.gradients = {m.name: {key: 0.0 for key in keys(m)} for m in program.memories if m.grad and m.values == "floats"}
+        self.gradients = {m.name: dict.fromkeys(keys(m), 0.0) for m in program.memories if m.grad and m.values == "floats"}
         self.seen: list[tuple[str, Any]] = []
         self.names: dict[str, Any] = {}
         self.work = 0
@@ -295,7 +295,8 @@ class Reference:
     def fill(self, s: Fill) -> None:
         m = self.memories[s.part.memory]
         for key in self.cells(s.part, s.component):
-            self.held[m.name][key] = Number(s.value) if m.values == "floats" else int(s.value)
+            x = self.evaluate(s.value, self.names)
+            self.held[m.name][key] = numbers.scaled(x, 1.0) if m.values == "floats" else int(x)
 
     def copy(self, s: Copy) -> None:
         source = [self.held[s.source.memory][key] for key in self.cells(s.source)]
@@ -368,8 +369,9 @@ class Reference:
         order, first = self.begin()
         self.block(s.body)
         if s.loss:
-            self.gradients[s.loss] = {key: 1.0 for key in self.gradients[s.loss]}
+            self.gradients[s.loss] = dict.fromkeys(self.gradients[s.loss], 1.0)
             self.end(order, first)
+            self.gradients[s.loss] = dict.fromkeys(self.gradients[s.loss], 1.0)
             return
         for _ in range(s.times):
             self.clear()

@@ -168,28 +168,26 @@ def _memories(program: Program) -> list[str]:
 
 
 def _memory(m: Memory, duals: bool) -> list[str]:
-    shadows = ", needs_grad=True" if m.grad and m.values == "floats" else ""
-    shadows += ", needs_dual=True" if duals and shadows else ""
-    if m.place == "array":
-        made = {
-            "scalar": f"sg.ndarray({_type(m)}, ",
-            "vector": f"sg.Vector.ndarray({m.width}, real, ",
-            "matrix": "sg.Matrix.ndarray(2, 2, real, ",
-        }
-        return [f"{m.name} = {made[m.kind]}{m.shape}{shadows})"]
-    made = {
-        "scalar": f"sg.field({_type(m)}", "vector": f"sg.Vector.field({m.width}, real", "matrix": "sg.Matrix.field(2, 2, real", "struct": "Body.field(",
-    }  # fmt: skip
-    placed = f"shape={m.shape}"
+    """What makes a field or an array, and places it, but for those that are placed together."""
+    maker, values = {
+        "scalar": ("sg.field", [_type(m)]),
+        "vector": ("sg.Vector.field", [f"{m.width}, real"]),
+        "matrix": ("sg.Matrix.field", ["2, 2, real"]),
+        "struct": ("Body.field", []),
+    }[m.kind]
+    by_hand = m.layout in ("root", "blocks", "together")
+    if not by_hand:
+        values.append(f"shape={m.shape}")
     if m.layout == "soa":
-        placed += ", layout=sg.Layout.SOA"
+        values.append("layout=sg.Layout.SOA")
     if m.layout == "order":
-        placed += f", order={'ji' if len(m.shape) == 2 else 'i'!r}"
+        values.append(f"order={'ji' if len(m.shape) == 2 else 'i'!r}")
+    if m.grad and m.values == "floats":
+        values += ["needs_grad=True", *["needs_dual=True"] * duals]
+    if m.place == "array":
+        maker = maker.replace("field", "ndarray")
+    lines = [f"{m.name} = {maker}({', '.join(values)})"]
     axes = "i" if len(m.shape) == 1 else "ij"
-    if m.layout in ("root", "blocks", "together"):
-        placed = ""
-    arguments = ", ".join(part for part in ("" if m.kind == "struct" else made[m.kind], placed, shadows[2:]) if part)
-    lines = [f"{m.name} = {'Body.field(' if m.kind == 'struct' else ''}{arguments})"]
     if m.layout == "root":
         lines += [f"sg.root.dense(sg.{axes}, {m.shape}).place({name})" for name in _placed(m, duals)]
     if m.layout == "blocks":
@@ -336,7 +334,7 @@ class _Main:
         target = self.part(s.part)
         if s.component not in (None, ALL):
             target += f".get_scalar_field({s.component})" if isinstance(s.component, int) else f".{s.component[0]}"
-        return [f"{target}.fill({s.value})"]
+        return [f"{target}.fill({expression(s.value)})"]
 
     def copy(self, s: Copy) -> list[str]:
         return [f"{self.part(s.target)}.copy_from({self.part(s.source)})"]

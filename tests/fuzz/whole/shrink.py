@@ -183,4 +183,3 @@ def _used(program: Program) -> set[str]:
         if isinstance(node, Tape):
             used |= {name for name, _ in node.seeds}
     return used
-

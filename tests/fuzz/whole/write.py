@@ -11,14 +11,11 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from .cells import CELLS, LATER, cell, memory, table_kernel
+from .cells import LATER, cell, memory, table_kernel
 from .nodes import (
     ALL,
     Call,
     Const,
-    Copy,
-    Data,
-    Fill,
     For,
     Function,
     If,
@@ -33,7 +30,6 @@ from .nodes import (
     Param,
     Part,
     Program,
-    Put,
     Store,
     While,
     memories_of,
@@ -165,7 +161,12 @@ class Writer:
         """``loss`` gets weighted sums of memory with gradients."""
         body: list[Any] = []
         for m in self.memories:
-            if m.values != "floats" or not m.grad or m.name in ("loss", "long", "apart", "loss_apart") or (m.name not in "my" and self.r.random() < 0.4):
+            if (
+                m.values != "floats"
+                or not m.grad
+                or m.name in ("loss", "long", "apart", "loss_apart")
+                or (m.name not in "my" and self.r.random() < 0.4)
+            ):
                 continue
             index = tuple(Name(name) for name in "ij"[: len(m.shape)])
             terms = [Op("*", (Const(round(self.r.uniform(-1, 1), 2)), Load(m.name, index, c))) for c in m.components]
@@ -392,6 +393,3 @@ def launch(program: Program, kernel: Kernel, r: random.Random, far: bool = False
         else:
             args.append(Const(round(r.uniform(-1, 1), 2)))
     return Launch(kernel.name, tuple(args))
-
-
-__all__ = ["CELLS", "Copy", "Data", "Fill", "Put", "kernels_of", "launch", "program_of"]

@@ -216,16 +216,8 @@ ref old = ArrayRef("old", 1, {t.name}, 1)
   yield()
 }}
 """)
-    table: dict[str, Any] = {
-        "add": np.add,
-        "mul": np.multiply,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "exchange": lambda a, b: b,
-    }
+    table: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
+                             "or": np.bitwise_or, "xor": np.bitwise_xor, "exchange": lambda a, b: b}
     for start in (0, 5, t.max):
         x, old = np.array([1, start, 1], t.np), np.zeros(2, t.np)
         before = x.copy()

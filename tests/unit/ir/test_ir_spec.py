@@ -109,7 +109,7 @@ NEGATIVE = [
     ("%s = for[LoopAttr()](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%k)\n}", "its region yields"),
     ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "without results"),
     ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
-    ('%r = slot[Slot("scalar")]() : i32', "is no operation of kernel IR"),
+    ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
     ("%r = builtin[BuiltIn.LOCAL]() : i32", "is no operation of kernel IR"),
     ("%r = recall(%f, %i) : f32", "different types"),
     ("%r = neg(%i) : i32 {\n yield()\n}", "control operations have regions"),
@@ -256,7 +256,7 @@ def test_functions_that_calls_may_name() -> None:
         functions_check(writing, '%r = call["half"](%f) : f32')
     with pytest.raises(IRError, match="or has another's name"):
         functions_check(FUNCTION + FUNCTION, "")
-    for line in ("%n = thread_slot() : i32", "barrier()", "%n = builtin[BuiltIn.LOCAL]() : i32"):
+    for line in ("%n = thread_slot() : i32", "barrier()", '%n = builtin[BuiltIn.LOCAL]() : i32'):
         with pytest.raises(IRError, match="does what only kernels do"):
             functions_check(FUNCTION.replace("%r = mul", f"{line}\n  %r = mul"), "")
     calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')

@@ -65,7 +65,7 @@ def test_every_operation_is_covered() -> None:
 def test_locations_and_numbers() -> None:
     b = Builder()
     b.begin()
-    b.loc = Loc("a.py", 3, 4, caller=Loc('b "q".py', 7, function="f"))
+    b.loc = Loc("a.py", 3, 4, caller=Loc("b \"q\".py", 7, function="f"))
     b.const(-0.0, dt.f32)
     for value, t in ((math.nan, dt.f32), (-math.inf, dt.f64), (True, dt.u1), (-128, dt.i8), (0.1, dt.f16), (1e300, dt.f64)):
         b.const(value, t)
@@ -78,12 +78,8 @@ def test_locations_and_numbers() -> None:
 
 def test_names_of_memory_do_not_clash() -> None:
     layout = Layout((Term(0, 1, 0, 4),))
-    refs = [
-        FieldRef(name, 0, key, dt.f32, (4,), (), layout, role)
-        for key, (name, role) in enumerate(
-            [("x", "primal"), ("x", "grad"), ("x", "primal"), ("f32", "primal"), ("Slot", "primal"), ("for", "primal"), ("9.é", "primal")]
-        )
-    ]
+    refs = [FieldRef(name, 0, key, dt.f32, (4,), (), layout, role) for key, (name, role) in enumerate(
+        [("x", "primal"), ("x", "grad"), ("x", "primal"), ("f32", "primal"), ("Slot", "primal"), ("for", "primal"), ("9.é", "primal")])]
     b = Builder()
     b.begin()
     zero = b.const(0)

@@ -35,6 +35,9 @@ class HostAllocation:
         self.transfers += 1
         out.cast("B")[:] = memoryview(self.buffer.bytes)[offset : offset + out.nbytes]
 
+    def host_bytes(self):
+        return None
+
     def unpack(self, form, offset):
         assert offset >= 0 and offset + form.size <= self.nbytes
         self.transfers += 1

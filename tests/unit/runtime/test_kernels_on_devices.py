@@ -51,6 +51,8 @@ def build():
     return Kernel("k", (ArrayArg("x", f32, 1), n_arg, limit_arg), b.end(), (first, total), loc)
 
 
+
+
 def test_print_assert_and_return(device):
     out = []
     memory = Memory(device)

@@ -40,6 +40,7 @@ TYPES = """
 """
 
 
+
 def _body(name, layout):
     """What is done with element i of the arrays. ``layout``: for each array, (binding, whether others lie in it too)."""
     lines = []

@@ -168,7 +168,6 @@ class SeriesRecorder:
             for side in sides:
                 self._sides.give(side)
 
-
 class LoopRecorder(SeriesRecorder):
     """Makes graphs with loops. ``context``: it is current. ``setter``: the executable of `condition_kernel`."""
 

@@ -1,0 +1,197 @@
+"""Tapes of several threads: a tape records what its own thread does, and what other threads do must not change its gradients.
+
+- Gradients: a tape that clears gradients on entry leaves those that tapes of other threads (that still run) used last, and clears one of
+  these when it uses it itself. Two open tapes of which one clears must not use the same gradient, and `clear_all_gradients` must not clear
+  one that an open tape of another thread uses.
+- Tangents: one thread at a time uses them.
+- Values: memory that a tape uses must not be written by another thread while the tape is open. Generations of memory, whose numbers grow
+  in the whole process, tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from spirograd.ad.versions import memory_identity
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.once import lock, one_at_a_time
+from spirograd.lang.data import shadows
+
+_OWN_THREADS = ("spirograd-",)
+_open: list[GradientUse] = []
+_tangent_users: list[threading.Thread] = []
+# Gradient -> the thread whose tape used it last.
+_users: weakref.WeakKeyDictionary[Any, weakref.ref[threading.Thread]] = weakref.WeakKeyDictionary()
+
+
+class GradientUse:
+    """The gradients that one tape uses, of the thread that makes this object. ``clears``: whether it sets gradients to zero on entry."""
+
+    def __init__(self, clears: bool) -> None:
+        self.thread = threading.current_thread()
+        self.clears = clears
+        self.reverses = False
+        self.used: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._kept: weakref.WeakSet[Any] = weakref.WeakSet()  # gradients that were not cleared on entry
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()  # specializations whose fields are in ``used``
+
+    @one_at_a_time
+    def begin(self) -> None:
+        """The tape is opened. Raises SpirogradRuntimeError if it would clear what an open tape of another thread adds to."""
+        if self.clears:
+            for other in self._others():
+                if not other.clears and not other.reverses:
+                    raise SpirogradRuntimeError(
+                        render(
+                            f"this tape would clear gradients that a tape of thread `{other.thread.name}`, which is open, adds to",
+                            None,
+                            "open both with `Tape(clear_gradients=False)`, and call `sg.ad.clear_all_gradients()` before",
+                        )
+                    )
+            self._kept = weakref.WeakSet([shadow for shadow, user in list(_users.items()) if self._is_foreign(user())])
+            shadows.clear("grad", kept=self._kept)
+        _open.append(self)
+
+    def end(self) -> None:
+        """The tape is closed, and its reverse pass, if any, has run."""
+        if self in _open:
+            _open.remove(self)
+
+    @one_at_a_time
+    def reverse(self) -> None:
+        """The reverse pass begins, now or after the tape was closed."""
+        self.reverses = True
+        if self not in _open:
+            _open.append(self)
+
+    def launch(self, launch: Any) -> None:
+        """The tape is about to launch a kernel."""
+        if launch.specialization not in self._seen:
+            self.use(field for field in launch.fields if field is not None)
+            self._seen.add(launch.specialization)
+        if launch.arrays:
+            self.use(whole for whole in launch.arrays if hasattr(whole, "has_grad"))
+
+    def use(self, memories: Iterable[Any]) -> None:
+        """The tape uses the gradients of these fields and ndarrays."""
+        for memory in memories:
+            whole = memory_identity(memory)[1]
+            shadow = whole.grad if not shadows.is_shadow(whole) and whole.has_grad() else None
+            if shadow is not None and shadow not in self.used:
+                self._use(whole, shadow)
+
+    @one_at_a_time
+    def _use(self, whole: Any, shadow: Any) -> None:
+        for other in self._others():
+            if shadow in other.used and (self.clears or other.clears):
+                raise SpirogradRuntimeError(
+                    render(
+                        f"the gradient of {_name(whole)} is used by open tapes of two threads, `{other.thread.name}` and "
+                        f"`{self.thread.name}`, and one would clear what the other needs",
+                        None,
+                        "open both with `Tape(clear_gradients=False)`, which add to it, or give each thread fields of its own",
+                    )
+                )
+        if shadow in self._kept:
+            self._kept.discard(shadow)
+            if shadow.has_memory():
+                shadow.fill(0.0)
+        self.used.add(shadow)
+        _users[shadow] = weakref.ref(self.thread)
+
+    def _others(self) -> list[GradientUse]:
+        return [other for other in list(_open) if self._is_foreign(other.thread)]
+
+    def _is_foreign(self, thread: threading.Thread | None) -> bool:
+        return thread is not None and thread is not self.thread and thread.is_alive()
+
+
+def is_any_open() -> bool:
+    """Whether a tape, or what uses tangents, is open in any thread."""
+    return bool(_open or _tangent_users)
+
+
+@one_at_a_time
+def clear_all(*roles: str) -> None:
+    """Set all gradients (and what else has these ``roles``) to zero. Raises SpirogradRuntimeError if an open tape of another thread uses
+    a gradient."""
+    here = threading.current_thread()
+    for other in list(_open):
+        used = list(other.used) if other.thread is not here and other.thread.is_alive() else ()
+        if used:
+            name = min(map(_name, used))
+            problem = f"a tape of thread `{other.thread.name}` is open, and needs {name}, which this would clear"
+            raise SpirogradRuntimeError(render(problem, None, "clear gradients before tapes are opened, or after they have run"))
+    shadows.clear("grad", *roles)
+
+
+@contextlib.contextmanager
+def tangents(what: str) -> Iterator[None]:
+    """Use the tangents of the session in the block. Raises SpirogradRuntimeError if another thread does: these are cleared together."""
+    here = threading.current_thread()
+    with lock:
+        for user in _tangent_users:
+            if user is not here and user.is_alive():
+                problem = f"{what} cannot run while thread `{user.name}` uses tangents, which this would clear"
+                raise SpirogradRuntimeError(render(problem, None, "use `FwdMode` and `hvp` in one thread at a time"))
+        _tangent_users.append(here)
+    try:
+        yield
+    finally:
+        _tangent_users.remove(here)
+
+
+class ForeignWrites:
+    """Finds writes of other threads to the memory that a tape uses: its own go by it. ``begin``: see `Session.last_tick`."""
+
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self._known: dict[Any, int] = {}  # key of memory -> its generation after the last write by the tape
+        self._by_host: set[Any] = set()  # written by the host since
+
+    def check(self, key: Any, whole: Any) -> None:
+        """The tape needs this memory as it left it, or as it was on entry. Raises SpirogradRuntimeError if another thread wrote to it."""
+        if whole is None or not whole.has_memory():
+            return
+        now = _generation(whole)
+        if key in self._by_host:
+            self._by_host.discard(key)
+            self._known[key] = now
+        elif now > self._known.get(key, self._begin) and _has_other_threads():
+            raise SpirogradRuntimeError(
+                render(
+                    f"another thread wrote to {_name(whole)}, which an open tape of thread `{threading.current_thread().name}` uses",
+                    None,
+                    "a tape records what its own thread does: launch and write in this thread, or before the tape is opened",
+                )
+            )
+
+    def wrote(self, key: Any, whole: Any) -> None:
+        """The tape's thread has just written to this memory by a launch."""
+        if whole is not None and whole.has_memory():
+            self._known[key] = _generation(whole)
+            self._by_host.discard(key)
+
+    def host_write(self, key: Any) -> None:
+        """The tape's thread is about to write to this memory."""
+        self._by_host.add(key)
+
+
+def _generation(whole: Any) -> int:
+    generations = whole.tree.allocation.generations
+    return int(max(generations[""], generations.get(whole.view.part, 0)))
+
+
+def _has_other_threads() -> bool:
+    """Whether this process has threads besides this one and spirograd's own: programs of one thread have nothing to find."""
+    here = threading.current_thread()
+    return any(thread is not here and not thread.name.startswith(_OWN_THREADS) for thread in threading.enumerate())
+
+
+def _name(whole: Any) -> str:
+    name = getattr(whole, "name", "")
+    return f"`{name}`" if name else "an ndarray"

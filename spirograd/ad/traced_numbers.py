@@ -1,0 +1,92 @@
+"""What a tape does with numbers that Python reads from memory with a gradient: see `lang.traced_numbers`.
+
+A read is a step of the program whose reverse adds the adjoint of the number to the gradient of the element. Steps run backwards, so by then
+all that was computed from the number has its adjoint; see `NumberRecord.settle`. Values come from the first run: Python does not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.ad.steps import CallStep
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.scalar_cells import Cell
+from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
+
+
+def is_followed(memory: Any) -> bool:
+    """Whether numbers of a field or ndarray have a gradient to go to."""
+    primal = not isinstance(memory, ScalarField) or memory.role == "primal"
+    return primal and bool(memory.dtype.is_float) and bool(memory.has_grad())
+
+
+class TapeNumbers:
+    """The numbers of one tape."""
+
+    def __init__(self, refusal: str = "") -> None:
+        self.record = NumberRecord(refusal)
+
+    def read(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> tuple[Sequence[Any], CallStep]:
+        """The element at ``key`` of ``memory``, as numbers that are followed, and the step that reads it."""
+        record, loc = self.record, location()
+        read = [TracedNumber(float(value), record, (), loc) for value in values]
+
+        def reverse() -> None:
+            record.settle(read[0].position)
+            _add(memory.grad, key, [number.adjoint for number in read])
+
+        return read, CallStep(reverse, {})
+
+    def written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """The reverse of a write of ``numbers``: they get the gradient of what is written, which ``clear`` sets to zero."""
+        traced = _usable(numbers, "written to memory")
+
+        def reverse(role: str = "grad") -> None:
+            if role == "grad":
+                found = _gradients(memory.grad, key)
+                for k, number in traced:
+                    number.adjoint += float(found[k if component is None else component])
+            clear(role)
+
+        return reverse
+
+    def passed(self, cells: Sequence[Cell]) -> CallStep:
+        """The step before a launch that takes numbers in ``cells``."""
+        traced = [(cell.array, _usable((cell.number,), "an argument of a kernel")[0][1]) for cell in cells]
+
+        def reverse() -> None:
+            for array, number in traced:
+                number.adjoint += float(array.grad[0])
+                array.grad.fill(0.0)
+
+        return CallStep(reverse, {})
+
+
+def _usable(numbers: Sequence[Any], where: str) -> list[tuple[int, TracedNumber]]:
+    """Those of some numbers that are followed, with their positions."""
+    found = [(k, number) for k, number in enumerate(numbers) if isinstance(number, TracedNumber) and number.is_open]
+    for _, number in found:
+        number.check_usable(where)
+    return found
+
+
+def _gradients(gradient: Any, key: Any) -> Sequence[Any]:
+    """The entries of an element; for None the sum over all elements."""
+    if key is not None:
+        element = gradient[key]
+        return element.entries if gradient.element_shape else (element,)
+    contents = gradient.to_numpy().astype(np.float64)
+    entries: Sequence[Any] = contents.reshape(-1, int(np.prod(gradient.element_shape))).sum(axis=0)
+    return entries
+
+
+def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
+    if not any(adjoints):
+        return
+    sums = [entry + adjoint for entry, adjoint in zip(_gradients(gradient, key), adjoints)]
+    gradient[key] = np.array(sums).reshape(gradient.element_shape) if gradient.element_shape else sums[0]

@@ -1,0 +1,124 @@
+"""Kernels that take some of their numbers from memory with a gradient: from arrays of one element, called cells here.
+
+Scalar arguments are constants of a launch and have no gradient. Where a tape follows the number that is passed, or torch does, the kernel
+is compiled once more with a cell for the argument, and whatever gives gradients of arrays gives that of the number.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from spirograd.base.dtypes import i32
+from spirograd.lang import context, scalar
+from spirograd.lang.annotations import NdarrayType
+from spirograd.lang.context import LanguageOptions
+from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
+from spirograd.lang.frontend.captures import Declarations
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter
+from spirograd.lang.leaves import build
+from spirograd.lang.scalar import Value
+from spirograd.lang.traced_numbers import TracedNumber, are_traced, entries_of, plain
+
+
+class Cell(NamedTuple):
+    """A number that is followed, and the array that holds its value."""
+
+    number: TracedNumber
+    array: Ndarray
+
+
+class CellParameter(ArrayParameter):
+    """A number, taken from an array of one element."""
+
+    def __init__(self, name: str, kernel: str, t: Any) -> None:
+        super().__init__(name, kernel, NdarrayType(t, 1))
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        b = scalar.builder()
+        return Value(b.load(super().declare(value, to).ref, b.const(0, i32)))
+
+
+class CellsParameter(Parameter):
+    """A vector, matrix or struct, of which some leaves are taken from arrays of one element. ``which``: their positions."""
+
+    def __init__(self, parameter: AggregateParameter, kernel: str, which: frozenset[int]) -> None:
+        super().__init__(parameter.name, kernel)
+        self.t = parameter.t
+        self.leaves: list[Parameter] = [
+            CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
+        ]
+
+    def key(self, value: Any) -> Any:
+        return tuple([leaf.key(part) for leaf, part in zip(self.leaves, value)])
+
+    def declare(self, value: Any, to: Declarations) -> Any:
+        return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, value)])
+
+    def pack(self, value: Any, into: Packer) -> None:
+        for leaf, part in zip(self.leaves, value):
+            leaf.pack(part, into)
+
+
+class CellKernel(Kernel):
+    """``kernel`` with cells. ``which``: by the position of an argument, the positions of the leaves that are cells."""
+
+    def __init__(self, kernel: Kernel, which: dict[int, frozenset[int]]) -> None:
+        super().__init__(kernel.function, kernel._unfused_by)
+        self._text = kernel._text
+        self._which = which
+
+    def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
+        made, which = super()._parameter(p, position, options), self._which.get(position)
+        if which is None:
+            return made
+        name = self.function.__name__
+        return CellsParameter(made, name, which) if isinstance(made, AggregateParameter) else CellParameter(made.name, name, made.t)  # type: ignore[attr-defined]
+
+
+def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
+    """``kernel`` with cells at these places, made once."""
+    key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
+    found: CellKernel | None = kernel.variants.get(key)
+    if found is None:
+        found = kernel.variants[key] = CellKernel(kernel, which)
+    return found
+
+
+def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any, ...], list[Cell]] | None:
+    """For arguments with numbers that a tape follows: the kernel with cells for these, its arguments, and the cells. None if there are no
+    such numbers, or only where no cell can be, as in template arguments, which refuse them."""
+    if type(kernel) is not Kernel:
+        return None
+    which: dict[int, frozenset[int]] = {}
+    values, cells = list(args), list[Cell]()
+    for position, (parameter, value) in enumerate(zip(kernel.parameters(), args)):
+        if isinstance(parameter, ScalarParameter) and are_traced((value,)) and parameter.t.is_float:
+            which[position] = frozenset((0,))
+            cells.append(_cell(value, parameter.t))
+            values[position] = cells[-1].array
+        elif isinstance(parameter, AggregateParameter) and are_traced(_entries(value)):
+            numbers = parameter.t.numbers_of(value)
+            leaves = [k for k, n in enumerate(numbers) if are_traced((n,)) and parameter.leaves[k].t.is_float]
+            made = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
+            which[position] = frozenset(leaves)
+            cells += made.values()
+            values[position] = [made[k].array if k in made else number for k, number in enumerate(numbers)]
+    return (with_cells(kernel, which), tuple(values), cells) if cells else None
+
+
+def _entries(value: Any) -> Sequence[Any]:
+    members = getattr(value, "entries", None)
+    return [n for member in members.values() for n in _entries(member)] if isinstance(members, dict) else entries_of(value)
+
+
+def _cell(number: TracedNumber, t: Any) -> Cell:
+    recorder = context.set_recorder(None)  # what a cell holds is no write of the program
+    try:
+        array = ScalarNdarray(t, 1, needs_grad=True)
+        array[0] = plain(number)
+    finally:
+        context.set_recorder(recorder)
+    return Cell(number, array)

@@ -1,0 +1,377 @@
+"""Numbers that Python has read from memory with a gradient while a tape records: they remember where they come from.
+
+Arithmetic on them gives such numbers again, each with its derivatives with respect to its operands. Written to memory or passed to a kernel
+they carry their adjoints. Where one leaves (as a plain float, an integer, an array, a condition), the user is told, with the line that read
+it. Once the tape is closed they are ordinary numbers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import logging
+import math
+import numbers
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.loc import Loc
+from spirograd.base.tracebacks import user_location
+from spirograd.lang import context
+
+logger = logging.getLogger("spirograd")
+_HINT = "compute with it as it is, by operators and functions of `sg`; `sg.stop_grad(number)` gives a plain number on purpose"
+
+
+class NumberRecord:
+    """The numbers that a recorder knows, in the order in which they were computed. ``open``: whether it still records. ``refusal``: why
+    they cannot be used, if they cannot."""
+
+    def __init__(self, refusal: str = "") -> None:
+        self.open = True
+        self.refusal = refusal
+        self.numbers: list[TracedNumber] = []
+        self._next = 0  # the numbers before it have not handed their adjoints on
+
+    def begin(self) -> None:
+        """A reverse pass begins."""
+        self._next = len(self.numbers)
+        for number in self.numbers:
+            number.adjoint = 0.0
+
+    def settle(self, first: int) -> None:
+        """Hand on the adjoints of all numbers from position ``first`` on, which nothing uses before."""
+        for number in reversed(self.numbers[first : self._next]):
+            for operand, rate in number.operands:
+                if number.adjoint:
+                    operand.adjoint += number.adjoint * rate
+        self._next = min(self._next, first)
+
+
+class RefusedNumbers(NumberRecord):
+    """The numbers that Python reads while ``recorder`` is set, which follows none of them: they are for looking at."""
+
+    def __init__(self, recorder: Any, refusal: str) -> None:
+        super().__init__(refusal)
+        self._recorder = recorder
+
+    @property
+    def open(self) -> bool:
+        """Whether the recorder is set."""
+        return context.recorder() is self._recorder
+
+    @open.setter
+    def open(self, value: bool) -> None:
+        pass
+
+    def of(self, values: Sequence[Any], loc: Loc | None) -> Sequence[Any]:
+        """``values`` as numbers that cannot be used."""
+        self.numbers.clear()
+        return [TracedNumber(float(value), self, (), loc) for value in values]
+
+
+class TracedNumber:
+    """A float with its history. ``operands``: the numbers that it was computed from, and its derivatives with respect to them; ``loc``:
+    the line that read the first of these."""
+
+    __slots__ = ("adjoint", "loc", "operands", "position", "record", "value")
+    __sg_traceable__ = True
+
+    def __init__(self, value: float, record: NumberRecord, operands: Sequence[tuple[TracedNumber, float]], loc: Loc | None) -> None:
+        self.value = value
+        self.record = record
+        self.operands = operands
+        self.loc = loc
+        self.adjoint = 0.0
+        self.position = len(record.numbers)
+        record.numbers.append(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its adjoint is still of interest."""
+        return self.record.open
+
+    def check_usable(self, where: str) -> None:
+        """Raise if the recorder cannot follow it to ``where``."""
+        if self.is_open and self.record.refusal:
+            problem = f"a number that Python read from memory with a gradient is {where}: {self.record.refusal}"
+            raise SpirogradRuntimeError(render(problem, self.loc, "have the kernel read the memory, or pass `sg.stop_grad(number)`"))
+
+    def left(self, how: str) -> float:
+        """The plain number, for what ends its history; tells the user, once for each line."""
+        if self.is_open:
+            session, about = context.session(), ("traced number", str(self.loc))
+            if session.cfg.ad_broken_chain != "ignore" and about not in session.warned:
+                session.warned.add(about)
+                problem = f"a number that Python read from memory with a gradient becomes {how}: no gradient flows back through that"
+                logger.warning(render(problem, self.loc, _HINT))
+        return self.value
+
+    def refuse(self, where: str) -> float:
+        """The plain number, for what would take it for a constant: raises while its tape is open."""
+        if self.is_open:
+            why = self.record.refusal or "its gradient would be lost"
+            problem = f"a number that Python read from memory with a gradient is {where}: {why}"
+            raise SpirogradRuntimeError(render(problem, self.loc, "have the kernel read the memory, or pass `sg.stop_grad(number)`"))
+        return self.value
+
+    # --- what ends the history ---------------------------------------------------------------------------------------------
+
+    def __float__(self) -> float:
+        return self.left("a plain float")
+
+    def __int__(self) -> int:
+        return int(self.left("an integer"))
+
+    def __trunc__(self) -> int:
+        return math.trunc(self.left("an integer"))
+
+    def __floor__(self) -> int:
+        return math.floor(self.left("an integer"))
+
+    def __ceil__(self) -> int:
+        return math.ceil(self.left("an integer"))
+
+    def __round__(self, digits: Any = None) -> Any:
+        return builtins.round(self.left("a rounded number"), digits)
+
+    def __complex__(self) -> complex:
+        return complex(self.left("a complex number"))
+
+    def __bool__(self) -> bool:
+        return bool(self.left("a condition"))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self.left("an array of NumPy"), dtype)
+
+    def item(self) -> float:
+        """The plain number."""
+        return self.left("a plain float")
+
+    # --- what does not -----------------------------------------------------------------------------------------------------
+
+    def __sg_cast__(self, t: Any) -> Any:
+        return computed(t(self.value), ((self, 1.0),)) if t.is_float else t(self.left("an integer"))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (self.value,)
+
+    def __sg_describe__(self) -> str:
+        return f"the number {self.value}"
+
+    @property
+    def real(self) -> TracedNumber:
+        """The number itself."""
+        return self
+
+    @property
+    def imag(self) -> float:
+        """0.0."""
+        return 0.0
+
+    def conjugate(self) -> TracedNumber:
+        """The number itself."""
+        return self
+
+    def is_integer(self) -> bool:
+        """Whether it has no fraction."""
+        return self.value.is_integer()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        rates = RATES.get(ufunc)
+        scalars = all(isinstance(x, (TracedNumber, int, float, np.generic)) for x in inputs)
+        if method == "__call__" and rates is not None and scalars and not kwargs:
+            return apply(ufunc, inputs)
+        plain = [x.left("an operand of NumPy") if isinstance(x, TracedNumber) else x for x in inputs]
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __pos__(self) -> TracedNumber:
+        return self
+
+    def __neg__(self) -> Any:
+        return computed(-self.value, ((self, -1.0),))
+
+    def __abs__(self) -> Any:
+        return apply(np.abs, (self,))
+
+
+numbers.Real.register(TracedNumber)
+
+
+def plain(x: Any) -> Any:
+    """``x``, of a traced number its value: where nothing is lost by that."""
+    return x.value if isinstance(x, TracedNumber) else x
+
+
+def computed(value: Any, operands: Sequence[tuple[Any, float]]) -> Any:
+    """``value``, computed from ``operands``, of which each comes with the derivative with respect to it."""
+    traced = [(x, float(rate)) for x, rate in operands if isinstance(x, TracedNumber) and x.is_open]
+    if not traced or not isinstance(value, (float, int, np.floating)):
+        return value
+    first = traced[0][0]
+    return TracedNumber(float(value), first.record, [pair for pair in traced if pair[0].record is first.record], first.loc)
+
+
+def apply(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """``function`` of numbers, of which some are traced; one of `RATES`, or others, which end the history."""
+    values = [float(plain(x)) for x in args]
+    with np.errstate(all="ignore"):
+        found = function(*map(np.float64, values))
+        value = found.item() if isinstance(found, np.generic) else found
+        rates = RATES.get(function)
+        if rates is None:
+            return function(
+                *[np.float64(x.left(f"an argument of `{function.__name__}`") if isinstance(x, TracedNumber) else x) for x in args]
+            )
+        return computed(value, [*zip(args, rates(value, *map(np.float64, values)))])
+
+
+def rsqrt(x: Any) -> Any:
+    """``1 / sqrt(x)``."""
+    return 1.0 / np.sqrt(x)
+
+
+def _power_rates(y: float, a: Any, b: Any) -> tuple[float, float]:
+    return (b * a ** (b - 1) if b else 0.0), (y * np.log(a) if a > 0 else 0.0)
+
+
+# For each function, its derivatives, from its value and its arguments.
+RATES: dict[Any, Callable[..., Sequence[Any]]] = {
+    np.add: lambda y, a, b: (1.0, 1.0),
+    np.subtract: lambda y, a, b: (1.0, -1.0),
+    np.multiply: lambda y, a, b: (b, a),
+    np.true_divide: lambda y, a, b: (1.0 / b, -y / b),
+    np.power: _power_rates,
+    np.remainder: lambda y, a, b: (1.0, -np.floor(a / b)),
+    np.floor_divide: lambda y, a, b: (0.0, 0.0),
+    np.negative: lambda y, a: (-1.0,),
+    np.positive: lambda y, a: (1.0,),
+    np.abs: lambda y, a: (np.sign(a),),
+    np.square: lambda y, a: (2.0 * a,),
+    np.sqrt: lambda y, a: (0.5 / y,),
+    rsqrt: lambda y, a: (-0.5 * y / a,),
+    np.exp: lambda y, a: (y,),
+    np.log: lambda y, a: (1.0 / a,),
+    np.sin: lambda y, a: (np.cos(a),),
+    np.cos: lambda y, a: (-np.sin(a),),
+    np.tan: lambda y, a: (1.0 + y * y,),
+    np.arcsin: lambda y, a: (1.0 / np.sqrt(1.0 - a * a),),
+    np.arccos: lambda y, a: (-1.0 / np.sqrt(1.0 - a * a),),
+    np.arctan2: lambda y, a, b: (b / (a * a + b * b), -a / (a * a + b * b)),
+    np.tanh: lambda y, a: (1.0 - y * y,),
+    np.floor: lambda y, a: (0.0,),
+    np.ceil: lambda y, a: (0.0,),
+    np.trunc: lambda y, a: (0.0,),
+}
+_OPERATORS = {
+    "add": (np.add, lambda a, b: a + b),
+    "sub": (np.subtract, lambda a, b: a - b),
+    "mul": (np.multiply, lambda a, b: a * b),
+    "truediv": (np.true_divide, lambda a, b: a / b),
+    "pow": (np.power, lambda a, b: a**b),
+    "mod": (np.remainder, lambda a, b: a % b),
+    "floordiv": (np.floor_divide, lambda a, b: a // b),
+}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+
+
+def _is_operand(x: Any) -> bool:
+    return isinstance(x, (TracedNumber, int, float, np.generic))
+
+
+def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
+    """One of Python's operators: the value is Python's, errors among it."""
+
+    def run(self: TracedNumber, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        a, b = (other, self) if swapped else (self, other)
+        x, y = plain(a), plain(b)
+        value = python(x, y)
+        if isinstance(value, complex):
+            self.left("a complex number")
+        with np.errstate(all="ignore"):
+            return computed(value, [*zip((a, b), RATES[rates_of](value, np.float64(x), np.float64(y)))])
+
+    return run
+
+
+def _comparison(python: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """A comparison. One that the program itself writes chooses what it does next, which the user is told; `min`, `max` and `sorted` choose
+    one of the numbers, which keeps its history."""
+
+    def run(self: TracedNumber, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        if self.is_open and _is_written(sys._getframe(1)):
+            self.left("a condition")
+        return bool(python(self.value, plain(other)))
+
+    return run
+
+
+def _is_written(frame: Any) -> bool:
+    """Whether the program in ``frame`` is at an operator of comparison."""
+    if str(frame.f_globals.get("__name__", "")).startswith("spirograd."):
+        return False
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("COMPARE")
+
+
+for _name, (_rates, _python) in _OPERATORS.items():
+    setattr(TracedNumber, f"__{_name}__", _operator(_rates, _python, False))
+    setattr(TracedNumber, f"__r{_name}__", _operator(_rates, _python, True))
+for _name, _python in _COMPARISONS.items():
+    setattr(TracedNumber, f"__{_name}__", _comparison(_python))
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------------
+
+
+def read(memory: Any, key: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """The numbers ``values`` of the element at ``key`` of a field or ndarray, as Python gets them."""
+    recorder = context.recorder()
+    return values if recorder is None else recorder.read_numbers(memory, key, values, user_location)
+
+
+def entries_of(value: Any) -> Sequence[Any]:
+    """The numbers that a number, a vector, a matrix or a nested list consists of."""
+    if isinstance(value, (list, tuple)):
+        return [number for part in value for number in entries_of(part)]
+    return value.entries if isinstance(getattr(value, "entries", None), tuple) else (value,)
+
+
+def are_traced(values: Sequence[Any]) -> bool:
+    """Whether any of some numbers is traced, and its tape is open."""
+    return any(isinstance(x, TracedNumber) and x.is_open for x in values)
+
+
+def split(value: Any, element_shape: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+    """What is to be written to an element without its history, and its numbers, one for each entry, if an open tape knows any of them."""
+    if context.recorder() is None:
+        return value, ()
+    entries = entries_of(value)
+    if not are_traced(entries):
+        return value, ()
+    if isinstance(value, TracedNumber):
+        return value.value, [value] * math.prod(element_shape)
+    return np.array([float(plain(x)) for x in entries]).reshape(element_shape), entries
