@@ -88,7 +88,7 @@ class FwdMode(context.Recorder, NearNames):
             self._mode = before
 
     def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
-        """See `context.Recorder`."""
+        """Return the numbers ``values`` of the element at ``key`` of ``memory`` as such that cannot be used; ``location``: the line."""
         followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
         return self._numbers.of(values, location()) if followed else values
 

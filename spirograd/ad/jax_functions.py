@@ -92,7 +92,8 @@ class JaxFunction:
         passed: dict[str, Any] = {}
         fixed: dict[str, str] = {}
         given = self._given(args, kwargs)
-        cells = {name: value.astype(self.inputs[name].t.np).reshape(1) for name, value in given.items() if self._has_gradient(name, value)}
+        inputs: Mapping[str, Any] = self.inputs
+        cells = {name: value.astype(inputs[name].t.np).reshape(1) for name, value in given.items() if self._has_gradient(name, value)}
         if cells:
             return self._with_cells(frozenset(cells))((), {**given, **cells})
         for name, value in given.items():

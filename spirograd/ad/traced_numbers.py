@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 
 from spirograd.ad.steps import CallStep
+from spirograd.ad.thread_tapes import ForeignWrites
+from spirograd.ad.versions import memory_identity
+from spirograd.base.tracebacks import user_location
+from spirograd.lang import context
 from spirograd.lang.data.scalar_field import ScalarField
-from spirograd.lang.frontend.scalar_cells import Cell
+from spirograd.lang.frontend.scalar_cells import Cell, cells_of
 from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
 
 
@@ -90,3 +94,50 @@ def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
         return
     sums = [entry + adjoint for entry, adjoint in zip(_gradients(gradient, key), adjoints)]
     gradient[key] = np.array(sums).reshape(gradient.element_shape) if gradient.element_shape else sums[0]
+
+
+class FollowsNumbers(context.Recorder):
+    """The part of a tape that follows numbers of Python; see `context.Recorder`."""
+
+    follows_numbers = True
+    _numbers: TapeNumbers
+    _foreign: ForeignWrites
+    _paused: Any
+    _steps: Any
+    _inactive: dict[Any, tuple[str, Any, Any]]
+    _active_outputs: set[Any]
+
+    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+        """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
+        if self._paused is not None or not is_followed(memory):
+            return values
+        numbers, step = self._numbers.read(memory, key, values, location)
+        self._steps.add(step)
+        return numbers
+
+    def numbers_written(
+        self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
+    ) -> Callable[..., None]:
+        """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or one ``component`` of it, in place of
+        ``clear``."""
+        if self._paused is not None or not is_followed(memory):
+            return clear
+        return self._numbers.written(memory, key, component, numbers, clear)
+
+    def numbers_kept(self, memory: Any) -> None:
+        """Note that ``memory`` depends on numbers that are followed."""
+        name = memory_identity(memory)[0]
+        if is_followed(memory):
+            self._active_outputs.add(name)
+        elif self._paused is None and memory.dtype.is_float:
+            self._inactive[name] = ("Python", user_location(), memory)
+
+    def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
+        """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
+        return None if self._paused is not None else cells_of(kernel, args)
+
+    def numbers_passed(self, cells: Sequence[Cell]) -> None:
+        """Record that a launch follows that takes numbers in ``cells``."""
+        for cell in cells:
+            self._foreign.host_write(memory_identity(cell.array)[0])
+        self._steps.add(self._numbers.passed(cells))

@@ -163,17 +163,18 @@ class Recorder:
     def numbers_written(
         self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
     ) -> Callable[..., None]:
-        """The reverse of a write of ``numbers`` to memory: see `traced_numbers`. ``clear``: see `host_write`."""
+        """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or to one ``component`` of it, in place
+        of ``clear``: see `host_write`."""
         for number in numbers:
             if hasattr(number, "refuse"):
                 number.refuse("written to memory")
         return clear
 
     def numbers_kept(self, memory: Any) -> None:
-        """`host_write` was called for the write of numbers that `numbers_written` got."""
+        """Called after the write to ``memory`` of numbers that `numbers_written` got."""
 
     def cells_of(self, kernel: Any, args: Sequence[Any]) -> Any:
-        """See `scalar_cells.cells_of`."""
+        """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         raise NotImplementedError
 
     def numbers_passed(self, cells: Sequence[Any]) -> None:

@@ -334,7 +334,7 @@ def _is_written(frame: Any) -> bool:
     """Whether the program in ``frame`` is at an operator of comparison."""
     if str(frame.f_globals.get("__name__", "")).startswith("spirograd."):
         return False
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("COMPARE")
+    return bool(dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("COMPARE"))
 
 
 for _name, (_rates, _python) in _OPERATORS.items():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from spirograd.base.dtypes import i32
-from spirograd.lang import context, scalar
+from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
 from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
@@ -115,10 +115,6 @@ def _entries(value: Any) -> Sequence[Any]:
 
 
 def _cell(number: TracedNumber, t: Any) -> Cell:
-    recorder = context.set_recorder(None)  # what a cell holds is no write of the program
-    try:
-        array = ScalarNdarray(t, 1, needs_grad=True)
-        array[0] = plain(number)
-    finally:
-        context.set_recorder(recorder)
+    array = ScalarNdarray(t, 1, needs_grad=True)
+    array[0] = plain(number)
     return Cell(number, array)
