@@ -139,9 +139,12 @@ class _Sums:
 
     def _reached_from(self, products: list[Op]) -> set[Term]:
         users: dict[Term, list[Term]] = defaultdict(list)
-        for op, parts in [*self._parts.items(), *self._memory.items()]:
+        for op, parts in self._parts.items():
             for part in parts:
                 users[part].append(op)
+        for memory, sources in self._memory.items():
+            for source in sources:
+                users[source].append(memory)
         reached, waiting = set[Term](products), list[Term](products)
         while waiting:
             new = [user for user in users[waiting.pop()] if user not in reached]

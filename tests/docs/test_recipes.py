@@ -265,8 +265,8 @@ def test_a_pass(package: Path) -> None:
     """A file in a folder of transforms/, and a line in the pipeline."""
     (package / "spirograd/transforms/simplification/double_by_adding.py").write_text(PASS, encoding="utf-8")
     pipeline = package / "spirograd/compiler.py"
-    line = '        kernel = run.apply(simplify, kernel, "kernel")\n'
-    replaced(pipeline, line, line + '        kernel = run.apply(double_by_adding, kernel, "kernel")\n')
+    line = '    kernel = run.apply(simplify, kernel, "kernel")\n'
+    replaced(pipeline, line, line + '    kernel = run.apply(double_by_adding, kernel, "kernel")\n')
     first = "from spirograd.transforms.tasks.demote_atomics import demote_atomics\n"
     replaced(pipeline, first, f"from spirograd.transforms.simplification.double_by_adding import double_by_adding\n{first}")
     assert printed(package, USING_THE_PASS) == ["[8.0, 8.0, 8.0] True False True"]
