@@ -29,7 +29,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *options: str) -> int:
-    return command.main(["--out", str(folder), "--on", "cpu", *options])
+    return command.main([*options, "--out", str(folder), "--on", "cpu"])
 
 
 def test_failures_are_shortened_and_repeatable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .nodes import (
     AtOnce,
+    Clear,
     Const,
     Copy,
     Data,
@@ -52,6 +53,8 @@ class Host:
         self.work = [k for k in program.kernels if k.name.startswith("work")]
         self.numbers = 0
         self.recorded = False  # as a graph: nothing is read, and no array of others passed
+        self.foreign = any(m.foreign for m in program.memories)  # which no launch that runs again takes
+        self.taped_before = False
         self.replacing = True
         self.reading = True
         self.known: list[str] = []  # numbers that Python has read, here
@@ -65,8 +68,9 @@ class Host:
         before = self.block(r.choice((0, 0, 1, 2)))
         body = [*before, *self.section(), Look()]
         if r.random() < 0.3:
+            self.taped_before = True
             body += [*self.block(r.choice((0, 1))), *self.section(), Look()]
-        if r.random() < 0.15:
+        if r.random() < 0.15 and not self.foreign:
             self.replacing = False
             pure = [self.launch(k) for k in self.work if not self.overwrites(k)]
             body.append(
@@ -88,7 +92,8 @@ class Host:
             return [self.forward()]
         if AT_ONCE and r.random() < 0.08:
             return [self.at_once()]
-        mode = r.choice(("plain", "plain", "plain", "checkpoints", "checkpoints", "budget", "thread", "graph", "seeds", "keep"))
+        again = () if self.foreign else ("checkpoints", "checkpoints", "budget", "graph")
+        mode = r.choice(("plain", "plain", "plain", "thread", "seeds", "keep", *again))
         self.recorded, self.reading = mode == "graph", mode in ("plain", "seeds", "thread", "keep") and READS
         known = list(self.known)
         body = tuple(self.taped())
@@ -107,6 +112,9 @@ class Host:
             tape = replace(tape, loss="", seeds=tuple((name, r.randrange(100)) for name in names), times=r.choice((1, 2)))
         elif mode == "keep":
             tape = replace(tape, options=(("clear_gradients", False),))
+        if tape.thread and self.taped_before:  # a tape leaves the gradients that another thread's tape used last
+            options = (*tape.options, ("clear_gradients", False)) if tape.loss else tape.options
+            return [Clear(), replace(tape, options=options)]
         return [tape]
 
     def at_once(self) -> AtOnce:
@@ -194,7 +202,7 @@ class Host:
         return r.choices([f for _, f in choices], [weight for weight, _ in choices])[0]()
 
     def floats(self, struct: bool = True) -> list[Memory]:
-        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ENDS]
+        found = [m for m in self.program.memories if m.values == "floats" and m.grad and m.name not in ENDS and not m.foreign]
         return [m for m in found if struct or m.kind != "struct"]
 
     def launch(self, kernel: Kernel, far: bool = False) -> Any:
@@ -220,7 +228,7 @@ class Host:
         return Repeat(self.fresh("t"), self.r.choice((2, 2, 3)), tuple(body))
 
     def nested(self, body: list[Any]) -> Nested:
-        return Nested(self.fresh("step"), tuple(body), not self.recorded and self.r.random() < 0.5)
+        return Nested(self.fresh("step"), tuple(body), not self.recorded and not self.foreign and self.r.random() < 0.5)
 
     def when(self, body: list[Any], orelse: list[Any]) -> When:
         return When(Op(">", (Const(self.r.randrange(3)), Const(1))), tuple(body), tuple(orelse))
@@ -260,13 +268,14 @@ class Host:
         return Put(m.name, self.r.choice(m.indices), self.r.choice(m.components), self.value())
 
     def data(self) -> Data:
-        m = self.r.choice([m for m in self.program.memories if m.name not in ("loss", "loss_apart")])
+        m = self.r.choice([m for m in self.program.memories if m.name not in ("loss", "loss_apart") and not m.foreign])
         by = "torch" if m.kind != "struct" and not self.recorded and self.r.random() < 0.3 else "numpy"
         return Data(m.name, self.r.randrange(100), by)
 
     def read(self) -> Any:
         """A number that Python reads; `value` may use it."""
-        floats = self.floats() if self.reading else [m for m in self.program.memories if not m.grad and m.values == "floats"]
+        constant = [m for m in self.program.memories if not m.grad and m.values == "floats" and not m.foreign]
+        floats = self.floats() if self.reading else constant
         if not floats:
             return self.put()
         m = self.r.choice(floats)

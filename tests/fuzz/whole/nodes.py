@@ -19,7 +19,8 @@ Component = Any
 
 @dataclass(frozen=True)
 class Memory:
-    """``kind``: scalar, vector, matrix, struct. ``place``: field, array. ``layout`` of fields: "", order, soa, root, blocks, together.
+    """``kind``: scalar, vector, matrix, struct. ``place``: field, array (an ndarray); torch, numpy, which are
+    arguments that kernels read. ``layout`` of fields: "", order, soa, root, blocks, together.
 
     ``values``: floats, small (integers from 0 to 3), permutation.
     """
@@ -40,6 +41,10 @@ class Memory:
         if self.kind == "matrix":
             return tuple((r, c) for r in range(2) for c in range(2))
         return MEMBERS if self.kind == "struct" else (None,)
+
+    @property
+    def foreign(self) -> bool:
+        return self.place in ("torch", "numpy")
 
     @property
     def seed(self) -> int:
@@ -291,6 +296,11 @@ class Tape:
     again: str = ""
     seeds: tuple[tuple[str, int], ...] = ()
     times: int = 1
+
+
+@dataclass(frozen=True)
+class Clear:
+    """All gradients are set to zero."""
 
 
 @dataclass(frozen=True)

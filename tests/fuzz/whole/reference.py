@@ -347,10 +347,11 @@ class Reference:
         numbers.pull(seeds, order)
         self.gradients = {name: {key: x.adjoint for key, x in held.items()} for name, held in first.items()}
 
-    def clear(self) -> None:
-        for held in self.gradients.values():
-            for key in held:
-                held[key] = 0.0
+    def clear(self, _: Any = None) -> None:
+        """Of tensors of torch gradients stay."""
+        for name, held in self.gradients.items():
+            if not self.memories[name].foreign:
+                self.gradients[name] = dict.fromkeys(held, 0.0)
 
     def tape(self, s: Tape) -> None:
         self.taped(s)

@@ -12,6 +12,7 @@ from .nodes import (
     ALL,
     AtOnce,
     Call,
+    Clear,
     Const,
     Copy,
     Data,
@@ -86,11 +87,17 @@ def in_threads(*functions):
             done.result()
 
 
+def array(memory):
+    if isinstance(memory, np.ndarray):
+        return memory.copy()
+    return memory.to_numpy() if hasattr(memory, "to_numpy") else memory.detach().numpy().copy()
+
+
 def look():
     for name, memory in sorted(MEMORY.items()):
-        seen.append((name, memory.to_numpy()))
+        seen.append((name, array(memory)))
         if name in GRADIENTS:
-            seen.append((name + ".grad", memory.grad.to_numpy()))
+            seen.append((name + ".grad", np.zeros(memory.shape) if memory.grad is None else array(memory.grad)))
 
 
 """
@@ -126,8 +133,9 @@ def head(program: Program) -> str:
 
 def main(program: Program) -> str:
     writer = _Main(program)
-    lines = ["def main():", *_indented([f"{m.name}.from_numpy({_data(m, m.seed)})" for m in program.memories])]
-    lines += [f"    {name}.grad.fill(0.0)" for name in _gradients(program)]
+    lines = ["def main():", *_indented(map(_start, program.memories))]
+    tensors = [m.name for m in program.memories if m.place == "torch"]
+    lines += [f"    {name}.grad = None" if name in tensors else f"    {name}.grad.fill(0.0)" for name in _gradients(program)]
     if any(getattr(node, "by", "") == "torch" for node in walk(program.main)):
         lines.insert(1, "    import torch\n")
     return "\n".join([*lines, *_indented(writer.block(program.main)), ""])
@@ -135,6 +143,14 @@ def main(program: Program) -> str:
 
 def _gradients(program: Program) -> list[str]:
     return [m.name for m in program.memories if m.grad and m.values == "floats" and not m.name.startswith("pad")]
+
+
+def _start(m: Memory) -> str:
+    """The first contents."""
+    data = _data(m, m.seed)
+    if m.place == "torch":
+        return f"{m.name}.data[:] = torch.from_numpy({data})"
+    return f"{m.name}[:] = {data}" if m.place == "numpy" else f"{m.name}.from_numpy({data})"
 
 
 # --- memory ------------------------------------------------------------------------------------------------------------------------
@@ -169,6 +185,10 @@ def _memories(program: Program) -> list[str]:
 
 def _memory(m: Memory, duals: bool) -> list[str]:
     """What makes a field or an array, and places it, but for those that are placed together."""
+    if m.place == "torch":
+        return ["import torch", f"{m.name} = torch.from_numpy(np.zeros({m.shape}, real.np)).requires_grad_()"]
+    if m.place == "numpy":
+        return [f"{m.name} = np.zeros({m.shape}, real.np)"]
     maker, values = {
         "scalar": ("sg.field", [_type(m)]),
         "vector": ("sg.Vector.field", [f"{m.width}, real"]),
@@ -395,6 +415,9 @@ class _Main:
         seed = _data(self.program.memory(s.x), s.seed)
         lines = [f"with sg.ad.FwdMode(loss={s.result}, param={s.x}, seed={seed}):", *_indented(self.block(s.body))]
         return [*lines, f"seen.append(('forward', {s.result}.dual.to_numpy()))"]
+
+    def clear(self, s: Clear) -> list[str]:
+        return ["sg.ad.clear_all_gradients()"]
 
     def look(self, s: Look) -> list[str]:
         return ["look()"]

@@ -14,7 +14,7 @@ from . import nodes
 from .nodes import Call, Const, Kernel, Launch, Load, Name, Op, Over, Part, Program, Replaced, Tape, mapped, memories_of, walk
 
 _STATEMENTS = ("Let", "Store", "If", "For", "Over", "While", "Launch", "Repeat", "When", "Fill", "Copy", "Put", "Read", "Data", "Transfer",
-               "Nested", "AtOnce", "Replaced", "Tape", "Second", "Forward", "Look")  # fmt: skip
+               "Nested", "AtOnce", "Clear", "Replaced", "Tape", "Second", "Forward", "Look")  # fmt: skip
 STATEMENTS = tuple(getattr(nodes, name) for name in _STATEMENTS)
 
 

@@ -41,7 +41,7 @@ def _layouts(program: Program) -> Program:
     """Other layouts, by the name of the memory, so that programs with the same kernels have the same."""
 
     def other(m: Memory) -> Memory:
-        if m.place == "array" or not m.shape:
+        if m.place != "field" or not m.shape:
             return m
         choices = ["", "soa"] if m.kind == "struct" else ["", "root", "together", *["soa"] * (m.kind == "vector")]
         choices += ["blocks"] * (m.shape[0] % 2 == 0 and m.kind != "struct") + ["order"] * (len(m.shape) == 2)

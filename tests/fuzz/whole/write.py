@@ -83,12 +83,13 @@ class Writer:
             Memory("a", "scalar", (n,), "array"), Memory("q", "vector", (n,), "array"), Memory("g", "scalar", (n, 3)),
             Memory("c", "scalar", (n,), grad=False), Memory("p", "scalar", (n,), values="permutation"),
             Memory("e", "scalar", (n,), "array", values="small"), Memory("long", "scalar", (2 * n,), "array"),
+            Memory("tensor", "scalar", (n,), "torch"), Memory("foreign", "scalar", (n,), "numpy", grad=False),
         ]  # fmt: skip
         found += r.sample(more, r.choice((1, 2, 3, 4)))
         return tuple(replace(memory, layout=self.layout(memory)) for memory in found)
 
     def layout(self, m: Memory) -> str:
-        if m.place == "array" or not m.shape or self.r.random() < 0.5:
+        if m.place != "field" or not m.shape or self.r.random() < 0.5:
             return ""
         if m.kind == "struct":
             return "soa"
@@ -136,7 +137,7 @@ class Writer:
         """A kernel with the parameters that its body uses; some of its fields are parameters, too."""
         numbers = [Param(k, "int" if k == "k" else "float") for k in ("k", "c0") if any(node == Name(k) for node in walk(body))]
         used = sorted(memories_of(body))
-        passed = [m for m in used if self.by_name[m].place == "array" or self.r.random() < 0.15]
+        passed = [m for m in used if self.by_name[m].place != "field" or self.r.random() < 0.15]
         return Kernel(name, (*[Param(m, "memory", m) for m in passed], *numbers), body)
 
     def overwriting(self) -> list[Kernel]:
@@ -164,6 +165,7 @@ class Writer:
             if (
                 m.values != "floats"
                 or not m.grad
+                or m.foreign
                 or m.name in ("loss", "long", "apart", "loss_apart")
                 or (m.name not in "my" and self.r.random() < 0.4)
             ):
@@ -218,7 +220,7 @@ class Task:
         self.serial = self.r.random() < 0.25
         usable = [m for m in writer.memories if m.name not in ("loss", "long", "apart", "loss_apart")]
         self.r.shuffle(usable)
-        floats = [m for m in usable if m.values == "floats" and m.grad]
+        floats = [m for m in usable if m.values == "floats" and m.grad and not m.foreign]
         self.own = floats[: self.r.choice((1, 1, 2, 3))]
         rest = [m for m in floats if m not in self.own]
         self.sums = rest[: self.r.choice((0, 0, 1))]
