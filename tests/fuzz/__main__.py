@@ -164,9 +164,10 @@ class Results:
         self.kinds: list[str] = state.get("kinds", list(kinds))
         self.next: int = state.get("next", seed * len(self.kinds))  # seed and kind in one number
         self.counts = Counter[str](state.get("counts", {}))
-        self.comparisons = Counter[str](state.get("comparisons", {}))  # "kind, back end"
+        self.programs = Counter[str](state.get("programs", {}))  # "kind, back end": that passed there
+        self.comparisons = Counter[str](state.get("comparisons", {}))  # the same
         self.faults = Counter[str](state.get("faults", {}))  # "kind: what is wrong"
-        self.recorded: dict[str, dict[str, int]] = state.get("recorded", {})  # what these three were when they were recorded last
+        self.recorded: dict[str, dict[str, int]] = state.get("recorded", {})  # what these were when they were recorded last
         self.running: str = state.get("running", "")
 
     def save(self, running: str = "") -> None:
@@ -176,7 +177,7 @@ class Results:
         part.replace(self.file)
 
     def numbers(self) -> dict[str, dict[str, int]]:
-        return {"counts": dict(self.counts), "comparisons": dict(self.comparisons), "faults": dict(self.faults)}
+        return {name: dict(getattr(self, name)) for name in ("counts", "programs", "comparisons", "faults")}
 
     def record(self, file: Path) -> None:
         """Append a line for each fuzzer: what it did since the last record."""
@@ -187,7 +188,8 @@ class Results:
             for kind in self.kinds:
                 line: dict[str, Any] = {"fuzzer": kind, **about}
                 line |= {how: new["counts"][f"{kind} {how}"] for how in ("passed", "skipped", "failed")}
-                line["comparisons"] = {key.split(", ")[1]: n for key, n in new["comparisons"].items() if key.startswith(f"{kind}, ")}
+                for what in ("programs", "comparisons"):
+                    line[what] = {key.split(", ")[1]: n for key, n in new[what].items() if key.startswith(f"{kind}, ")}
                 line["faults"] = {key.partition(": ")[2]: n for key, n in new["faults"].items() if key.startswith(f"{kind}: ")}
                 if line["passed"] or line["failed"]:
                     out.write(json.dumps(line) + "\n")
@@ -249,6 +251,7 @@ def one(results: Results, name: str, seed: int, archs: Sequence[str], shorten: b
     text, compared = outcome(fuzzer, program, found)
     if text in ("passed", "skipped"):
         results.counts[f"{name} {text}"] += 1
+        results.programs.update(f"{name}, {arch}" for arch in compared)
         results.comparisons.update({f"{name}, {arch}": count for arch, count in compared.items()})
         return
     if shorten:
