@@ -129,6 +129,7 @@ SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
     ("LN2_15", mp.log(2), (15,)),
     ("LN2_21", mp.log(2), (21,)),
     ("LN2_33", mp.log(2), (33,)),
+    ("PI_11_11", mp.pi, (11, 11)),
     ("PI_28", mp.pi, (28,)),
     ("HALF_PI_33", mp.pi / 2, (33, 33, 33)),
     ("HALF_PI", mp.pi / 2, (53,)),

@@ -20,6 +20,7 @@ from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.once import lock, one_at_a_time
 from spirograd.lang.data import shadows
+from spirograd.lang.data.ndarray import Ndarray
 
 _OWN_THREADS = ("spirograd-",)
 _open: list[GradientUse] = []
@@ -37,7 +38,7 @@ class GradientUse:
         self.reverses = False
         self.used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._kept: weakref.WeakSet[Any] = weakref.WeakSet()  # gradients that were not cleared on entry
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()  # specializations whose fields are in ``used``
+        self._seen: set[Any] = set()  # specializations whose fields are in ``used``
 
     @one_at_a_time
     def begin(self) -> None:
@@ -60,6 +61,7 @@ class GradientUse:
         """The tape is closed, and its reverse pass, if any, has run."""
         if self in _open:
             _open.remove(self)
+        self._seen.clear()
 
     @one_at_a_time
     def reverse(self) -> None:
@@ -152,12 +154,13 @@ class ForeignWrites:
         self._begin = begin
         self._known: dict[Any, int] = {}  # key of memory -> its generation after the last write by the tape
         self._by_host: set[Any] = set()  # written by the host since
+        self._places: dict[Any, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
 
     def check(self, key: Any, whole: Any) -> None:
         """The tape needs this memory as it left it, or as it was on entry. Raises SpirogradRuntimeError if another thread wrote to it."""
-        if whole is None or not whole.has_memory():
+        now = self._generation(key, whole)
+        if now is None:
             return
-        now = _generation(whole)
         if key in self._by_host:
             self._by_host.discard(key)
             self._known[key] = now
@@ -172,18 +175,27 @@ class ForeignWrites:
 
     def wrote(self, key: Any, whole: Any) -> None:
         """The tape's thread has just written to this memory by a launch."""
-        if whole is not None and whole.has_memory():
-            self._known[key] = _generation(whole)
+        now = self._generation(key, whole)
+        if now is not None:
+            self._known[key] = now
             self._by_host.discard(key)
 
     def host_write(self, key: Any) -> None:
         """The tape's thread is about to write to this memory."""
         self._by_host.add(key)
 
-
-def _generation(whole: Any) -> int:
-    generations = whole.tree.allocation.generations
-    return int(max(generations[""], generations.get(whole.view.part, 0)))
+    def _generation(self, key: Any, whole: Any) -> int | None:
+        """None for arrays of other libraries, and for what has no memory yet."""
+        place = self._places.get(key)
+        if place is None:
+            if whole is None or not whole.has_memory():
+                return None
+            place = whole.tree.allocation.generations, whole.view.part
+            if not isinstance(whole, Ndarray):  # the key of an array may come again, for another one
+                self._places[key] = place
+        generations, part = place
+        everywhere, here = generations[""], generations.get(part, 0)
+        return everywhere if everywhere > here else here
 
 
 def _has_other_threads() -> bool:

@@ -4,7 +4,8 @@ A fused product is not rounded, so it does not cancel with an equal product that
 equal entries: `a * b - c * d`, the entries of `R^T R` of a rotation R, cross products, determinants, deviators. These must stay zero. So a
 product is fused only with a summand that is neither
 
-- a sum with products in it, this one of an earlier iteration included, nor
+- a sum with products in it, this one of an earlier iteration included, nor memory that the kernel has filled with such sums before, nor the
+  result or an argument of a function, which may be one, nor
 - a sum that shares a term with a factor of the product, as in `e + f + g - e * 3`, or a term of such a sum: `e - (e + f + g) * (1 / 3)`.
 
 Multiplying by a power of two rounds nothing. Such products do not count, and are fused with anything.
@@ -22,6 +23,8 @@ from spirograd.ir.nodes import Op, Ref, Region, ref_of
 
 # What a sum consists of: values, and memory that is read, as a whole.
 Term = Union[Op, Ref]
+_WRITING = frozenset(("write", "atomic"))
+_CALLS = frozenset((ops.call, ops.call_memory))
 # A sum with more parts than this is taken to share terms with any other.
 _MOST_PARTS = 64
 # The operands of which the result is a linear combination, part by part; the others choose among them.
@@ -35,7 +38,8 @@ _LINEAR: dict[ops.OpCode, slice] = {
 
 
 def fused_products(body: Region) -> dict[Op, Op]:
-    """By sum or difference in ``body``, the product among its operands to be fused with it: one that nothing else uses."""
+    """By sum or difference in ``body``, of a kernel or function, the product among its operands to be fused with it: one that nothing else
+    uses."""
     uses = Counter(a for op in body.walk() for a in op.args)
     candidates = {op: found for op in body.walk() if (found := [a for a in op.args if _may_fuse(op, a) and uses[a] == 1])}
     if not candidates:
@@ -72,24 +76,45 @@ class _Sums:
 
     def __init__(self, body: Region) -> None:
         self._parts: dict[Op, list[Op]] = defaultdict(list)
+        self._memory: dict[Term, list[Term]] = defaultdict(list)  # of elements that are read, and of memory: where values come from
         self._terms: dict[Op, set[Term] | None] = {}
-        products: list[Op] = []
-        for op in body.walk():
+        self._products: list[Op] = [*body.params]
+        self._region(body, set())
+        self.rounded = self._reached_from(self._products)
+
+    def _region(self, region: Region, written: set[Ref]) -> None:
+        """``written``: what the kernel has written before, to which what the region writes is added."""
+        for op in region.ops:
             if op.regions:
                 self._carry(op)
-            elif op.code is ops.result:
-                self._parts[op] += self._results(op.args[0], op.attr)
-            elif not _is_float(op):
-                continue
-            elif op.code is ops.mul:
-                if not _is_exact(op):
-                    products.append(op)
-                if any(a.code is ops.const for a in op.args):
-                    self._parts[op] += op.args
-            elif op.code in _LINEAR:
-                self._parts[op] += op.args[_LINEAR[op.code]]
-                products += [op] if op.code is ops.fma else []
-        self.rounded = self._reached_from(products)
+                if op.code is ops.while_ or (op.code is ops.for_ and not op.attr.parallel):
+                    written |= {ref for inside in op.regions for x in inside.walk() if x.code.effect in _WRITING and (ref := ref_of(x))}
+                for inside in op.regions:
+                    self._region(inside, written)
+            elif op.code.effect in _WRITING and (ref := ref_of(op)):
+                self._memory[ref] += [a for a in op.args if _is_float(a)]
+                self._memory[op].append(ref)
+                written.add(ref)
+            elif op.code.effect == "read":
+                self._memory[op] += [ref] if (ref := ref_of(op)) in written else []
+            else:
+                self._value(op)
+
+    def _value(self, op: Op) -> None:
+        if op.code is ops.result and op.args[0].code not in _CALLS:
+            self._parts[op] += self._results(op.args[0], op.attr)
+        elif not _is_float(op):
+            return
+        elif op.code is ops.mul:
+            if not _is_exact(op):
+                self._products.append(op)
+            if any(a.code is ops.const for a in op.args):
+                self._parts[op] += op.args
+        elif op.code in _LINEAR:
+            self._parts[op] += op.args[_LINEAR[op.code]]
+            self._products += [op] if op.code is ops.fma else []
+        elif op.code in _CALLS or op.code is ops.result:
+            self._products.append(op)
 
     def _carry(self, op: Op) -> None:
         """The values that a loop carries: where they come from."""
@@ -112,12 +137,12 @@ class _Sums:
             return [op.args[2 + k], op.regions[0].results[k]]
         return [op.args[k], op.regions[1].results[k]] if op.code is ops.while_ else []
 
-    def _reached_from(self, products: list[Op]) -> set[Op]:
-        users: dict[Op, list[Op]] = defaultdict(list)
-        for op, parts in self._parts.items():
+    def _reached_from(self, products: list[Op]) -> set[Term]:
+        users: dict[Term, list[Term]] = defaultdict(list)
+        for op, parts in [*self._parts.items(), *self._memory.items()]:
             for part in parts:
                 users[part].append(op)
-        reached, waiting = set(products), products
+        reached, waiting = set[Term](products), list[Term](products)
         while waiting:
             new = [user for user in users[waiting.pop()] if user not in reached]
             reached.update(new)

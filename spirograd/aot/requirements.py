@@ -53,7 +53,9 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("exact_subnormals", "subgroup_reductions", "subgroup_scans", "matrix_shapes"), _subset),
     "cpu_features": _features,
     **dict.fromkeys(("shader_clock", "vector_library"), _equal_if_used),
-    **dict.fromkeys(("cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything),
+    **dict.fromkeys(
+        ("coarse_sines", "cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything
+    ),
     "toolchain": _anything,  # the architecture says it
 }
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 
 from spirograd.autodiff.activity import ShadowOf
-from spirograd.autodiff.derivative import Derivative, Residual
+from spirograd.autodiff.derivative import Derivative, Residual, Saving
 from spirograd.autodiff.findings import recomputed, records, refuse_lost, refuse_nesting, saving_of
 from spirograd.autodiff.forward import forward
 from spirograd.autodiff.inactive_memory import broken_chain, inactive_reads, inactive_writes
 from spirograd.autodiff.int_casts import int_cast_warnings
-from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, without_states
+from spirograd.autodiff.memory_states import late_temps, memory_accesses, memory_residuals, old_values, unserved, without_states
 from spirograd.autodiff.nested_loops import nested_loops
 from spirograd.autodiff.prepare.found_results import found_results, refuse_saving
 from spirograd.autodiff.prepare.serial_products import serial_products, serial_shared_products
@@ -64,14 +64,7 @@ def differentiate(
         if lost:
             refuse_lost(lost)
             refuse_saving(kernel, lost[0].load)
-            saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
-            buffers = {buffer.ref.arg for buffer in saved.buffers}
-            # Saved-value buffers have no gradient, but no derivative ends there: it goes on to the memory that they were filled from.
-            ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
-            shadow = _with_buffers(shadow, buffers, lambda buffer: None)
-            saving, primal = saving_of(saved, lost), saved.replaying
-            made, gradient, residuals, lost = _reversed(primal, shadow, ctx)
-            refuse_lost(lost, saved=True)
+            saving, primal, ends, shadow, (made, gradient, residuals) = _saving(primal, lost, shadow, ctx)
         if nesting is not None:
             made, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
         recorded = records(gradient, made)
@@ -97,6 +90,31 @@ def differentiate(
             recomputed=recomputed(gradient),
             nesting=nesting,
         )
+
+
+def _saving(
+    primal: Kernel, lost: Sequence[Conflict], shadow: ShadowOf, ctx: PassContext
+) -> tuple[Saving, Kernel, ShadowOf, ShadowOf, tuple[Reversed, Kernel, tuple[Residual, ...]]]:
+    """What saves the values that are ``lost``, the primal that reads them from buffers, with the shadows at which derivatives end and those
+    that they add to, and its reverse, as of `_reversed`.
+
+    The reverse may find a value in several loads. Where one of them reads a buffer, it may need another, which no memory has either: then
+    all loads of that memory which no state of it serves are saved.
+    """
+    while True:
+        saved = save_loads(primal, [conflict.load for conflict in lost], ctx)
+        buffers = {buffer.ref.arg for buffer in saved.buffers}
+        # Saved-value buffers have no gradient, but no derivative ends there: it goes on to the memory that they were filled from.
+        ends = _with_buffers(shadow, buffers, lambda buffer: buffer)
+        inner = _with_buffers(shadow, buffers, lambda buffer: None)
+        *reverse, left = _reversed(saved.replaying, inner, ctx)
+        if not left:
+            return saving_of(saved, lost), saved.replaying, ends, inner, tuple(reverse)  # type: ignore[return-value]
+        known = {conflict.load for conflict in lost}
+        more = [conflict for conflict in unserved(primal, [conflict.ref for conflict in left]) if conflict.load not in known]
+        if not more:
+            refuse_lost(left, saved=True)
+        lost = (*lost, *more)
 
 
 def _verified(derivative: Derivative, options: CompileOptions) -> Derivative:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.derivative import Access, Residual
@@ -47,6 +47,19 @@ def late_temps(primal: Kernel, gradient: Kernel) -> tuple[Conflict, ...]:
     found = _repeated(primal, gradient, lambda ref: isinstance(ref, TempRef) and bool(ref.state))
     loads, finals = [op for op in found if op.code is ops.load], [op for op in found if op.code is not ops.load]
     return (*too_late(primal, loads), *not_final(primal, finals))
+
+
+def unserved(primal: Kernel, refs: Iterable[Ref]) -> tuple[Conflict, ...]:
+    """All loads of ``primal`` from the memory and the temporaries ``refs`` that would be lost if its gradient needed every one of them."""
+    wanted = {_identity(ref) for ref in refs}
+    loads = [op for op in primal.walk() if op.code is ops.load and _identity(op.attr) in wanted]
+    outer = [op for op in loads if isinstance(op.attr, _OUTER)]
+    return (*residuals(primal, outer)[1], *too_late(primal, [op for op in loads if op not in set(outer)]))
+
+
+def _identity(ref: Ref) -> object:
+    """What references to one memory have in common, whatever the state that is read."""
+    return outer_key(ref) if isinstance(ref, _OUTER) else replace(ref, state="") if isinstance(ref, TempRef) else ref
 
 
 def without_states(gradient: Kernel) -> Kernel:

@@ -61,6 +61,7 @@ class Capabilities:
     memory_barriers: bool = True
     # Whether loads from an address that all invocations share are executed even if no invocation is active: llvmpipe since Mesa 25.1.
     unmasked_uniform_loads: bool = False
+    coarse_sines: bool = False  # whether the driver's sin, cos and tan of f32 are off by more than some ulp
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
     shader_clock: str = ""  # whose clock modules can read: "device", "subgroup", or none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest

@@ -1,12 +1,14 @@
 """One lock for all that is made at its first use: trees and their memory, compiled kernels, derivatives, what is registered elsewhere.
 
-Looking something up takes no lock; making it takes this one, and looks again first. It is taken before the locks of the launcher and of
-devices, and never by a thread that holds one of those, so no two threads wait for each other. Finalizers take no lock.
+Looking something up takes no lock; making it takes this one, and looks again first. It is taken before the locks of the launcher, of
+devices, and of the CPU's code, and never by a thread that holds one of those, so no two threads wait for each other. Finalizers do not take
+it.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child finds nothing half made
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 class once(functools.cached_property[T]):

@@ -26,6 +26,7 @@ def zeros(t: Any) -> dict[str, np.ndarray]:
             other.from_numpy(values)
     names = (
         *("commutator", "equal_products", "mean", "mean_of_products", "half_of_products", "antisymmetric", "times_one", "exchanged"),
+        *("stored", "stored_vector", "stored_in_a_loop", "updated", "of_an_earlier_loop", "function", "function_first"),
         *("orthogonal2", "orthogonal3", "cross", "determinant", "gram", "in_branches", "in_a_loop", "after_a_loop", "deviator", "lerp"),
     )
     found = {name: sg.field(t, N) for name in names}
@@ -77,7 +78,34 @@ def zeros(t: Any) -> dict[str, np.ndarray]:
             d = sg.Matrix([[x[i] * y[i], 0.0], [0.0, x2[i] * y2[i]]])
             found["deviator"][i] = (d - d.trace() * 0.5 * sg.Matrix.identity(t, 2)).norm()
 
-    for kernel in (scalars, vectors, matrices):
+    part = sg.Vector.field(2, t, N)
+    earlier = sg.field(t, N)
+
+    @sg.real_func
+    def product(a: t, b: t) -> t:
+        return a * b
+
+    @sg.kernel
+    def by_memory():
+        for i in x:
+            earlier[i] = x[i] * y[i]
+        for i in x:
+            found["of_an_earlier_loop"][i] = earlier[i] - x2[i] * y2[i]
+        for i in x:
+            found["stored"][i] = x[i] * y[i]
+            found["stored"][i] = found["stored"][i] - x2[i] * y2[i]
+            part[i] = sg.Vector([x[i] * y[i], 0.0])
+            part[i][1] = part[i][0] - x2[i] * y2[i]
+            found["stored_vector"][i] = part[i][1]
+            found["stored_in_a_loop"][i] = 0.0
+            for k in range(2):
+                found["stored_in_a_loop"][i] = found["stored_in_a_loop"][i] + (1 - 2 * k) * x[i] * y[i]
+            found["updated"][i] = x[i] * y[i]
+            found["updated"][i] -= x2[i] * y2[i]
+            found["function"][i] = x[i] * y[i] - product(x2[i], y2[i])
+            found["function_first"][i] = product(x[i], y[i]) - x2[i] * y2[i]
+
+    for kernel in (scalars, vectors, matrices, by_memory):
         kernel()
     return {name: field.to_numpy() for name, field in found.items()}
 

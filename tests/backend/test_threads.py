@@ -1,5 +1,7 @@
 """What several threads may do at once: the list in docs/runtime.md, with threads that Python switches as often as it can."""
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -8,6 +10,9 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base import once
+from spirograd.lang import context
+from spirograd.runtime.devices import cpu_pool
 
 pytestmark = pytest.mark.usefixtures("session")
 THREADS = 6
@@ -460,3 +465,115 @@ def test_everything_at_once(seed):
         assert (x.to_numpy() == want_x).all() and (a.to_numpy() == want_a).all()
 
     run(work)
+
+
+_FRESH = """
+import os, sys, threading
+import spirograd as sg
+sys.setswitchinterval(1e-6)
+sg.init(arch=sys.argv[1])
+wrong = []
+
+def work(number):
+    x = sg.field(sg.i32, shape=9)
+
+    @sg.kernel
+    def step():
+        for i in x:
+            x[i] += number
+
+    step()
+    step()
+    if x[3] != 2 * number:
+        wrong.append(x[3])
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+work(7)
+for thread in threads:
+    thread.join()
+if sys.argv[1] == "cpu" and hasattr(os, "fork"):
+    child = os.fork()
+    if child == 0:
+        work(5)
+        os._exit(len(wrong))
+    assert os.waitpid(child, 0)[1] == 0
+assert not wrong, wrong
+"""
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_process_begins_with_several_threads(arch, cold, tmp_path):
+    """Nothing is made yet: neither code of the runtime nor the offline cache. Another thread prepares the code from `init` on."""
+    program = tmp_path / "program.py"
+    program.write_text(_FRESH)
+    environment = dict(os.environ, SG_OFFLINE_CACHE_FILE_PATH=str(tmp_path)) if cold else dict(os.environ)
+    done = subprocess.run([sys.executable, program, arch], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class _Ordered:
+    """The lock of first uses; taking it with a lock held that comes after it is an error."""
+
+    def __init__(self, inner, later):
+        self.inner, self.later = inner, later
+
+    def __enter__(self):
+        held = [name for name, lock in self.later.items() if lock._is_owned()]
+        if not self.inner._is_owned():
+            assert not held, f"the lock of first uses is taken after that of {held}"
+        self.inner.acquire()
+
+    def __exit__(self, *error):
+        self.inner.release()
+
+
+def test_locks_are_taken_in_one_order(session, monkeypatch):
+    running = context.session()
+    later = {"the launcher": running.launcher.lock}
+    turn = getattr(running.device, "_turn", None)
+    if turn is not None:
+        later["the device"] = turn.lock
+    monkeypatch.setattr(once, "lock", _Ordered(once.lock, later))
+
+    @sg.kernel
+    def draw(a: sg.types.ndarray(needs_grad=True), b: sg.types.ndarray(needs_grad=True), n: sg.i32) -> sg.f32:
+        for i in a:
+            v = a[i]
+            for _ in range(n + i % 3):
+                v *= sg.random()
+            b[i] += v
+            assert v < 100.0
+        return 1.0
+
+    a, b = (sg.ndarray(sg.f32, N, needs_grad=True) for _ in range(2))
+    a.fill(1.0)
+    for n in (1, 3):
+        assert draw(a, b, n) == 1.0
+        draw.grad(a, b, n)
+    x, loss, square, total = _program(1)
+    with sg.ad.Tape(loss):
+        square()
+        x.fill(3.0)
+        total()
+    cells = sg.field(sg.i32)
+    sg.root.pointer(sg.i, 4).dense(sg.i, 8).place(cells)
+    cells[3] = 1
+    sg.deactivate_all_snodes()
+    graph = sg.Graph()
+    with graph:
+        square()
+    graph.launch()
+    sg.sync()
+
+
+def test_the_thread_that_prepares_code_waits_for_no_first_use(monkeypatch):
+    """The owner of that lock waits for the code."""
+    monkeypatch.setattr(cpu_pool, "_code", [])
+    monkeypatch.setattr(cpu_pool, "build", lambda *_: object())
+    with once.lock:
+        thread = threading.Thread(target=cpu_pool.code, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()

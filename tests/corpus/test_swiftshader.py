@@ -11,12 +11,7 @@ from pathlib import Path
 import needs
 import pytest
 
-from validation.case import load
-
 ROOT = Path(__file__).parents[2]
-# Their tolerance is 1e-4. SwiftShader's sines are off by 2e-4, which Vulkan allows.
-COARSE = ("gradient_constant_bound", "gradient_while", "gradient_while_of_floats")
-CASES = [case.name for case in load() if case.name.startswith("gradient") and case.name not in COARSE]
 
 
 @pytest.fixture
@@ -32,8 +27,7 @@ def manifest(tmp_path: Path) -> Path:
 def test_gradients_of_loops(manifest: Path, tmp_path: Path) -> None:
     """Each case is compared with NumPy. The exit status is 1 if one fails."""
     environment = {**os.environ, "VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest)}
-    selected = [word for name in CASES for word in ("--only", name)]
-    command = [sys.executable, "-m", "validation", *selected, "--profiles", "--arch", "vulkan", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "validation", "--only", "gradient*", "--profiles", "--arch", "vulkan", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " ok" in done.stdout
@@ -81,7 +75,7 @@ for field in (least, most, high):
     assert (field.to_numpy() == counts).all(), field
 s, r = 0.5, 2.0
 for k in counts:
-    assert abs(wave[k] - s) < 1e-3 and abs(root[k] - (r if k <= 3 else np.e)) < 1e-3, (k, wave[k], root[k])
+    assert abs(wave[k] - s) < 1e-5 and abs(root[k] - (r if k <= 3 else np.e)) < 1e-5, (k, wave[k], root[k])
     s, r = np.sin(s) * 1.1, np.sqrt(r)
 
 x, y = (sg.field(sg.f32, 8, needs_grad=True) for _ in range(2))
@@ -105,6 +99,6 @@ for k in counts:
     while m > 1:
         m = m // 2 if m % 2 == 0 else 3 * m + 1
         v, slope = np.sin(v) * 1.1 + 0.1, slope * np.cos(v) * 1.1
-    assert abs(x.grad[k] - slope) < 2e-3, (k, x.grad[k], slope)
+    assert abs(x.grad[k] - slope) < 1e-4, (k, x.grad[k], slope)
 print(session().device.info.name.split()[0])
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import logging
 import os
@@ -26,6 +27,9 @@ from typing import Any
 
 os.environ.setdefault("GALLIVM_PERF", "nopt")  # as tests/conftest.py says
 
+import spirograd as sg
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.lang.context import session
 from spirograd.runtime import loader
 
 from . import (
@@ -222,6 +226,14 @@ def commit() -> str:
     return done.stdout.strip()
 
 
+@functools.cache
+def incomplete(arch: str) -> bool:
+    """Whether the device of a back end lacks 64-bit numbers, or atomics of them, as SwiftShader does: it refuses programs with these."""
+    sg.init(arch=arch)
+    caps = session().device.caps
+    return not (caps.int64 and caps.float64 and caps.atomic_int64)
+
+
 def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> tuple[str, Counter[str]]:
     """Of one program: "passed", "skipped" (the reference says nothing), or what is wrong with it; and how much each back end compared.
 
@@ -231,6 +243,9 @@ def outcome(fuzzer: Fuzzer, program: Any, archs: Sequence[str]) -> tuple[str, Co
         counts = fuzzer.check(program, archs)
     except (TooLong, gradients.Skipped, whole.Unclear):
         return "skipped", Counter()
+    except SpirogradUnsupportedError as error:
+        refused = "this device" in str(error) and any(map(incomplete, archs))
+        return "skipped" if refused else fuzzer.failure(program, archs) or "skipped", Counter()
     except Exception:
         return fuzzer.failure(program, archs) or "skipped", Counter()  # `failure` knows which programs are no good
     if not isinstance(counts, Counter):
@@ -290,6 +305,7 @@ def main(command: Sequence[str] | None = None) -> int:
     given = arguments(command)
     logging.getLogger("spirograd").setLevel(logging.ERROR)  # of warnings random programs give many
     archs = [name for name in given.on if loader.available(name) is None]
+    given.kinds = [kind for kind in given.kinds if set(FUZZERS[kind].archs) & set(archs)]
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     results = Results(given.out, given.resume, given.kinds, seed)
     kinds = results.kinds

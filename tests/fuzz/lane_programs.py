@@ -54,7 +54,7 @@ class Program:
         }[self.kind]
         before = ["        a, b, c = i * 3, 7 - i, i % 5", "        f = sg.cast(i, sg.f64)"]
         after = ["        found[0, i], found[1, i], found[2, i], found[3, i] = a, b, c, f"]
-        first = f"def work(found: sg.types.NDArray[sg.f64, 2], {', '.join(parameters)}, n: sg.i32, m: sg.i32):"
+        first = f"def work(found: sg.types.NDArray[sg.f64, 2], {', '.join(parameters)}, n: sg.i32, m: sg.i32, k: sg.i32):"
         return "\n".join(["import spirograd as sg", "", "@sg.kernel", first, head, *before, *self.lines, *after]) + "\n"
 
     # --- indices and values ----------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Program:
 
     def block(self, depth: int, indent: int, inside: bool = False) -> None:
         """``inside``: of a serial loop, which may be left."""
-        makers = [self.compute, self.compute, self.load, self.load, self.load, self.store, self.count]
+        makers = [self.compute, self.compute, self.load, self.load, self.load, self.store, self.count, self.guarded]
         makers += [self.branch, self.loop, self.loop, self.repeat] if depth else []
         self.compute(depth, indent)
         for _ in range(self.r.randint(1, 5)):
@@ -138,6 +138,16 @@ class Program:
         name = self.array("x", t, length)
         target, kind = ("f", "f64") if t in ("f32", "f64") else (self.r.choice("abc"), "i32")
         self.line(indent, f"{target} += sg.cast({name}[{text}], sg.{kind})")
+
+    def guarded(self, depth: int, indent: int) -> None:
+        """An access behind a guard on an argument, which is out of range in some launches."""
+        length, index = self.r.randint(1, 40), self.r.choice(["k", "k", "i + k", "(i + k) // 2"])
+        self.line(indent, f"if {index} >= 0 and {index} < {length}:")
+        if self.r.random() < 0.5:
+            self.line(indent + 1, f"a += {self.array('x', 'i32', length)}[{index}]")
+        else:
+            name = self.array("y", "i32", length)
+            self.line(indent + 1, f"{self.r.choice(['sg.atomic_max', 'sg.atomic_add'])}({name}[{index}], {self.integer(1)})")
 
     def store(self, depth: int, indent: int) -> None:
         """To an element that is this iteration's."""
@@ -200,8 +210,8 @@ def results(program: Program, arch: str) -> list[np.ndarray[Any, Any]]:
         arrays = [fenced(a, at_end=(program.seed + k) % 4 != 0) for k, a in enumerate(arrays)]
     with run.session(arch, False), patch.multiple(uniform, **costs), patch.object(uniform._Work, "_gains", return_value=True):
         work = run.load(program.source, {}, "work")
-        for m in (3, 0, 5):
-            work(*arrays, program.n, m)
+        for m, k in ((3, 0), (0, -1), (5, 1 << 28), (2, -(1 << 28))):
+            work(*arrays, program.n, m, k)
     return arrays
 
 

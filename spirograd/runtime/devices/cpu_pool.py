@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import platform
 import sys
@@ -209,7 +210,7 @@ def _close_all() -> None:
         pool.close()
 
 
-@once_in_process
+@functools.cache
 def _install_hooks() -> None:
     atexit.register(_close_all)
     if hasattr(os, "register_at_fork"):

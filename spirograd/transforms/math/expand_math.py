@@ -2,9 +2,9 @@
 
 CPU: f32 functions become branch-free polynomials, which LLVM vectorises; f64 stays, for libm and vector libraries.
 SPIR-V: f64 functions are expanded, because GLSL.std.450 has none. Of f32 the inverse trigonometric functions are, because drivers may
-be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4), and the cases of pow that GLSL.std.450 leaves undefined; the others only without
-fast math, and if the device has the types that they compute in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its
-toolkit only.
+be off by 4,096 ulp there and are (Mesa's asin by 1.5e-4), the cases of pow that GLSL.std.450 leaves undefined, and sin, cos and tan on
+drivers whose are coarse (SwiftShader's sin by 2e-4); the others only without fast math, and if the device has the types that they compute
+in. PTX: all of f32 and f64, for NVIDIA's library of them comes with its toolkit only.
 Everywhere f16 goes by way of f32: drivers compute exp(x) as exp2(x * 1.44), which in f16 is off by 0.4 %.
 
 On targets with fused multiply-add, sin, cos and tan of large arguments are reduced in f64, on a branch. Branches keep operations and loads
@@ -82,6 +82,7 @@ _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
 _COARSE = {**{code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}, ops.pow_: math_f32.pow_of_device}
+_SPLIT = {ops.sin: math_f32.sin_split, ops.cos: math_f32.cos_split, ops.tan: math_f32.tan_split}
 _F32_ALONE = {**{code: function for code, function in _F32.items() if code not in _THROUGH_F64}, ops.pow_: math_f32.pow_of_device}
 
 
@@ -93,6 +94,8 @@ def _tables(ctx: PassContext) -> Tables:
         return {f32: _F32_FUSED, f64: _F64}
     exact = _F32 if ctx.caps.float64 else _F32_ALONE
     single = _COARSE if ctx.options.fast_math else exact
+    if ctx.caps.coarse_sines:
+        single = {**_SPLIT, **single}
     return {f32: single, f64: _F64}
 
 

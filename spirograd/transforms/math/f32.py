@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from spirograd.base.dtypes import f32, f64, i32, u32
+from spirograd.ir import ops
+from spirograd.ir.ops import OpCode
 from spirograd.transforms.math import coefficients as fits
 from spirograd.transforms.math.values import Value, branch
 
@@ -252,6 +254,34 @@ def tan_fused(x: Value, reduce: _Reduction = _reduced) -> Value:
 
 # The same without branches, right where `is_near` holds.
 sin_near, cos_near, tan_near = (functools.partial(function, reduce=_reduced_near) for function in (sin_fused, cos_fused, tan_fused))
+
+
+# Up to here quotients are integers, or halves, of 13 bits, whose products with the first two parts of PI_11_11 are exact in f32.
+_SPLIT = 2.0**13
+
+
+def _split_or_native(code: OpCode, x: Value, multiple: float, half: bool, value: Callable[[Value, Value], Value]) -> Value:
+    """``value(r, n as i32)`` where x = n pi / ``multiple`` + r, or (n + 1/2) with ``half``; what the device computes where x is large."""
+    n = (x.exact() * (multiple / math.pi) + (0.0 if half else 0.5)).floor()
+    turns = (n + 0.5 if half else n).exact()
+    r = x.exact()
+    for part in fits.PI_11_11:
+        r = r - turns * (part / multiple)
+    near = value(r, n.clamp(-_SPLIT, _SPLIT).cast(i32))
+    return (x.abs() < _SPLIT).select(near, Value(x.b, x.b.emit(code, x.op)))
+
+
+def sin_split(x: Value) -> Value:
+    """`sin` without f64 and without fused ``fma``."""
+    return x.eq(0.0).select(x, _split_or_native(ops.sin, x, 1, False, _signed_sine))
+
+
+def cos_split(x: Value) -> Value:
+    return _split_or_native(ops.cos, x, 1, True, lambda r, n: _signed_sine(r, ~n))
+
+
+def tan_split(x: Value) -> Value:
+    return _split_or_native(ops.tan, x, 2, False, _tangent_of_reduced)
 
 
 def _asin_parts(x: Value) -> tuple[Value, Value, Value]:

@@ -14,7 +14,7 @@ from spirograd.analysis.fused_products import fused_products
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -63,12 +63,13 @@ class _Contraction(Rewriter):
 
 
 class Contraction(_Contraction):
-    """Rewrites loops before they are fused. The products that are left are rounded as written. Where `decides_rounding`, so are sums,
-    quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
+    """Rewrites loops of ``body``, that of a kernel, before they are fused. The products that are left are rounded as written. Where
+    `decides_rounding`, so are sums, quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
 
-    def __init__(self, caps: Capabilities, fast_math: bool) -> None:
+    def __init__(self, body: Region, caps: Capabilities, fast_math: bool) -> None:
         self.driver = decides_rounding(caps)
         super().__init__(fast_math, "exact" if self.driver else None)
+        self.found = fused_products(body) if fast_math else {}
         if fast_math:
             self.handlers |= {ops.mul: self._as_written}
         if self.driver:
@@ -77,7 +78,6 @@ class Contraction(_Contraction):
     def loop(self, op: Op) -> Op:
         """The parallel loop ``op``, rewritten."""
         (body,) = op.regions
-        self.found = fused_products(body)
         return Op(op.code, op.type, op.args, op.attr, (self.region(body),), op.loc, op.primal)
 
     def _as_written(self, op: Op) -> Op:

@@ -76,7 +76,7 @@ def fuse_loops(kernel: Kernel, ctx: PassContext) -> tuple[Kernel, tuple[Decision
     if ctx.options.unfused_by or ctx.options.disjoint_by or any(loop.attr.apart for loop in loops):
         plan = _Plan(kernel, ctx, groups)
     if groups:
-        kernel = _Build(plan.items, groups, ctx).kernel(kernel)
+        kernel = _Build(plan.items, groups, Contraction(kernel.body, ctx.caps, ctx.options.fast_math), ctx).kernel(kernel)
     if any(len(item.loops) > 1 for item in plan.items):
         # Merged: passes that follow compare indices by identity, such as `demote_atomics`.
         kernel = cse(kernel, ctx)
@@ -188,10 +188,11 @@ def _has_loops(loop: Op) -> bool:
 class _Build(Rewriter):
     """Makes the planned loops. ``contracted``: those for which contraction is decided now."""
 
-    def __init__(self, items: Sequence[_Item], contracted: Collection[Op], ctx: PassContext) -> None:
+    def __init__(self, items: Sequence[_Item], contracted: Collection[Op], contraction: Contraction, ctx: PassContext) -> None:
         super().__init__()
         self.items = items
         self.contracted = contracted
+        self.contraction = contraction
         self.ctx = ctx
         # Whether a driver would simplify the arithmetic of two loops together, which memory between them hides from it: those of graphics
         # cards make 1 / (x * a) two other products, whatever modules say of the first one (seen with NVIDIA's).
@@ -217,7 +218,7 @@ class _Build(Rewriter):
         return kernel.with_body(self.b.end(self.args(kernel.body.ops[-1])))
 
     def _contract(self, op: Op) -> Op:
-        return Contraction(self.ctx.caps, self.ctx.options.fast_math).loop(op) if op in self.contracted else op
+        return self.contraction.loop(op) if op in self.contracted else op
 
     def _either(self, loops: Sequence[Op], disjoint: Collection[Arrays]) -> None:
         """The loops fused, of no iteration if some of the arrays overlap; and each by itself, of no iteration if none do."""

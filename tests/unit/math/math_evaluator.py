@@ -30,6 +30,9 @@ _UFUNCS: dict[OpCode, Callable[..., Any]] = {
     ops.max_: np.fmax,
     ops.sqrt: np.sqrt,
     ops.floor: np.floor,
+    ops.sin: np.sin,
+    ops.cos: np.cos,
+    ops.tan: np.tan,
     ops.and_: np.bitwise_and,
     ops.or_: np.bitwise_or,
     ops.xor: np.bitwise_xor,
@@ -69,8 +72,8 @@ def make_kernel(code: OpCode, t: DType) -> Kernel:
     return Kernel("probe", (), b.end())
 
 
-def expanded(code: OpCode, t: DType, target: str) -> Kernel:
-    return expand_math(make_kernel(code, t), PassContext(Capabilities(target_name=target), CompileOptions()))
+def expanded(code: OpCode, t: DType, target: str, **capabilities: bool) -> Kernel:
+    return expand_math(make_kernel(code, t), PassContext(Capabilities(target, **capabilities), CompileOptions()))
 
 
 def run(kernel: Kernel, *inputs: Any, fuse: bool = False) -> Any:

@@ -114,6 +114,24 @@ def test_error_bound_without_f64(name: str) -> None:
     assert same_bits(run(kernel, x, fuse=True), expected).all()
 
 
+@pytest.mark.parametrize("fuse", [False, True], ids=["unfused", "fused"])
+@pytest.mark.parametrize("target", ["vulkan", "wgpu"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_sines_of_drivers_with_coarse_ones(name: str, target: str, fuse: bool) -> None:
+    """Without f64 and fused multiply-add: below 8,192; the device computes the others, here NumPy."""
+    kernel = expanded(BY_NAME[name], f32, target, coarse_sines=True)
+    assert kernel.body.ops[-2].code is not BY_NAME[name]
+    turns = (np.arange(-10_000, 10_000) * (math.pi / 2)).astype(np.float32)
+    draw = Draw(f32)
+    for x in (draw.uniform(-10, 10), draw.uniform(-8192, 8192), draw.log(-80, 0), turns, draw.uniform(-1e6, 1e6)):
+        x = x.astype(np.float32)
+        reference = REFERENCE[name](x.astype(np.float64))
+        scale = 1 + reference**2 if name == "tan" else 1.0
+        assert (np.abs(run(kernel, x, fuse=fuse) - reference) <= 2e-7 * scale).all()
+    x, expected = (np.array(values, np.float32) for values in zip(*UNARY[name]))
+    assert same_bits(run(kernel, x, fuse=fuse), expected).all()
+
+
 @needs_long_double
 @pytest.mark.parametrize("name", ["exp", "log"])
 def test_error_bound_where_fma_rounds_once(name: str) -> None:

@@ -162,6 +162,8 @@ def query(physical: Any, instance: Instance) -> Features:
 def driver_facts(v12: Any, version: int) -> dict[str, Any]:
     """What depends on the driver and its version, as Vulkan packs it: members of `Capabilities`. See docs/spirv.md#drivers."""
     facts = _float_modes(v12)
+    if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
+        facts["coarse_sines"] = True
     if v12.driverID == vk.VK_DRIVER_ID_MESA_LLVMPIPE:
         facts |= {"loop_limit": LLVMPIPE_LOOP_LIMIT, "nesting_limit": LLVMPIPE_NESTING_LIMIT, "memory_barriers": False}
         if version >= _MESA_25_1:

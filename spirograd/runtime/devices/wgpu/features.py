@@ -114,6 +114,7 @@ def query(adapter: Any, arch: str) -> Features:
         loop_limit=LLVMPIPE_LOOP_LIMIT if info["vendor"] == "llvmpipe" else 0,
         nesting_limit=LLVMPIPE_NESTING_LIMIT if info["vendor"] == "llvmpipe" else 0,
         memory_barriers=info["vendor"] != "llvmpipe",
+        coarse_sines=info["vendor"].startswith("SwiftShader"),
         cpu_driver=kind == "cpu",
     )
     native = ".".join(map(str, wgpu.backends.wgpu_native.version_info))
