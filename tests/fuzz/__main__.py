@@ -306,6 +306,9 @@ def main(command: Sequence[str] | None = None) -> int:
     logging.getLogger("spirograd").setLevel(logging.ERROR)  # of warnings random programs give many
     archs = [name for name in given.on if loader.available(name) is None]
     given.kinds = [kind for kind in given.kinds if set(FUZZERS[kind].archs) & set(archs)]
+    if not given.kinds:
+        print(f"none of these fuzzers uses a back end that is here, of {', '.join(given.on)}")
+        return 1
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     results = Results(given.out, given.resume, given.kinds, seed)
     kinds = results.kinds
@@ -315,8 +318,8 @@ def main(command: Sequence[str] | None = None) -> int:
         text = f"=== {results.running}\nthe process ended while it ran this program\n{FUZZERS[kinds[k]].write(at)!r}"
         results.fail(kinds[k], text, "crash")
         results.next += 1
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what runs in its background ignore the second
-        signal.signal(number, signal.default_int_handler)
+    # A shell lets what runs in its background ignore SIGINT.
+    handlers = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGINT)}
     begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
     while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
         at, k = divmod(results.next, len(kinds))
@@ -330,6 +333,8 @@ def main(command: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty() or done % 100 == 0:
             show(results, done, begin, total, seconds)
     print(f"\n{done} programs in {time.monotonic() - begin:.0f} s; failures in {results.failures}\n{results.table()}")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     if given.record:
         results.record(RECORD)
     run.close()
