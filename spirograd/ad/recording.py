@@ -14,6 +14,7 @@ from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
+from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.lang import context
@@ -48,7 +49,7 @@ class Recording:
             self._save(access, launch, event)
         if made.derivative.saving is not None and made.acts:
             scratch = functools.partial(self._scratch, made.label)
-            values, launch.number, launch.buffers = made.launch_saving(launch.packer, launch.number, scratch)
+            values, launch.number, launch.buffers = made.launch_saving(launch.packer, launch.number, scratch, kept(launch, launch.packer))
             event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
             values = launch.run()

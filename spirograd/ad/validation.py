@@ -30,7 +30,7 @@ class AccessRule:
         if plan is None:
             return
         marks = [self._mark_of(ref, launch, packer) for ref in marked]
-        with _kept(launch, packer):
+        with kept(launch, packer):
             plan.launch([*packer.scalars, *(0 for _ in marks)], [*packer.arrays, *marks], made.primal.trees)
             launch.session.sync()
 
@@ -57,7 +57,7 @@ def access_rule(validation: bool) -> AccessRule | None:
 
 
 @contextmanager
-def _kept(launch: Launch, packer: Any) -> Iterator[None]:
+def kept(launch: Launch, packer: Any) -> Iterator[None]:
     """Put back what a launch writes."""
     undo: list[Callable[[], None]] = []
     for access in footprint_of(launch.specialization).written:

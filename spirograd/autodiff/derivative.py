@@ -65,7 +65,7 @@ class Saving:
 
     ``buffers``: the saved-value buffers, which are array arguments of ``kernel`` and of the derivative behind those of the primal;
     ``sizes``: rows and columns of each; None where they are what ``counting`` returns (both for each buffer, in order), which runs before
-    ``kernel``.
+    ``kernel``. ``counting_writes``: it writes what the primal writes, which is to be put back.
     """
 
     kernel: Kernel
@@ -73,6 +73,7 @@ class Saving:
     buffers: tuple[ArrayRef, ...]
     sizes: tuple[tuple[Size | None, Size | None], ...]
     loads: tuple[Residual, ...]
+    counting_writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

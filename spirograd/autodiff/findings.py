@@ -110,4 +110,4 @@ def saving_of(saved: SavingKernels, lost: Sequence[Conflict]) -> Saving:
     """What the derivative tells of the kernel that saves the values which are lost."""
     loads = tuple([Residual(c.ref, "before", c.load_loc, c.write_loc) for c in lost])  # type: ignore[arg-type]
     sizes = tuple([(buffer.rows, buffer.capacity) for buffer in saved.buffers])
-    return Saving(saved.saving, saved.counting, tuple([buffer.ref for buffer in saved.buffers]), sizes, loads)
+    return Saving(saved.saving, saved.counting, tuple([buffer.ref for buffer in saved.buffers]), sizes, loads, saved.counting_writes)

@@ -8,6 +8,7 @@ from dataclasses import field
 from spirograd.analysis.sizes import size_of
 from spirograd.autodiff.activity import is_float
 from spirograd.autodiff.prepare.induction import induction
+from spirograd.autodiff.residuals import residuals
 from spirograd.autodiff.sweep import IN_I32, Counter, as_entries, counter_for, from_saved, saved_type, to_saved, trip_count
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -45,15 +46,16 @@ class SavingKernels:
     and computes what the primal computed from the buffers, whatever memory holds now where those loads look: it is the one to
     differentiate. There ``recall(entry, load)`` takes the place of a load, so that derivatives flow to the memory of the load.
 
-    ``counting`` has no effects on memory and returns, for each buffer, its rows and its capacity (i32; 2^31 - 1 if it is that or
-    more). It must run while memory is as it is before the primal, and `residuals` of its loads tells whether that will do. None if the
-    capacities depend on old values of atomics.
+    ``counting`` returns, for each buffer, its rows and its capacity (i32; 2^31 - 1 if it is that or more). It runs while memory is as it
+    is before the primal. Where the capacities depend on what the primal writes (``counting_writes``), it writes the same, which is then
+    to be put back; else it has no effects on memory. None if the capacities depend on old values of atomics.
     """
 
     saving: Kernel
     replaying: Kernel
     counting: Kernel | None
     buffers: tuple[SaveBuffer, ...]
+    counting_writes: bool
 
 
 def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingKernels:
@@ -67,7 +69,11 @@ def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingK
     bodies = [kind(plans).region(primal.body) for kind in (_Saving, _Replaying)]
     saving, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
     # Where the entries of an iteration follow from its number, no tape of the reverse need hold the counter.
-    return SavingKernels(saving, induction(replaying, ctx), _counting(primal, plans, ctx), tuple([p.buffer for p in plans]))
+    counting = _counting(primal, plans, ctx)
+    writes = counting is not None and not _is_exact(primal, counting)
+    if writes:
+        counting = _counting(primal, plans, ctx, writes=True)
+    return SavingKernels(saving, induction(replaying, ctx), counting, tuple([p.buffer for p in plans]), writes)
 
 
 # --- which buffer is for what ----------------------------------------------------------------------------------------------
@@ -285,20 +291,25 @@ _OLD = TempRef("old", i32, kind=TempKind.OLD_VALUE)
 
 
 class _Counting(_SiteCounter):
-    """No effects but on temporaries; rows and capacities go to ``totals``."""
+    """Rows and capacities go to ``totals``. ``writes``: it does what the primal does; else it has no effects but on temporaries."""
 
-    def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]], count: Counter) -> None:
+    def __init__(self, plans: Sequence[_Plan], totals: Sequence[tuple[TempRef, TempRef]], count: Counter, writes: bool) -> None:
         super().__init__(plans, count)
+        self.writes = writes
         self.totals = dict(zip(plans, totals))
         nothing: Callable[[Op], Op | None] = lambda op: None  # noqa: E731
         self.handlers |= {ops.store: self._store, ops.check: nothing, ops.print_: nothing}
 
     def _store(self, op: Op) -> Op | None:
-        return self.copy(op) if isinstance(op.attr, TempRef) else None
+        return self.copy(op) if self.writes or isinstance(op.attr, TempRef) else None
 
     def _visit_site(self, op: Op) -> Op:
         new = super()._visit_site(op)
-        if op.code is ops.load or isinstance(ref_of(op), TempRef):
+        if op.code is ops.load:
+            # One of its own, which says what it repeats: see `_is_exact`.
+            self.b.ops.pop()
+            return self.b.append(Op(op.code, op.type, self.args(op), op.attr, (), op.loc, op))
+        if self.writes or isinstance(ref_of(op), TempRef):
             return new
         # An atomic is dropped. This load marks a use of its old value: see `_counting`.
         self.b.ops.pop()
@@ -324,9 +335,16 @@ class _Counting(_SiteCounter):
             self.b.atomic("max", self.totals[counter.plan][1], as_entries(self.b, counter.values[0]))
 
 
-def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext) -> Kernel | None:
+def _is_exact(primal: Kernel, counting: Kernel) -> bool:
+    """Whether what ``counting`` reads, which has no effects on memory, is there before the primal."""
+    loads = [op.primal for op in counting.walk() if op.code is ops.load and op.primal is not None]
+    found, conflicts = residuals(primal, loads)
+    return not conflicts and all(residual.when == "before" for residual in found)
+
+
+def _counting(primal: Kernel, plans: Sequence[_Plan], ctx: PassContext, writes: bool = False) -> Kernel | None:
     totals = [(TempRef(f"{p.buffer.ref.name}.rows", i32), TempRef(f"{p.buffer.ref.name}.capacity", i32)) for p in plans]
-    body = _Counting(plans, totals, counter_for(ctx.caps)).region(primal.body)
+    body = _Counting(plans, totals, counter_for(ctx.caps), writes).region(primal.body)
     returns = tuple([ref for pair in totals for ref in pair])
     kernel = _read_only(dce(Kernel(f"{primal.name}_counts", primal.args, body, returns, primal.loc), ctx), ctx)
     return None if any(op.attr == _OLD for op in kernel.walk()) else kernel

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -298,10 +300,12 @@ class SpecializedDerivative:
             self._saving = [None if kernel is None else self._session.prepare(kernel) for kernel in (saving.kernel, saving.counting)]
         return self._saving
 
-    def launch_saving(self, packer: Packer, drawn: int | None, scratch: Callable[..., Any]) -> tuple[Any, int | None, list[Any]]:
+    def launch_saving(
+        self, packer: Packer, drawn: int | None, scratch: Callable[..., Any], kept: AbstractContextManager[None]
+    ) -> tuple[Any, int | None, list[Any]]:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
-        the line for errors."""
+        the line for errors. ``kept``: a block after which memory holds what it held, of all that the primal writes."""
         refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
@@ -311,7 +315,8 @@ class SpecializedDerivative:
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
-            counts = counting.launch(scalars, arrays, self.primal.trees, drawn=number)
+            with kept if saving.counting_writes else contextlib.nullcontext():
+                counts = counting.launch(scalars, arrays, self.primal.trees, drawn=number)
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):

@@ -99,6 +99,7 @@ class Writer(Expressions):
         self.loop = Loop()
         self.budget = 0
         self.returns = ""  # the type that `return` gives in the function being written
+        self.places: list[str] = []  # arguments that are indices behind a guard: most of their values are out of range
 
     def fresh(self, prefix: str) -> str:
         self.names += 1
@@ -230,6 +231,12 @@ class Writer(Expressions):
 
     def reduce(self, depth: int) -> None:
         name = self.c.pick(list(self.updates))
+        if name[0] == "m" and self.places and self.c.chance(30):
+            place = self.c.pick(self.places)
+            value = self.text(self.c.pick(self.integers), 2)
+            self.line(f"if {place} >= 0 and {place} < 4:")
+            self.line(f"    {self.c.pick(self.updates[name]).format(f'{name}[{place}]', value)}")
+            return
         target = f"{name}[{self.position(4)}]" if name[0] == "m" else name
         t = self.c.pick(self.integers) if name[0] == "m" else next(v.type for v in self.vars if v.name == name)
         real = name[0] == "m" and self.updates[name] in (REDUCTIONS[0], *REDUCTIONS[4:])  # bits of a float are no operand
@@ -411,6 +418,7 @@ class Writer(Expressions):
         with self.scope(f"def k({', '.join(parameters)}){f' -> sg.{result}' if result else ''}:"):
             self.outermost = True
             self.vars = [Variable(name, t, "fixed") for name, t, _ in scalars]
+            self.places = [name for name, t, _ in scalars if t in ("i8", "i16", "i32", "i64")]
             for number in range(loops):
                 self.serial(3)
                 self.parallel(number)

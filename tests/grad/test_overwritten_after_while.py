@@ -1,4 +1,5 @@
-"""Elements that a `while` reads and that are overwritten in place afterwards: values that no memory keeps, and that several loads give.
+"""Elements that a `while` reads and that are overwritten in place afterwards: values that no memory keeps, and that several loads give;
+and loops whose conditions read such elements, so that how many values are saved follows only from what the kernel writes.
 
 Compared with central differences, in f64, of the same programs in NumPy.
 """
@@ -88,9 +89,37 @@ def loops_in_each_other_of(v: list[float], y: float) -> tuple[list[float], float
     return [v[0] * (v[0] + 1.0), v[1] * (v[0] + 1.0)], y
 
 
+@sg.kernel
+def more_iterations(v: sg.template(), y: sg.template()):
+    for i in y:
+        c = int(v[i][0] * 3.0) & 1
+        v[i][c] *= 0.3
+        q = 0
+        while q < 6 and v[i][c] < 0.4:  # no iteration for what memory holds before the kernel
+            q += 1
+            y[i] += v[i][c] * v[i][1] * v[i][0]
+            v[i][1] = sg.sin(v[i][1] + 0.1 * v[i][c])
+            v[i][1 - c] *= 0.9 * y[i]
+            v[i][c] = 0.1 * v[i][0] * v[i][0]
+
+
+def more_iterations_of(v: list[float], y: float) -> tuple[list[float], float]:
+    c, v = int(v[0] * 3.0) & 1, list(v)
+    v[c] *= 0.3
+    q = 0
+    while q < 6 and v[c] < 0.4:
+        q += 1
+        y += v[c] * v[1] * v[0]
+        v[1] = math.sin(v[1] + 0.1 * v[c])
+        v[1 - c] *= 0.9 * y
+        v[c] = 0.1 * v[0] * v[0]
+    return v, y
+
+
 PROGRAMS = {
     "one component": (one_component, one_component_of),
     "indexed at run time": (indexed, indexed_of),
+    "more iterations than memory tells": (more_iterations, more_iterations_of),
     "loops in each other": (loops_in_each_other, loops_in_each_other_of),
 }
 

@@ -81,8 +81,8 @@ _RUN = range(16, 257)
 _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
-_COARSE = {**{code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}, ops.pow_: math_f32.pow_of_device}
 _SPLIT = {ops.sin: math_f32.sin_split, ops.cos: math_f32.cos_split, ops.tan: math_f32.tan_split}
+_COARSE = {**{code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}, ops.pow_: math_f32.pow_of_device}
 _F32_ALONE = {**{code: function for code, function in _F32.items() if code not in _THROUGH_F64}, ops.pow_: math_f32.pow_of_device}
 
 
