@@ -17,17 +17,18 @@ END = "<!-- end -->\n"
 
 def tables(runs: list[dict[str, Any]]) -> str:
     """Programs and comparisons by fuzzer and back end, then programs that failed by fuzzer and kind."""
-    programs, comparisons, faults = Counter[str](), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    programs, comparisons, faults = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for run in runs:
         fuzzer = run["fuzzer"]
-        programs[fuzzer] += run["passed"] + run["failed"]
         for arch, count in run["comparisons"].items():
-            comparisons[fuzzer, f"{arch} ({run['drivers']})" if run["drivers"] and arch in ("vulkan", "wgpu") else arch] += count
+            where = f"{arch} ({run['drivers']})" if run["drivers"] and arch in ("vulkan", "wgpu") else arch
+            programs[fuzzer, where] += run["programs"][arch]
+            comparisons[fuzzer, where] += count
         for what, count in run["faults"].items():
             faults[fuzzer, what] += count
-    lines = ["| fuzzer | programs | back end | comparisons |", "|---|---|---|---|"]
+    lines = ["| fuzzer | back end | programs | comparisons |", "|---|---|---|---|"]
     for fuzzer, arch in sorted(comparisons):
-        lines.append(f"| `{fuzzer}` | {programs[fuzzer]:,} | {arch} | {comparisons[fuzzer, arch]:,} |")
+        lines.append(f"| `{fuzzer}` | {arch} | {programs[fuzzer, arch]:,} | {comparisons[fuzzer, arch]:,} |")
     lines += ["", "Programs that failed in these runs, by what was wrong, in the first words of the message:", ""]
     lines += ["| fuzzer | what was wrong | programs |", "|---|---|---|"]
     lines += [f"| `{fuzzer}` | {what.replace('|', '/')} | {count:,} |" for (fuzzer, what), count in sorted(faults.items())]

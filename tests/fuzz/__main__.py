@@ -168,9 +168,10 @@ class Results:
         self.kinds: list[str] = state.get("kinds", list(kinds))
         self.next: int = state.get("next", seed * len(self.kinds))  # seed and kind in one number
         self.counts = Counter[str](state.get("counts", {}))
-        self.comparisons = Counter[str](state.get("comparisons", {}))  # "kind, back end"
+        self.programs = Counter[str](state.get("programs", {}))  # "kind, back end": that passed there
+        self.comparisons = Counter[str](state.get("comparisons", {}))  # the same
         self.faults = Counter[str](state.get("faults", {}))  # "kind: what is wrong"
-        self.recorded: dict[str, dict[str, int]] = state.get("recorded", {})  # what these three were when they were recorded last
+        self.recorded: dict[str, dict[str, int]] = state.get("recorded", {})  # what these were when they were recorded last
         self.running: str = state.get("running", "")
 
     def save(self, running: str = "") -> None:
@@ -180,7 +181,7 @@ class Results:
         part.replace(self.file)
 
     def numbers(self) -> dict[str, dict[str, int]]:
-        return {"counts": dict(self.counts), "comparisons": dict(self.comparisons), "faults": dict(self.faults)}
+        return {name: dict(getattr(self, name)) for name in ("counts", "programs", "comparisons", "faults")}
 
     def record(self, file: Path) -> None:
         """Append a line for each fuzzer: what it did since the last record."""
@@ -191,7 +192,8 @@ class Results:
             for kind in self.kinds:
                 line: dict[str, Any] = {"fuzzer": kind, **about}
                 line |= {how: new["counts"][f"{kind} {how}"] for how in ("passed", "skipped", "failed")}
-                line["comparisons"] = {key.split(", ")[1]: n for key, n in new["comparisons"].items() if key.startswith(f"{kind}, ")}
+                for what in ("programs", "comparisons"):
+                    line[what] = {key.split(", ")[1]: n for key, n in new[what].items() if key.startswith(f"{kind}, ")}
                 line["faults"] = {key.partition(": ")[2]: n for key, n in new["faults"].items() if key.startswith(f"{kind}: ")}
                 if line["passed"] or line["failed"]:
                     out.write(json.dumps(line) + "\n")
@@ -264,6 +266,7 @@ def one(results: Results, name: str, seed: int, archs: Sequence[str], shorten: b
     text, compared = outcome(fuzzer, program, found)
     if text in ("passed", "skipped"):
         results.counts[f"{name} {text}"] += 1
+        results.programs.update(f"{name}, {arch}" for arch in compared)
         results.comparisons.update({f"{name}, {arch}": count for arch, count in compared.items()})
         return
     if shorten:
@@ -303,6 +306,9 @@ def main(command: Sequence[str] | None = None) -> int:
     logging.getLogger("spirograd").setLevel(logging.ERROR)  # of warnings random programs give many
     archs = [name for name in given.on if loader.available(name) is None]
     given.kinds = [kind for kind in given.kinds if set(FUZZERS[kind].archs) & set(archs)]
+    if not given.kinds:
+        print(f"none of these fuzzers uses a back end that is here, of {', '.join(given.on)}")
+        return 1
     seed = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     results = Results(given.out, given.resume, given.kinds, seed)
     kinds = results.kinds
@@ -312,8 +318,8 @@ def main(command: Sequence[str] | None = None) -> int:
         text = f"=== {results.running}\nthe process ended while it ran this program\n{FUZZERS[kinds[k]].write(at)!r}"
         results.fail(kinds[k], text, "crash")
         results.next += 1
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell lets what runs in its background ignore the second
-        signal.signal(number, signal.default_int_handler)
+    # A shell lets what runs in its background ignore SIGINT.
+    handlers = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGINT)}
     begin, done, total, seconds = time.monotonic(), 0, given.count * len(kinds), given.minutes * 60
     while (not total or done < total) and (not seconds or time.monotonic() - begin < seconds):
         at, k = divmod(results.next, len(kinds))
@@ -327,6 +333,8 @@ def main(command: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty() or done % 100 == 0:
             show(results, done, begin, total, seconds)
     print(f"\n{done} programs in {time.monotonic() - begin:.0f} s; failures in {results.failures}\n{results.table()}")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     if given.record:
         results.record(RECORD)
     run.close()

@@ -56,6 +56,7 @@ def test_resuming(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "next": 6,
         "counts": {"all passed": 2, "all skipped": 1, "all failed": 1},
         "running": "",
+        "programs": {"all, cpu": 2},
         "comparisons": {"all, cpu": 2},
         "faults": {"all: five": 1},
         "recorded": {},

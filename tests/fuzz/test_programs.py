@@ -40,7 +40,7 @@ def sessions() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", seeds(EXAMPLES, max(EXAMPLES, AT_NIGHT)))
 def test_random_programs(number: int) -> None:
-    archs = [name for name in (ARCHS[number % 2], ARCHS[2 + number // 2 % 2]) if loader.available(name) is None]
+    archs = [name for name in (ARCHS[number % 2], ARCHS[2 + number // 2 % 2], "cuda") if loader.available(name) is None]
     first = 31 * number * len(cells.LATER) + number % len(cells.LATER)
     for seed in range(first, first + TOGETHER):
         program = program_of(seed)

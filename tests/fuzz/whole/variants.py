@@ -66,6 +66,11 @@ def _optimised(program: Program) -> Program:
     return _option(program, "opt_level", 3 - dict(program.options).get("opt_level", 3))
 
 
+def _checked(program: Program) -> Program:
+    """Debug mode: bounds and overflow are checked, the IR is verified, and what tapes save."""
+    return _option(program, "debug", True)
+
+
 def _cached(program: Program) -> Program:
     return _option(_option(program, "offline_cache", True), "offline_cache_file_path", _cache_folder())
 
@@ -221,6 +226,6 @@ def _swapped(body: list[Any], touched: Callable[[Any], set[str] | None]) -> list
 
 
 VARIANTS: dict[str, Callable[[Program], Program]] = {
-    "layouts": _layouts, "padding": _padded, "fuse_tasks": _fusing, "opt_level": _optimised, "cache": _cached, "names": _renamed,
-    "split": _split, "merged": _merged, "order": _reordered,
+    "layouts": _layouts, "padding": _padded, "fuse_tasks": _fusing, "opt_level": _optimised, "cache": _cached, "debug": _checked,
+    "names": _renamed, "split": _split, "merged": _merged, "order": _reordered,
 }  # fmt: skip

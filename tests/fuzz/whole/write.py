@@ -54,7 +54,9 @@ def kernels_of(number: int) -> Program:
     """Memory and kernels that ``len(LATER)`` programs share."""
     r = random.Random(f"kernels {number}")
     names = [*VARIANTS, *[""] * len(VARIANTS)]
-    variants = tuple((arch, name) for arch in ("interpreter", "cpu", "vulkan", "wgpu", "cuda") if (name := r.choice(names)))
+    chosen = [(arch, r.choice(names)) for arch in ("interpreter", "cpu", "vulkan", "wgpu", "cuda")]
+    # On Vulkan debug mode runs everything under the validation layer.
+    variants = tuple((arch, name) for arch, name in chosen if name and (name != "debug" or arch in ("interpreter", "cpu")))
     return replace(Writer(r, cell(number * len(LATER))).program(), variants=variants)
 
 
