@@ -40,7 +40,7 @@ from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
-from spirograd.runtime.generations import tick
+from spirograd.runtime.generations import OwnWrites
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
@@ -294,9 +294,9 @@ class Session:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
         return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
 
-    def last_tick(self) -> int:
-        """A number that generations of memory written so far do not exceed, and those written from now on do: see `Allocation`."""
-        return tick()
+    def own_writes(self) -> OwnWrites:
+        """Keep track of what the calling thread writes from now on."""
+        return OwnWrites()
 
     def clock_hz(self) -> int | None:
         """How often the clock that kernels read ticks in a second; None if that is not known."""

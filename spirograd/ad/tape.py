@@ -100,7 +100,7 @@ class Tape(FollowsNumbers, NearNames):
         self._tensors = WrittenTensors(self._changed_tensor)
         self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
         self._gradients = GradientUse(clear_gradients)
-        self._foreign = ForeignWrites(0)
+        self._foreign: ForeignWrites | None = None  # while the tape is open
         self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
@@ -119,14 +119,14 @@ class Tape(FollowsNumbers, NearNames):
         try:
             self._begin_recording()
         except BaseException:
-            self._gradients.end()
+            self._end_use()
             raise
         return self
 
     def _begin_recording(self) -> None:
         if self._loss is not None:
             self._loss.clear()
-        self._foreign = ForeignWrites(context.session().last_tick())
+        self._foreign = ForeignWrites(context.session().own_writes())
         self._exposed = Exposed(self._used, self._unseen_write)
         context.set_recorder(self)
 
@@ -136,7 +136,14 @@ class Tape(FollowsNumbers, NearNames):
         try:
             self._end(kind)
         finally:
-            self._gradients.end()
+            self._end_use()
+
+    def _end_use(self) -> None:
+        """Other threads may use the gradients and the memory of this tape from now on."""
+        self._gradients.end()
+        if self._foreign is not None:
+            self._foreign.close()
+            self._foreign = None
 
     def _end(self, kind: type[BaseException] | None) -> None:
         if kind is None and self.loss is not None:
@@ -285,14 +292,9 @@ class Tape(FollowsNumbers, NearNames):
         if self._outer is not None:
             self._outer.writes(launch)
         self._gradients.launch(launch)
-        footprint = footprint_of(specialization)
-        for access in footprint.used:
-            self._foreign.check(*launch.memory(access))
-        try:
-            return self._launch(kernel, launch, exposed)
-        finally:
-            for access in footprint.written:
-                self._foreign.wrote(*launch.memory(access))
+        for access in footprint_of(specialization).used:
+            self._check_other(*launch.memory(access))
+        return self._launch(kernel, launch, exposed)
 
     def _launch(self, kernel: Any, launch: Launch, exposed: Exposed) -> Any:
         session, packer = launch.session, launch.packer
@@ -389,8 +391,7 @@ class Tape(FollowsNumbers, NearNames):
         if self._check is not None:
             self._check.host_write(memory)
         name, whole = memory_identity(memory)
-        self._foreign.check(name, whole)
-        self._foreign.host_write(name)
+        self._check_other(name, whole)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
         reverse = clear if self._paused is None and memory.has_grad() else None
@@ -448,7 +449,12 @@ class Tape(FollowsNumbers, NearNames):
         """Raise if another thread wrote to memory that the reverse needs as it is now."""
         for key, _, whole in self._wanted():
             if self._exposed is None or key not in self._exposed.known:
-                self._foreign.check(key, whole)
+                self._check_other(key, whole)
+
+    def _check_other(self, key: Any, whole: Any) -> None:
+        """Raise if another thread wrote to memory that the open tape uses."""
+        if self._foreign is not None:
+            self._foreign.check(key, whole)
 
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""

@@ -4,8 +4,8 @@
   these when it uses it itself. Two open tapes of which one clears must not use the same gradient, and `clear_all_gradients` must not clear
   one that an open tape of another thread uses.
 - Tangents: one thread at a time uses them.
-- Values: memory that a tape uses must not be written by another thread while the tape is open. Generations of memory, whose numbers grow
-  in the whole process, tell.
+- Values: memory that a tape uses must not be written by another thread while the tape is open. Generations of memory tell: the tape knows
+  those of its own thread's writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from spirograd.base.once import lock, one_at_a_time
 from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 
-_OWN_THREADS = ("spirograd-",)
 _open: list[GradientUse] = []
 _tangent_users: list[threading.Thread] = []
 # Gradient -> the thread whose tape used it last.
@@ -148,23 +147,24 @@ def tangents(what: str) -> Iterator[None]:
 
 
 class ForeignWrites:
-    """Finds writes of other threads to the memory that a tape uses: its own go by it. ``begin``: see `Session.last_tick`."""
+    """Finds writes of other threads to the memory that a tape uses, while the tape is open. ``own``: see `Session.own_writes`."""
 
-    def __init__(self, begin: int) -> None:
-        self._begin = begin
-        self._known: dict[Any, int] = {}  # key of memory -> its generation after the last write by the tape
-        self._by_host: set[Any] = set()  # written by the host since
+    def __init__(self, own: Any) -> None:
+        self._own = own
         self._places: dict[Any, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
+        self.close = own.close
 
     def check(self, key: Any, whole: Any) -> None:
         """The tape needs this memory as it left it, or as it was on entry. Raises SpirogradRuntimeError if another thread wrote to it."""
-        now = self._generation(key, whole)
-        if now is None:
-            return
-        if key in self._by_host:
-            self._by_host.discard(key)
-            self._known[key] = now
-        elif now > self._known.get(key, self._begin) and _has_other_threads():
+        place = self._places.get(key)
+        if place is None:
+            if whole is None or not whole.has_memory():  # an array of another library, or a field that has none yet
+                return
+            place = whole.tree.allocation.generations, whole.view.part
+            if not isinstance(whole, Ndarray):  # the key of an array may come again, for another one
+                self._places[key] = place
+        generations, part = place
+        if not self._own.includes(max(generations[""], generations.get(part, 0))):
             raise SpirogradRuntimeError(
                 render(
                     f"another thread wrote to {_name(whole)}, which an open tape of thread `{threading.current_thread().name}` uses",
@@ -172,36 +172,6 @@ class ForeignWrites:
                     "a tape records what its own thread does: launch and write in this thread, or before the tape is opened",
                 )
             )
-
-    def wrote(self, key: Any, whole: Any) -> None:
-        """The tape's thread has just written to this memory by a launch."""
-        now = self._generation(key, whole)
-        if now is not None:
-            self._known[key] = now
-            self._by_host.discard(key)
-
-    def host_write(self, key: Any) -> None:
-        """The tape's thread is about to write to this memory."""
-        self._by_host.add(key)
-
-    def _generation(self, key: Any, whole: Any) -> int | None:
-        """None for arrays of other libraries, and for what has no memory yet."""
-        place = self._places.get(key)
-        if place is None:
-            if whole is None or not whole.has_memory():
-                return None
-            place = whole.tree.allocation.generations, whole.view.part
-            if not isinstance(whole, Ndarray):  # the key of an array may come again, for another one
-                self._places[key] = place
-        generations, part = place
-        everywhere, here = generations[""], generations.get(part, 0)
-        return everywhere if everywhere > here else here
-
-
-def _has_other_threads() -> bool:
-    """Whether this process has threads besides this one and spirograd's own: programs of one thread have nothing to find."""
-    here = threading.current_thread()
-    return any(thread is not here and not thread.name.startswith(_OWN_THREADS) for thread in threading.enumerate())
 
 
 def _name(whole: Any) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from spirograd.ad.steps import CallStep
-from spirograd.ad.thread_tapes import ForeignWrites
 from spirograd.ad.versions import memory_identity
 from spirograd.base.tracebacks import user_location
 from spirograd.lang import context
@@ -101,7 +100,6 @@ class FollowsNumbers(context.Recorder):
 
     follows_numbers = True
     _numbers: TapeNumbers
-    _foreign: ForeignWrites
     _paused: Any
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
@@ -138,6 +136,4 @@ class FollowsNumbers(context.Recorder):
 
     def numbers_passed(self, cells: Sequence[Cell]) -> None:
         """Record that a launch follows that takes numbers in ``cells``."""
-        for cell in cells:
-            self._foreign.host_write(memory_identity(cell.array)[0])
         self._steps.add(self._numbers.passed(cells))

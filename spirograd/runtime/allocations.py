@@ -25,7 +25,7 @@ from spirograd.runtime.device import (
     ReadsIntoMemory,
     SharesMemory,
 )
-from spirograd.runtime.generations import tick
+from spirograd.runtime.generations import write
 
 _numbers = itertools.count(1)
 
@@ -92,7 +92,7 @@ class Allocation:
 
     def bump(self, part: str = "") -> None:
         """Note that the contents of a part, or anything, (may) have changed."""
-        self.generations[part] = tick()
+        write(self.generations, part)
 
     def share(self, part: str = "") -> None:
         """Mark that from now on a part, or anything, may change without a `bump`: a pointer to the memory was handed out."""
@@ -219,7 +219,7 @@ class Allocation:
             recorder.wrote(self.generations, part)
 
     def _wrote(self, part: str) -> None:
-        self.generations[part] = tick()
+        write(self.generations, part)
         if (recorder := graph_recording.active()) is not None:
             recorder.wrote(self.generations, part)
 

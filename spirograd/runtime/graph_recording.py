@@ -21,7 +21,7 @@ from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
 from spirograd.runtime.device import RecordsWork, Sections, Step, one_by_one
-from spirograd.runtime.generations import tick
+from spirograd.runtime.generations import observe, tick
 
 _lock = threading.RLock()  # one recording at a time in a process
 current: GraphRecording | None = None
@@ -205,6 +205,7 @@ class GraphRecording:
                 now = tick()
                 for generations, part in self._written.values():
                     generations[part] = now
+                observe(now)
                 for forget in self._after.values():
                     forget()
 

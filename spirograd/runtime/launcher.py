@@ -28,7 +28,7 @@ from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
-from spirograd.runtime.generations import tick
+from spirograd.runtime.generations import write
 from spirograd.runtime.graph_recording import NumberedLaunch
 from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
@@ -416,11 +416,11 @@ class LaunchPlan:
                 self._launch_in_order(recorder, block, counts if tape_counts is None else tape_counts, arrays, trees)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
-                trees[index].generations[part] = tick()
+                write(trees[index].generations, part)
             for index, allocation_of in self._arrays_written:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
-                    allocation.generations[""] = tick()
+                    write(allocation.generations, "")
         if recorder is not None:
             self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
 
