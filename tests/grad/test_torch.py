@@ -196,7 +196,7 @@ def test_mistakes(session: Any) -> None:
     with pytest.raises(sg.SpirogradRuntimeError, match="writes to `y`, which is not among the outputs"):
         sg.ad.torch_function(product)(leaf(1), leaf(2), torch.zeros(N), 1.0)
     with pytest.raises(sg.SpirogradRuntimeError, match="`a` is a tensor that requires a gradient, but not an array"):
-        sg.ad.torch_function(product, {"y": "x"})(leaf(1), leaf(2), torch.tensor(1.5, requires_grad=True))
+        sg.ad.torch_function(product, {"y": "x"})(leaf(1), leaf(2), torch.ones(2, requires_grad=True))
     with sg.ad.Tape(), pytest.raises(sg.SpirogradRuntimeError, match="call it outside of tapes"):
         sg.ad.torch_function(product, {"y": "x"})(leaf(1), leaf(2), 1.0)
     f = sg.ad.torch_function(product, {"y": "x"})

@@ -38,7 +38,7 @@ class VulkanTimer(QueryTimer):
         check(device._fn.CreateQueryPool(device._device, info, NULL, self._pool), "create a query pool")
 
     def _split(self, executable: Any) -> list[Any]:
-        return [type(executable)((task,)) for task in executable.tasks]
+        return [type(executable)(executable.name, (task,)) for task in executable.tasks]
 
     def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         device, pool = self.device, self._pool[0]
