@@ -6,6 +6,8 @@ comparisons are ordered ones or their negation.
 
 from __future__ import annotations
 
+import math
+
 from spirograd.base.dtypes import DType, f32, i32, signed, u1, u32, u64, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
@@ -20,7 +22,8 @@ _CLAMPS = {
 def emit_const(e: Emitter, op: Op) -> None:
     t = op.type
     assert isinstance(t, DType)
-    e.ids[op] = e.opaque_zero(op.attr, t) if t.is_float and op.attr == 0 else e.const(op.attr, t)
+    special = t.is_float and (op.attr == 0 or math.isinf(op.attr))
+    e.ids[op] = e.opaque_constant(op.attr, t) if special else e.const(op.attr, t)
 
 
 def emit_sub(e: Emitter, op: Op) -> None:

@@ -48,7 +48,7 @@ class Emitter:
         self.types: dict[Type, int] = {}
         self.constants: dict[tuple[DType, int], int] = {}
         self._zeros: dict[tuple[DType, int], int] = {}
-        self._float_zeros: dict[tuple[DType, bool], int] = {}
+        self._opaque_constants: dict[tuple[DType, float, bool], int] = {}
         self._lane_zeros: dict[DType, int] = {}
         self.loc: Loc | None = None
         self.slot_names: Mapping[Slot, str] = {}
@@ -165,14 +165,14 @@ class Emitter:
                 found = self.constants[key] = self.f.value("FConvert" if t is f16 else "Bitcast", self.type(t), source)
         return found
 
-    def opaque_zero(self, value: float, t: DType) -> int:
-        """The float zero with the sign of ``value``, which drivers do not know: Mesa takes x * 0 for 0 and x + 0 for x, NoContraction or
-        not, as if there were no NaN, infinities and negative zeros."""
-        key = (t, math.copysign(1.0, value) < 0)
-        found = self._float_zeros.get(key)
+    def opaque_constant(self, value: float, t: DType) -> int:
+        """A zero or an infinity, which drivers do not know: Mesa takes x * 0 for 0 and x + 0 for x, NoContraction or not, and NVIDIA's
+        driver takes 0 * infinity of f64 for 0, as if there were no NaN, infinities and negative zeros."""
+        key = (t, value, math.copysign(1.0, value) < 0)
+        found = self._opaque_constants.get(key)
         if found is None:
             with self.f.prologue():
-                found = self._float_zeros[key] = self.opaque(self.const(value, t), t)
+                found = self._opaque_constants[key] = self.opaque(self.const(value, t), t)
         return found
 
     def rounded(self, value: int, t: DType) -> int:
