@@ -93,7 +93,8 @@ def _dual(made: SpecializedDerivative, ref: Any) -> FieldRef | ArrayRef | None:
     if ref.role not in _DUALS:
         return None
     if isinstance(ref, ArrayRef):
-        there = getattr(made.primal.kernel.args[ref.arg], "needs_grad", False)
+        args = made.primal.kernel.args  # what comes after them are saved values, of kernels that `_refuse` refuses
+        there = ref.arg < len(args) and getattr(args[ref.arg], "needs_grad", False)
         return replace(ref, role=_DUALS[ref.role]) if there else None
     field = made.fields.get(ref)
     if field is None or (ref.role == "primal" and not field.has_grad()):
@@ -246,7 +247,7 @@ class _Recorder(context.Recorder):
                 render(f"{label} returns a value that depends on memory with gradients, which ends there", None, "store it to a field")
             )
         saving = second.derivative.saving
-        for residual in (*second.derivative.residuals, *(saving.loads if saving is not None else ())):
+        for residual in second.derivative.residuals if saving is None else saving.loads:
             if saving is not None or (residual.when == "before" and residual.overwritten is not None):
                 problem = (
                     f"the gradient of {label} needs `{residual.ref.name}` as it was before the kernel, which overwrites it "

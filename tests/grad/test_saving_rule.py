@@ -390,6 +390,31 @@ def test_second_order(session: Any) -> None:
         sg.ad.hvp(overwritten, loss, m, v)
 
 
+def test_second_derivatives_of_kernels_that_save_values(session: Any) -> None:
+    """An array is read between two of its updates: an error that names it, and not the buffer of saved values."""
+    a = sg.ndarray(sg.f32, N, needs_grad=True)
+    loss = sg.field(sg.f32, (), needs_grad=True)
+
+    @sg.kernel
+    def twice(a: sg.types.NDArray[sg.f32, 1]):
+        for i in a:
+            a[i] += 0.3
+            a[i] += 0.64 * sg.cos(a[i])
+
+    @sg.kernel
+    def total(a: sg.types.NDArray[sg.f32, 1]):
+        for i in a:
+            loss[None] += a[i]
+
+    def program() -> None:
+        loss.fill(0.0)
+        twice(a)
+        total(a)
+
+    with pytest.raises(sg.SpirogradRuntimeError, match="needs `a` as it was before the kernel"):
+        sg.ad.hvp(program, loss, a, np.ones(N, np.float32))
+
+
 def test_forward_mode(session: Any) -> None:
     m = sg.Vector.field(2, sg.f32, N, needs_dual=True)
     y = sg.field(sg.f32, N, needs_dual=True)

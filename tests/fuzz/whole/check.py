@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import linecache
 from collections import Counter
@@ -33,6 +34,7 @@ HONEST = (
     "a graph is being recorded, and the host",
 )
 
+_TORCH = importlib.util.find_spec("torch")
 _numbers = itertools.count()
 _sessions: dict[Any, Session] = {}
 _loaded: dict[str, Any] = {}  # the last kernels, by back end: programs that share them follow each other
@@ -137,6 +139,8 @@ def honest(program: Program, text: str) -> bool:
 
 def check(program: Program, archs: Sequence[str]) -> Counter[str]:
     """Raises Wrong, Unclear, or what the package raises."""
+    if _TORCH is None and "import torch" in render.head(program) + render.main(program):
+        raise Unclear("it uses torch, which is not installed")
     expected = reference(program)
     counts: Counter[str] = Counter()
     for arch in archs:

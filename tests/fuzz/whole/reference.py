@@ -53,7 +53,7 @@ MOST = 60_000  # operations
 
 
 class Unclear(Exception):
-    """Rounding decides what the program does, or its numbers grow."""
+    """Rounding decides what the program does, or its numbers grow; or this machine lacks something that it needs."""
 
 
 class _Ended(Exception):
