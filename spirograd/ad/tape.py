@@ -20,8 +20,8 @@ from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
+from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
-from spirograd.ad.traced_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, part_name
-from spirograd.base.sizes import expressions as x
-from spirograd.base.sizes.expressions import Expression
+from spirograd.base.sizes import python_expressions as x
+from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.launcher import ALLOCATION_NAMES

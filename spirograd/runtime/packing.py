@@ -9,8 +9,8 @@ from typing import Any, Union
 
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
-from spirograd.base.sizes import expressions as x
-from spirograd.base.sizes.expressions import Expression, size_expression
+from spirograd.base.sizes import python_expressions as x
+from spirograd.base.sizes.python_expressions import Expression, size_expression
 from spirograd.base.tape_layout import word_places
 
 Scalar = Union[int, float, bool]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, SpaceLimit
-from spirograd.base.sizes import expressions as x
+from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.expressions import Expression, size_expression
+from spirograd.base.sizes.python_expressions import Expression, size_expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, IfLess, Max
 from spirograd.runtime.faults_and_prints import fault_error
 

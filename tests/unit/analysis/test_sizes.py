@@ -11,7 +11,7 @@ from unit.analysis.random_sizes import World, expressions, worlds
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeSizing, TaskInfo
 from spirograd.base.dtypes import i32, i64
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.base.sizes.expressions import function, size_expression
+from spirograd.base.sizes.python_expressions import function, size_expression
 from spirograd.base.sizes.simplify_sizes import simplify
 from spirograd.base.sizes.size_nodes import (
     Add,
