@@ -54,10 +54,10 @@ class Tape(FollowsNumbers, NearNames):
     the tape has read. spirograd saves such memory, and its gradients are right; those of Taichi and Quadrants are not. ``grad_check``: a
     list of fields and ndarrays, whose gradients are compared with central differences at the end, see `TapeCheck`.
 
-    ``checkpoints``: save memory at so many steps (launches, reads and writes of Python) at a time, and run the steps again from there in
-    the reverse pass; ``memory_GB``: so many that all copies take that much (1 GB: 1e9 bytes). ``host_GB``, ``disk_GB``: more levels of
-    memory for copies, of the host and of files in ``disk_folder``, which are deleted at the end, also after an exception. The gradients are
-    the same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or
+    ``checkpoints``: the number of steps (launches, reads and writes of Python) before which memory is saved at a time; the reverse pass
+    runs the steps again from there. ``memory_GB``: as many checkpoints as fit into this much memory (1 GB: 1e9 bytes). ``host_GB``,
+    ``disk_GB``: more levels of memory for copies, of the host and of files in ``disk_folder``, which are deleted at the end, also after an
+    exception. The gradients are the same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or
     use sparse fields.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises

@@ -71,7 +71,7 @@ class TapeNumbers:
 
 
 def _usable(numbers: Sequence[Any], where: str) -> list[tuple[int, TracedNumber]]:
-    """Those of some numbers that are followed, with their positions."""
+    """Return the numbers that a tape follows, with their positions."""
     found = [(k, number) for k, number in enumerate(numbers) if isinstance(number, TracedNumber) and number.is_open]
     for _, number in found:
         number.check_usable(where)

@@ -97,7 +97,7 @@ def _contents(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _names(contents: Mapping[str, Any]) -> list[str]:
-    """Those of the files of binaries."""
+    """Return the names of the files of binaries."""
     names = contents.get("files")
     if not isinstance(names, list) or len(names) > _MOST_FILES:
         raise Damage("is no list of names", "files")

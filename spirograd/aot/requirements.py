@@ -94,6 +94,6 @@ def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
 
 
 def _number(architecture: str) -> float:
-    """That of ``sm_90``; larger than all for what is none."""
+    """Return the number of an architecture such as ``sm_90``; infinity for what is no architecture."""
     number = architecture.removeprefix("sm_").rstrip("af")
     return int(number) if number.isdecimal() and len(number) < 6 else math.inf

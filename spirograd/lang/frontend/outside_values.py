@@ -68,7 +68,7 @@ class OutsideValue:
 
 
 class OutsideValues:
-    """Those of a kernel, while it is traced and afterwards."""
+    """The values from outside that one kernel uses: collected while it is traced, compared at its launches."""
 
     def __init__(self) -> None:
         self.values: list[OutsideValue] = []

@@ -251,8 +251,8 @@ class CpuDevice:
 
 
 def _between_closed_pages(size: int, flags: int = mmap.MAP_SHARED if os.name == "posix" else 0) -> tuple[mmap.mmap, int] | None:
-    """A mapping with ``size`` bytes from the second number on, and _CLOSED_BYTES that nothing may touch on either side; None if the system
-    has no such thing, or refuses so many addresses."""
+    """Map ``size`` bytes between two ranges of _CLOSED_BYTES that cannot be accessed. Returns the mapping and the offset of the bytes, or
+    None if the system does not offer that many addresses."""
     if sys.platform != "linux" or len(_closed) >= _MOST_CLOSED:
         return None
     try:

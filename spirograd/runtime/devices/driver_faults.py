@@ -28,7 +28,7 @@ def place(loc: Loc | None) -> str:
 
 
 class Flight:
-    """The last kernels that were launched on such drivers since the host waited. ``address``: of words, each that of a `Text` or 0."""
+    """The last kernels that were launched on these drivers since the host waited. ``address``: of an array of addresses of `Text`, or 0."""
 
     def __init__(self) -> None:
         self._words = (ctypes.c_uint64 * _KEPT)()

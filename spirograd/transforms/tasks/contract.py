@@ -63,7 +63,7 @@ class _Contraction(Rewriter):
 
 
 class Contraction(_Contraction):
-    """Rewrites loops of ``body``, that of a kernel, before they are fused. The products that are left are rounded as written. Where
+    """Rewrites the loops of ``body``, the body of a kernel, before they are fused. The products that are left are rounded as written. Where
     `decides_rounding`, so are sums, quotients and what became ``fma``, and the results of `_FUNCTIONS` are opaque."""
 
     def __init__(self, body: Region, caps: Capabilities, fast_math: bool) -> None:
