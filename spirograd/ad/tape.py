@@ -57,8 +57,8 @@ class Tape(FollowsNumbers, NearNames):
     ``checkpoints``: the number of steps (launches, reads and writes of Python) before which memory is saved at a time; the reverse pass
     runs the steps again from there. ``memory_GB``: as many checkpoints as fit into this much memory (1 GB: 1e9 bytes). ``host_GB``,
     ``disk_GB``: more levels of memory for copies, of the host and of files in ``disk_folder``, which are deleted at the end, also after an
-    exception. The gradients are the same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take arrays of NumPy and torch, or
-    use sparse fields.
+    exception. The gradients are the same, bit for bit. Prints are not repeated, random numbers are. Launches of such a tape cannot take
+    arrays of NumPy and torch, or use sparse fields.
 
     Raises SpirogradRuntimeError for a loss that is not one float with a gradient, and for a tape inside another one. A launch raises
     SpirogradCompilationError, with the line, if its kernel has no derivative, or if memory without a gradient breaks the chain.
