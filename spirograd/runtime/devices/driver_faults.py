@@ -34,21 +34,21 @@ class Flight:
         self._words = (ctypes.c_uint64 * _KEPT)()
         self._texts: list[Text | None] = [None] * _KEPT
         self._count = 0
-        self._last: Text | None = None
+        self.last: Text | None = None
         self.address = ctypes.addressof(self._words)
 
     def add(self, text: Text) -> None:
-        if text is not self._last:
-            k = self._count % _KEPT
-            self._texts[k] = self._last = text
-            self._words[k] = text.address
-            self._count += 1
+        """Note a launch of another kernel than the ``last`` one."""
+        k = self._count % _KEPT
+        self._texts[k] = self.last = text
+        self._words[k] = text.address
+        self._count += 1
 
     def clear(self) -> None:
         if self._count:
             self._words[:] = [0] * _KEPT
             self._texts[:] = [None] * _KEPT
-            self._count, self._last = 0, None
+            self._count, self.last = 0, None
 
 
 FLIGHT = Flight()

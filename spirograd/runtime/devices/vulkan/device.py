@@ -166,8 +166,9 @@ class VulkanDevice(StreamedDevice):
                     data = stream.put_arguments(data).to_bytes(8, "little")
                 if stream.commands is None:
                     stream.open()
-                if stream.flight is not None:
-                    stream.flight.add(executable.text)
+                flight = stream.flight
+                if flight is not None and flight.last is not executable.text:
+                    flight.add(executable.text)
                 dispatch(stream, executable, data, counts)
                 if self._lends:
                     self._after_work()
