@@ -88,9 +88,9 @@ _left: list[_Left] = []
 
 
 @one_at_a_time
-def forget_losses() -> None:
+def forget_losses(cleared: bool) -> None:
     """Set the gradients of losses that tapes left as 1 to zero, before a tape adds to gradients, unless they were written since. Those that
-    tapes of other threads left stay while these threads run.
+    tapes of other threads left stay while these threads run. ``cleared``: those of fields and ndarrays are about to be cleared anyway.
 
     A tape sets its loss to zero, so no derivative of the losses of earlier tapes is left for memory as it is now.
     """
@@ -99,7 +99,7 @@ def forget_losses() -> None:
     _left[:] = [left for left in _left if left not in forgotten]
     for left in forgotten:
         whole = left.whole()
-        if whole is None or left.version is None or left.version_of(whole) != left.version:
+        if whole is None or left.version is None or (cleared and not is_torch(whole)) or left.version_of(whole) != left.version:
             continue
         if is_torch(whole):
             whole.grad.detach().zero_()

@@ -148,7 +148,7 @@ class Recording:
         which memory is about to change: key, memory, and part."""
         while self.events:
             event = self.events[-1]  # taken away when it is done, so that `free` finds what is left
-            if before is not None:
+            if before is not None and event.saved:
                 before([(key, saved.memory, saved.part) for key, saved in event.saved])
             _put([saved for key, saved in event.saved if key in event.before])
             self._run_reverse(event)

@@ -114,7 +114,7 @@ class Tape(FollowsNumbers, NearNames):
         if self._exposed is not None or self._released is not None:
             raise SpirogradRuntimeError("a tape records once: make a new one")
         if outer is None:
-            forget_losses()
+            forget_losses(self.clear_gradients)
         self._gradients.begin()
         try:
             self._begin_recording()
@@ -292,8 +292,10 @@ class Tape(FollowsNumbers, NearNames):
         if self._outer is not None:
             self._outer.writes(launch)
         self._gradients.launch(launch)
-        for access in footprint_of(specialization).used:
-            self._check_other(*launch.memory(access))
+        foreign = self._foreign
+        if foreign is not None and not foreign.are_none():
+            for access in footprint_of(specialization).used:
+                foreign.check(*launch.memory(access))
         return self._launch(kernel, launch, exposed)
 
     def _launch(self, kernel: Any, launch: Launch, exposed: Exposed) -> Any:

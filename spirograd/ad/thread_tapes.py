@@ -152,7 +152,7 @@ class ForeignWrites:
     def __init__(self, own: Any) -> None:
         self._own = own
         self._places: dict[Any, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
-        self.close = own.close
+        self.close, self.are_none = own.close, own.are_all
 
     def check(self, key: Any, whole: Any) -> None:
         """The tape needs this memory as it left it, or as it was on entry. Raises SpirogradRuntimeError if another thread wrote to it."""
@@ -164,7 +164,7 @@ class ForeignWrites:
             if not isinstance(whole, Ndarray):  # the key of an array may come again, for another one
                 self._places[key] = place
         generations, part = place
-        if not self._own.includes(max(generations[""], generations.get(part, 0))):
+        if not self._own.include(max(generations[""], generations.get(part, 0))):
             raise SpirogradRuntimeError(
                 render(
                     f"another thread wrote to {_name(whole)}, which an open tape of thread `{threading.current_thread().name}` uses",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import operator
 from threading import get_ident
 
 # Taking the next tick is atomic, so two threads can never write the same generation. Compiled launches take ticks as well.
 tick = itertools.count(1).__next__
-_observed: dict[int, list[set[int]]] = {}  # thread -> the ticks in each of its `OwnWrites`
+_observed: dict[int, list[OwnWrites]] = {}  # by thread
 
 
 def write(generations: dict[str, int], part: str) -> None:
@@ -19,25 +21,43 @@ def write(generations: dict[str, int], part: str) -> None:
 
 def observe(now: int) -> None:
     """Note that the write at the tick ``now`` is one of the calling thread."""
-    for ticks in _observed.get(get_ident(), ()):
-        ticks.add(now)
+    for own in _observed.get(get_ident(), ()):
+        if now != own.end:
+            own.gaps.append((own.end, now))
+        own.end = now + 1
 
 
 class OwnWrites:
-    """The writes of the thread that makes this object, from then until `close`: of its launches through Python, and of the host."""
+    """The writes of the thread that makes this object, from then until `close`: of its launches through Python, and of the host.
+
+    Its ticks follow each other, but for the ``gaps``, in which other threads took ticks. ``end``: the tick after the last one."""
+
+    __slots__ = ("_begin", "_thread", "end", "gaps")
 
     def __init__(self) -> None:
         self._begin = tick()
-        self._ticks: set[int] = set()
+        self.end = self._begin + 1
+        self.gaps: list[tuple[int, int]] = []
         self._thread = get_ident()
-        _observed[self._thread] = [*_observed.get(self._thread, ()), self._ticks]
+        _observed[self._thread] = [*_observed.get(self._thread, ()), self]
 
-    def includes(self, generation: int) -> bool:
+    def are_all(self) -> bool:
+        """Whether no other thread has written to anything meanwhile."""
+        observe(tick())
+        return not self.gaps
+
+    def include(self, generation: int) -> bool:
         """Whether memory of this generation was last written by the thread, or before."""
-        return generation <= self._begin or generation in self._ticks
+        if generation >= self.end:
+            return False
+        k = bisect.bisect_right(self.gaps, generation, key=_begin_of) - 1
+        return k < 0 or generation >= self.gaps[k][1]
 
     def close(self) -> None:
         """Keep track of no further writes."""
-        left = [ticks for ticks in _observed.pop(self._thread, ()) if ticks is not self._ticks]
+        left = [own for own in _observed.pop(self._thread, ()) if own is not self]
         if left:
             _observed[self._thread] = left
+
+
+_begin_of = operator.itemgetter(0)

@@ -90,7 +90,7 @@ def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
 def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any, ...], list[Cell]] | None:
     """For arguments with numbers that a tape follows: the kernel with cells for these, its arguments, and the cells. None if there are no
     such numbers, or only where no cell can be, as in template arguments, which refuse them."""
-    if type(kernel) is not Kernel:
+    if not args or type(kernel) is not Kernel:
         return None
     which: dict[int, frozenset[int]] = {}
     values, cells = list(args), list[Cell]()
