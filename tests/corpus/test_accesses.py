@@ -8,7 +8,7 @@ import spirograd as sg
 from validation.case import load
 
 CASES = {c.name: c for c in load()}
-# Loops over so many elements that the interpreter takes more than ten seconds.
+# The interpreter takes more than ten seconds for these loops.
 LONG = ("a_large_array", "a_long_sum")
 TARGETS = ("cpu", "vulkan")
 

@@ -105,7 +105,7 @@ def _run(program: Program, arch: str) -> list[tuple[str, Any]]:
 
 def compare(program: Program, expected: Reference, seen: list[tuple[str, Any]], arch: str) -> int:
     """Raises Wrong at the first difference."""
-    # The 1 in the gradient of a loss goes when a tape begins that adds to gradients, unless it is that of a thread that runs.
+    # A tape that adds to gradients clears the 1 that an earlier tape left in its loss, but not while the thread of that tape runs.
     at_once = any(isinstance(node, AtOnce) for node in walk(program.main))
     tolerance = TOLERANCES[program.type] * max(1.0, expected.largest)
     for number, ((name, wanted), (other, found)) in enumerate(zip(expected.seen, seen)):

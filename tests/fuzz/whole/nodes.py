@@ -48,7 +48,7 @@ class Memory:
 
     @property
     def seed(self) -> int:
-        """Of its first contents."""
+        """The seed of its first contents."""
         return sum(map(ord, self.name))
 
     @property
@@ -87,7 +87,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Op:
-    """Of numbers, or entry by entry of vectors; ``op`` is a key of `render.OPERATIONS`."""
+    """An operation on numbers, or on vectors entry by entry; ``op`` is a key of `render.OPERATIONS`."""
 
     op: str
     args: tuple[Any, ...]

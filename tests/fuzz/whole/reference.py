@@ -348,7 +348,7 @@ class Reference:
         self.gradients = {name: {key: x.adjoint for key, x in held.items()} for name, held in first.items()}
 
     def clear(self, _: Any = None) -> None:
-        """Of tensors of torch gradients stay."""
+        """Set all gradients to zero, except those of torch tensors."""
         for name, held in self.gradients.items():
             if not self.memories[name].foreign:
                 self.gradients[name] = dict.fromkeys(held, 0.0)

@@ -288,7 +288,7 @@ class Task:
         return self.r.choice(choices)()
 
     def number(self, depth: int = 2) -> Any:
-        """Of any size."""
+        """An expression whose value may be large."""
         if depth == 0 or self.r.random() < 0.2:
             return self.leaf()
         op = self.r.choice(("+", "-", "*", "sin", "cos", "tanh", "root", "half", "square", "call", "if", "max"))

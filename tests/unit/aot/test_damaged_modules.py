@@ -280,7 +280,7 @@ def test_architectures_that_are_none(session: Any) -> None:
 
 
 def test_right_results(session: Any, tmp_path: Path) -> None:
-    """Of a module that nothing happened to."""
+    """Undamaged modules load and run."""
     loaded = sg.aot.load(saved(tmp_path / "m.zip"))
     a = sg.ndarray(sg.f32, 1)
     a.fill(3)
