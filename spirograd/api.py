@@ -46,7 +46,7 @@ _LEVELS = {
 def _gradient(kernel: Any) -> Any:
     """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
     with gc_paused():
-        from spirograd.gradients.gradient import Gradient
+        from spirograd.derivatives.gradient import Gradient
 
     return Gradient(kernel)
 

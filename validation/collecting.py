@@ -15,7 +15,7 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
-from spirograd.gradients import specialized
+from spirograd.derivatives import specialized
 from spirograd.ir.nodes import Kernel
 from validation.case import Case
 

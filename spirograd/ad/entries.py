@@ -18,7 +18,7 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
-from spirograd.gradients.first_indices import accesses_by_first_index
+from spirograd.derivatives.first_indices import accesses_by_first_index
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import Packer

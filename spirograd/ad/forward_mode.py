@@ -17,8 +17,8 @@ from spirograd.ad.thread_tapes import tangents
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames
-from spirograd.gradients.broken_chains import report
-from spirograd.gradients.specialized import SpecializedDerivative
+from spirograd.derivatives.broken_chains import report
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import shadows

@@ -18,7 +18,7 @@ from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
-from spirograd.gradients.specialized import SpecializedDerivative, derive
+from spirograd.derivatives.specialized import SpecializedDerivative, derive
 from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import shadows

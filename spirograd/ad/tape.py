@@ -27,8 +27,8 @@ from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.near_names import NearNames
-from spirograd.gradients.broken_chains import report
-from spirograd.gradients.specialized import INACTIVE_HINT, UNFOLLOWED
+from spirograd.derivatives.broken_chains import report
+from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.scalar_field import ScalarField

@@ -28,10 +28,10 @@ from spirograd.base.once import once
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Element, Node, Size
 from spirograd.base.wording import did_you_mean
-from spirograd.gradients.nested_checkpoints import NestedCheckpoints
-from spirograd.gradients.nestings import fitting
-from spirograd.gradients.plan import DerivativePlan
-from spirograd.gradients.shared_arrays import refuse_shared
+from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
+from spirograd.derivatives.nestings import fitting
+from spirograd.derivatives.plan import DerivativePlan
+from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
@@ -191,7 +191,7 @@ class LoadedGradient(_Loaded):
     """The gradient of a kernel of a module, made by `load`: `LoadedKernel.grad`. It takes the arguments of the kernel.
 
     A call adds to the gradients of what the kernel reads. ``returned=`` gives the adjoint of what the kernel returns, as of
-    `spirograd.gradients.gradient.Gradient`. It raises SpirogradRuntimeError for arrays that share memory.
+    `spirograd.derivatives.gradient.Gradient`. It raises SpirogradRuntimeError for arrays that share memory.
     """
 
     def __init__(self, module: LoadedModule, record: KernelRecord, primal: LoadedKernel) -> None:

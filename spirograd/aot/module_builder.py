@@ -24,7 +24,7 @@ from spirograd.base.nesting import Nesting
 from spirograd.base.records import replace
 from spirograd.base.version import __version__
 from spirograd.compiler import compile_kernel
-from spirograd.gradients.specialized import SpecializedDerivative
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir import nodes
 from spirograd.lang import context
 from spirograd.lang.annotations import MatrixType

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.gradients.memory_plan import MemoryPlan
+from spirograd.derivatives.memory_plan import MemoryPlan
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.enums import Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField

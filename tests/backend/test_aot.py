@@ -8,7 +8,7 @@ import pytest
 from backend.mixing import mix
 
 import spirograd as sg
-from spirograd.gradients import specialized
+from spirograd.derivatives import specialized
 from spirograd.lang.frontend import kernel_tracing
 
 torch = needs.package("torch")

@@ -9,7 +9,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.base.options import CompileOptions
-from spirograd.gradients.plan import DerivativePlan
+from spirograd.derivatives.plan import DerivativePlan
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.llvmgen.toolchain import compile_module, host_caps, link
 from spirograd.runtime.launcher import LaunchPlan

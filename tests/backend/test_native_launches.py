@@ -9,7 +9,7 @@ import pytest
 
 import spirograd as sg
 from spirograd.base import validity
-from spirograd.gradients.plan import DerivativePlan
+from spirograd.derivatives.plan import DerivativePlan
 from spirograd.lang import context
 from spirograd.lang.frontend import native_calls
 from spirograd.runtime.native import launch_function

@@ -401,7 +401,7 @@ def test_programs_that_jax_serializes(monkeypatch):
     import jax.export
     from jax.experimental import serialize_executable
 
-    from spirograd.ad import jax_calls
+    from spirograd.interop import jax_calls
 
     f = sg.ad.jax_function(wave, {"out": "u"})
     u, w = of(6), of(3)

@@ -10,7 +10,7 @@ import pytest
 from grad.nests import nest
 
 import spirograd as sg
-from spirograd.gradients.nestings import nestings
+from spirograd.derivatives.nestings import nestings
 
 N = 5
 Kernel = Callable[..., Any]

@@ -204,7 +204,7 @@ def test_smaller_heap_in_the_same_place(arch: str, monkeypatch: pytest.MonkeyPat
     """The heap was given up for a larger one, which there was no memory for: what was cut from it before is not used again."""
     heap = start(arch, 1 << 26)
     heap.memory = Scarce(heap.memory, 1 << 25)
-    monkeypatch.setattr("spirograd.gradients.nested_checkpoints.nestings", lambda *_: iter(()))
+    monkeypatch.setattr("spirograd.derivatives.nested_checkpoints.nestings", lambda *_: iter(()))
     (first, x, y), (second, *_), (third, u, v) = known(), known(), known()
     trips = 60_000 if arch == "cpu" else 3000  # more than a reference can follow in f32
     # Entries stand for 8 iterations on GPUs, for 2 where a CPU does their work.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.ad import jax_calls, xla_frames
-from spirograd.ad.jax_functions import JaxFunction
+from spirograd.interop import jax_calls, xla_frames
+from spirograd.interop.jax_functions import JaxFunction
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("interpreter", "cpu", "vulkan", "wgpu", "cuda")]

@@ -8,7 +8,7 @@ import pytest
 import spirograd as sg
 from spirograd.base import validity
 from spirograd.base.artifact import PRINT_CURSOR, PRINT_DATA
-from spirograd.gradients.plan import DerivativePlan
+from spirograd.derivatives.plan import DerivativePlan
 from spirograd.lang import context
 from spirograd.lang.frontend import kernel as kernels
 from spirograd.lang.frontend import native_calls

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spirograd.ad import xla_frames
-from spirograd.ad.pure_kernels import COPY_HINT
 from spirograd.ad.second_run import SecondRun, copies_of
 from spirograd.ad.thread_tapes import is_any_open
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.once import once_in_process
 from spirograd.base.records import dataclass
+from spirograd.interop import xla_frames
+from spirograd.interop.pure_kernels import COPY_HINT
 from spirograd.lang import context
 
 TARGET = "spirograd_kernel"

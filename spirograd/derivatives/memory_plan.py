@@ -11,8 +11,8 @@ from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.sizes.size_text import count_text
 from spirograd.base.wording import counted
-from spirograd.gradients.explained import names_in_sizes
-from spirograd.gradients.plan import Forecast
+from spirograd.derivatives.explained import names_in_sizes
+from spirograd.derivatives.plan import Forecast
 from spirograd.runtime.tape_heap import Share
 
 # How the number of entries was found.

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.jax_calls import Call
-from spirograd.ad.jax_primitives import alike, primitives
-from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.python_limits import deep_recursion
+from spirograd.interop.jax_calls import Call
+from spirograd.interop.jax_primitives import alike, primitives
+from spirograd.interop.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
 from spirograd.ir.text import to_text
 from spirograd.lang import context
 from spirograd.lang.data.foreign_buffers import HostBuffer

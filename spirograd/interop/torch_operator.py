@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from spirograd.ad.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
-from spirograd.ad.torch import TorchFunction, traced
-from spirograd.ad.torch_second import Call, contiguous
-from spirograd.ad.torch_transforms import functions_of, no_entries, over_autograd_batches
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.interop.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
+from spirograd.interop.torch_functions import TorchFunction, traced
+from spirograd.interop.torch_second import Call, contiguous
+from spirograd.interop.torch_transforms import functions_of, no_entries, over_autograd_batches
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 

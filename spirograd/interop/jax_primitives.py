@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad import jax_calls
-from spirograd.ad.jax_calls import Call
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.once import once_in_process
+from spirograd.interop import jax_calls
+from spirograd.interop.jax_calls import Call
 
 
 def alike(jax: Any, args: Sequence[Any]) -> list[Any]:

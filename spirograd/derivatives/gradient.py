@@ -7,9 +7,9 @@ from typing import Any
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
 from spirograd.base.once import one_at_a_time
-from spirograd.gradients.explained import explained
-from spirograd.gradients.memory_plan import MemoryPlan
-from spirograd.gradients.specialized import SpecializedDerivative
+from spirograd.derivatives.explained import explained
+from spirograd.derivatives.memory_plan import MemoryPlan
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import context
 from spirograd.lang.frontend.compilation_stages import Staged

@@ -21,12 +21,12 @@ from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.spans import span
 from spirograd.base.targets import Generator
-from spirograd.gradients.broken_chains import report
-from spirograd.gradients.explained import name_of
-from spirograd.gradients.memory_plan import MemoryPlan, memory_plan
-from spirograd.gradients.nested_checkpoints import NestedCheckpoints
-from spirograd.gradients.plan import DerivativePlan, GrowingTapes
-from spirograd.gradients.shared_arrays import refuse_shared
+from spirograd.derivatives.broken_chains import report
+from spirograd.derivatives.explained import name_of
+from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
+from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
+from spirograd.derivatives.plan import DerivativePlan, GrowingTapes
+from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of

@@ -11,11 +11,11 @@ import numpy as np
 
 from spirograd.ad.entries import derivative_footprint_of
 from spirograd.ad.memories import Collector
-from spirograd.ad.pure_kernels import COPY_HINT, check_writes
-from spirograd.ad.torch_second import Call, gradient_function
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once_in_process
+from spirograd.interop.pure_kernels import COPY_HINT, check_writes
+from spirograd.interop.torch_second import Call, gradient_function
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel

@@ -11,8 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.nesting import Nesting
-from spirograd.gradients.nestings import nestings
-from spirograd.gradients.plan import DerivativePlan
+from spirograd.derivatives.nestings import nestings
+from spirograd.derivatives.plan import DerivativePlan
 from spirograd.runtime.tape_heap import TapesTooLarge
 
 T = TypeVar("T")

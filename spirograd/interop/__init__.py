@@ -1,0 +1,1 @@
+"""Kernels as functions of other frameworks: torch and JAX."""
