@@ -61,7 +61,7 @@ def tape_bytes(sg, name):
     kernel, run = TAPES[name]
     if sg.__name__ == "spirograd":
         run()
-        return kernel.grad.tape_bytes
+        return kernel.grad.adstack_bytes
     os.environ["QD_DEBUG_ADSTACK"] = "1"
     with tempfile.TemporaryFile() as log:
         kept = os.dup(1), os.dup(2)

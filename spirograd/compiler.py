@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spirograd.analysis.adstacks import adstacks_of
 from spirograd.analysis.effects import effects
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
-from spirograd.analysis.tapes import tapes_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.analysis.work import work_of
 from spirograd.analysis.workgroups import group_size
@@ -67,7 +67,7 @@ from spirograd.transforms.tasks.gather import gather
 from spirograd.transforms.tasks.keep_tile_entries import keep_tile_entries
 from spirograd.transforms.tasks.late_stores import late_stores
 from spirograd.transforms.tasks.offload import offload
-from spirograd.transforms.tasks.place_tapes import place_tapes
+from spirograd.transforms.tasks.place_adstacks import place_adstacks
 from spirograd.transforms.tasks.private_copies import private_copies
 from spirograd.transforms.tasks.reductions import reductions
 
@@ -110,7 +110,7 @@ def compile_kernel(
         kernel = run.apply(contract, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
         kernel = run.apply(dce, kernel, "kernel")
-        kernel = run.apply(place_tapes, kernel, "kernel")
+        kernel = run.apply(place_adstacks, kernel, "kernel")
         kernel = run.apply(private_copies, kernel, "kernel")
         run.record_tasks(kernel)
         artifact = run.describe(kernel, key)
@@ -209,7 +209,7 @@ class _Pipeline:
             kernel.name, caps.target_name, key, block, tasks, (), size, returns, faults, prints, found, stages=self.stages
         )
         artifact.stage_locs = self.stage_locs
-        artifact.tapes = tuple(tapes_of(kernel).values())
+        artifact.adstacks = tuple(adstacks_of(kernel).values())
         artifact.space_limits = self.space_limits
         artifact.recursive = bool(kernel.recursive())
         return artifact
@@ -246,13 +246,13 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
-    from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need, tape_lanes
+    from spirograd.llvmgen.emit import adstack_lanes, emit_kernel, emit_modules, entry_names, optimisation_need
     from spirograd.llvmgen.toolchain import JIT_LINK, compile_module, compile_modules
 
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel, caps, options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=tape_lanes(op, caps, options)) for op, info, entry in named)
+    tasks = tuple(replace(info, entry=entry, binary=0, lanes=adstack_lanes(op, caps, options)) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)

@@ -78,7 +78,7 @@ class Session:
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
-        self.launcher = Launcher(self.device, self.memory, seed=seed, tape_budget=budget)
+        self.launcher = Launcher(self.device, self.memory, seed=seed, adstack_budget=budget)
         self.language = LanguageOptions(
             config.default_fp,
             config.default_ip,

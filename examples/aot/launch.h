@@ -1,4 +1,4 @@
-/* The second part of module.h: argument blocks, launches, gradients with tapes, and the commands of the program. */
+/* The second part of module.h: argument blocks, launches, gradients with adstacks, and the commands of the program. */
 
 #define MAX_ARGUMENTS 64
 #define FEWEST_SLOTS 64 /* of a task, and a part of them that is worth a launch */
@@ -13,7 +13,7 @@ typedef struct Arguments {
 } Arguments;
 
 static Buffer *heap, *faults, *locks, *block_memory;
-static size_t heap_bytes = (size_t)1 << 26; /* for tapes */
+static size_t heap_bytes = (size_t)1 << 26; /* for adstacks */
 static uint32_t launches;
 
 static long long evaluate(const Json *size, const Arguments *with) {
@@ -59,11 +59,11 @@ static uint32_t workgroups(const Json *task, long long count) {
     return (uint32_t)(groups < most ? groups : most);
 }
 
-/* Whether a task has tapes of its own. */
+/* Whether a task has adstacks of its own. */
 static int has_tapes(const Json *compiled, const Json *task) {
-    const Json *tapes = get(compiled, "tapes");
-    for (int k = 0; k < tapes->count; k++)
-        if (!strcmp(text(tapes->items[k], "task"), text(task, "name"))) return 1;
+    const Json *adstacks = get(compiled, "adstacks");
+    for (int k = 0; k < adstacks->count; k++)
+        if (!strcmp(text(adstacks->items[k], "task"), text(task, "name"))) return 1;
     return 0;
 }
 
@@ -80,7 +80,7 @@ static uint64_t slot_value(const Json *slot, const Arguments *with, Buffer *temp
     if (!strcmp(kind, "tree")) return field_memory(index)->address;
     if (!strcmp(kind, "array")) return array_address(with->arrays[index], text(slot, "role"));
     if (!strcmp(kind, "temps")) return temps->address;
-    if (!strcmp(kind, "tapes")) return heap->address;
+    if (!strcmp(kind, "adstacks")) return heap->address;
     if (!strcmp(kind, "fault")) return faults->address;
     if (!strcmp(kind, "locks")) return (locks ? locks : (locks = device_allocate(LOCK_BYTES)))->address;
     if (!strcmp(kind, "shape")) return (uint64_t)with->arrays[index]->shape[number(slot, "axis")];
@@ -172,7 +172,7 @@ static Loaded *launch(const char *name, const Json *compiled, const Arguments *w
     Loaded *made = load(compiled);
     check_spaces(name, compiled, with);
     if (!faults) faults = device_allocate(FAULT_BYTES);
-    if (get(compiled, "tapes")->count && !heap) heap = device_allocate(heap_bytes);
+    if (get(compiled, "adstacks")->count && !heap) heap = device_allocate(heap_bytes);
     long long *counts = take((size_t)tasks->count * sizeof(long long)), *rows = take((size_t)tasks->count * sizeof(long long));
     long long most = most_slots();
     for (int k = 0; k < tasks->count; k++) {
@@ -242,22 +242,22 @@ static Arguments arguments_of(const Json *kernel) {
     return made;
 }
 
-/* Whether there is memory for enough thread slots beside tapes with the capacities that kernels have left in `sizes`. */
+/* Whether there is memory for enough thread slots beside adstacks with the capacities that kernels have left in `sizes`. */
 static int tapes_fit(const Json *compiled, const Arguments *with, Array *sizes) {
-    const Json *tapes = get(compiled, "tapes"), *tasks = get(compiled, "tasks");
+    const Json *adstacks = get(compiled, "adstacks"), *tasks = get(compiled, "tasks");
     size_t most = 0, fixed = 0;
-    if (!tapes->count) return 1;
+    if (!adstacks->count) return 1;
     int32_t *entries = take(sizes->memory->size);
     device_download(sizes->memory, entries, sizes->memory->size);
-    for (int k = -1; k < tasks->count; k++) { /* -1: tapes of no task, with one thread slot */
+    for (int k = -1; k < tasks->count; k++) { /* -1: adstacks of no task, with one thread slot */
         long long count = k < 0 ? 1 : iterations(tasks->items[k], with), nbytes = 0;
         if (count < 0 || count > most_slots()) count = most_slots();
         long long slots = count / FEWEST_SLOTS > FEWEST_SLOTS ? count / FEWEST_SLOTS : count < FEWEST_SLOTS ? count : FEWEST_SLOTS;
-        for (int j = 0; j < tapes->count; j++) {
-            const Json *tape = tapes->items[j];
-            if (strcmp(text(tape, "task"), k < 0 ? "" : text(tasks->items[k], "name"))) continue;
-            size_t entry = type_size(type_name(get(tape, "dtype"))) * (size_t)number(tape, "width");
-            nbytes += (long long)(entry < 4 ? 4 : entry) * (entries[number(tape, "capacity")] > 1 ? entries[number(tape, "capacity")] : 1);
+        for (int j = 0; j < adstacks->count; j++) {
+            const Json *adstack = adstacks->items[j];
+            if (strcmp(text(adstack, "task"), k < 0 ? "" : text(tasks->items[k], "name"))) continue;
+            size_t entry = type_size(type_name(get(adstack, "dtype"))) * (size_t)number(adstack, "width");
+            nbytes += (long long)(entry < 4 ? 4 : entry) * (entries[number(adstack, "capacity")] > 1 ? entries[number(adstack, "capacity")] : 1);
         }
         if (k < 0) fixed = (size_t)nbytes;
         else if ((size_t)(nbytes * slots) > most) most = (size_t)(nbytes * slots);
@@ -266,11 +266,11 @@ static int tapes_fit(const Json *compiled, const Arguments *with, Array *sizes) 
     return fixed + most <= heap_bytes;
 }
 
-/* One way to run a gradient: kernels that count, then the gradient, unless (`optional`) its tapes do not fit. Whether it ran. */
+/* One way to run a gradient: kernels that count, then the gradient, unless (`optional`) its adstacks do not fit. Whether it ran. */
 static int run_way(const char *name, const Json *compiled, const Json *way, Arguments with, uint32_t drawn, int optional) {
     const Json *counting = get(way, "counting");
     Array sizes = {.name = "sizes", .ndim = 1};
-    sizes.shape[0] = get(get(way, "tapes"), "sizes")->count;
+    sizes.shape[0] = get(get(way, "adstacks"), "sizes")->count;
     if (counting->count) {
         sizes.memory = device_allocate((size_t)sizes.shape[0] * 4);
         with.arrays[with.count++] = &sizes;
@@ -306,7 +306,7 @@ static void run(const char *name) {
     split_name(name, primal, sizeof primal);
     uint32_t drawn = load(get(find(get(manifest, "kernels"), "name", primal), "compiled"))->last;
     if (!drawn) drawn = ++launches;
-    const Json *nested = get(gradient, "nested"); /* with less and less memory for tapes */
+    const Json *nested = get(gradient, "nested"); /* with less and less memory for adstacks */
     int done = run_way(name, get(kernel, "compiled"), gradient, with, drawn, nested->count > 0);
     for (int k = 0; k < nested->count && !done; k++)
         done = run_way(name, get(nested->items[k], "compiled"), nested->items[k], with, drawn, k + 1 < nested->count);
@@ -338,7 +338,7 @@ static const char *USAGE =
     "  array NAME TYPE EXTENT...   make an array of zeros and its gradient, NAME.grad; TYPE: f32, i32, f32x3 (vectors) ...\n"
     "  read NAME FILE              set an array or a field to the numbers in a file, as they lie in memory\n"
     "  fill NAME NUMBER            set all its numbers\n"
-    "  heap BYTES                  memory for the tapes of gradients, before the first of them; 64 MiB by default\n"
+    "  heap BYTES                  memory for the adstacks of gradients, before the first of them; 64 MiB by default\n"
     "  run KERNEL ARGUMENT...      launch a kernel: names of arrays, numbers; of KERNEL.grad, then the adjoint of the result\n"
     "  write NAME FILE             write the numbers of an array or a field to a file\n"
     "  print NAME                  print them\n";

@@ -1,4 +1,4 @@
-"""Statistics of gradient launches: how the sizes of their tapes were determined."""
+"""Statistics of gradient launches: how the sizes of their adstacks were determined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spirograd.lang import context
 
 @dataclass(frozen=True, slots=True)
 class Sizings:
-    """Launches of gradients with tapes, by how the sizes of these were found.
+    """Launches of gradients with adstacks, by how the sizes of these were found.
 
     ``known``: computed by the host, from constants, arguments, shapes and (on the CPU) memory, without running anything. ``reused``:
     nothing that the sizes depend on has changed since the last launch of that kernel. ``counted``: kernels counted iterations. On devices
@@ -23,13 +23,13 @@ class Sizings:
 
 
 def sizings(reset: bool = False) -> Sizings:
-    """How launches of gradients found the sizes of their tapes: the counts since `init`, or since the last call with ``reset=True``.
+    """How launches of gradients found the sizes of their adstacks: the counts since `init`, or since the last call with ``reset=True``.
 
-    Plans (`kernel.grad.memory_plan`) and gradients without tapes do not count, nor do those of the interpreter, whose tapes grow.
+    Plans (`kernel.grad.memory_plan`) and gradients without adstacks do not count, nor do those of the interpreter, whose adstacks grow.
     """
     launcher = context.session().launcher
     with launcher.lock:
-        sized = launcher.tapes.sized
+        sized = launcher.adstacks.sized
         found = Sizings(sized["known"], sized["reused"], sized["counted"], sized["waited"])
         if reset:
             sized.clear()

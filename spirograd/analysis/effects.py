@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TapeRef, TempRef, accesses_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TempRef, accesses_of
 
 _READING = frozenset(("read", "atomic"))
 _WRITING = frozenset(("write", "atomic"))
@@ -58,8 +58,8 @@ def place(ref: Ref) -> tuple[str, int]:
         return ("array", ref.arg)
     if isinstance(ref, TempRef):
         return ("temps", 0)
-    if isinstance(ref, TapeRef):
-        return ("tapes", 0)
+    if isinstance(ref, AdstackRef):
+        return ("adstacks", 0)
     if isinstance(ref, SharedRef):
         return ("shared", 0)
     return (ref.slot.kind, ref.slot.index)
@@ -68,7 +68,7 @@ def place(ref: Ref) -> tuple[str, int]:
 def may_alias(a: Ref, b: Ref) -> bool:
     """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
 
-    Two fields never do, nor two temporaries or tapes. Arrays come from outside: the same memory may be passed twice, or be the exported
+    Two fields never do, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the exported
     memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
     """
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):

@@ -30,7 +30,7 @@ LAST_INDEX = (1 << 31) - 2 * _FARTHEST
 # Operations that iterations may consist of. What else has an effect must happen as often as it does.
 _EFFECTS = frozenset(("pure", "read", "write", "atomic", "control", "structure"))
 _REMAINDERS = frozenset((ops.floormod, ops.irem))
-_EXCLUDED = frozenset((ops.for_, ops.while_, ops.call, ops.cas, ops.claim, ops.thread_slot, ops.stack_room, ops.tape_word))
+_EXCLUDED = frozenset((ops.for_, ops.while_, ops.call, ops.cas, ops.claim, ops.thread_slot, ops.stack_room, ops.adstack_word))
 
 
 @dataclass(frozen=True, slots=True)

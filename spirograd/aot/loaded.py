@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from spirograd.aot import archive, trees
 from spirograd.aot.manifest import Derivative, KernelRecord, Manifest, NestedGradient, Parameter
 from spirograd.aot.requirements import problems
-from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
+from spirograd.base.artifact import AdstackSizing, CompiledKernel, part_name
 from spirograd.base.errors import (
     OutOfDeviceMemory,
     SpirogradCallError,
@@ -37,8 +37,8 @@ from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
+from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
-from spirograd.runtime.tape_heap import TapesTooLarge
 
 D = TypeVar("D", Derivative, NestedGradient)
 
@@ -207,7 +207,7 @@ class LoadedGradient(_Loaded):
     def ways(self) -> NestedCheckpoints[_Way]:
         """The ways to launch it; loaded when they are needed."""
         found = self._derivative
-        plain = self._way(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.tapes))
+        plain = self._way(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.adstacks))
         nested = {gradient.nesting: gradient for gradient in found.nested}
         make = (lambda nesting: self._way(nested[nesting])) if nested else None
         return NestedCheckpoints(plain, make, lambda *facts: fitting(tuple(nested), *facts))
@@ -215,7 +215,7 @@ class LoadedGradient(_Loaded):
     def _way(self, found: NestedGradient) -> _Way:
         launcher = self._module.session().launcher
         main, counting = launcher.prepare(found.compiled), [launcher.prepare(counting) for counting in found.counting]
-        return _Way(DerivativePlan(launcher, found.tapes, main, counting))
+        return _Way(DerivativePlan(launcher, found.adstacks, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
         """Add to the gradients of what the kernel reads. ``returned``: the adjoint of what it returns; by default 1, as of `Gradient`."""
@@ -227,11 +227,11 @@ class LoadedGradient(_Loaded):
             packer.put_scalar(number)
         try:
             self.ways.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
-        except TapesTooLarge as error:
+        except AdstacksTooLarge as error:
             if derivative.nested:
                 raise
             hint = "  hint: build the module with `add_kernel(..., nested_checkpoints=True)`, which needs less memory"
-            raise TapesTooLarge(f"{error.message}\n{derivative.refusal or hint}", error.tape, error.share) from None
+            raise AdstacksTooLarge(f"{error.message}\n{derivative.refusal or hint}", error.adstack, error.share) from None
         self._finish(packer)
 
     def _adjoints(self, returned: Any, label: str) -> list[float]:
@@ -303,14 +303,14 @@ def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
     """The record with the keys that fields have in this process in place of those in the module."""
     gradient = record.gradient
     if gradient is not None:
-        nested = tuple([_with_tapes(replace(way, compiled=_compiled(way.compiled, keys)), keys) for way in gradient.nested])
-        gradient = replace(_with_tapes(gradient, keys), nested=nested)
+        nested = tuple([_with_adstacks(replace(way, compiled=_compiled(way.compiled, keys)), keys) for way in gradient.nested])
+        gradient = replace(_with_adstacks(gradient, keys), nested=nested)
     return replace(record, compiled=_compiled(record.compiled, keys), gradient=gradient)
 
 
-def _with_tapes(found: D, keys: Mapping[int, int]) -> D:
-    tapes: TapeSizing = replace(found.tapes, sizes=tuple([_size(size, keys) for size in found.tapes.sizes]))
-    return replace(found, tapes=tapes, counting=tuple([_compiled(counting, keys) for counting in found.counting]))
+def _with_adstacks(found: D, keys: Mapping[int, int]) -> D:
+    adstacks: AdstackSizing = replace(found.adstacks, sizes=tuple([_size(size, keys) for size in found.adstacks.sizes]))
+    return replace(found, adstacks=adstacks, counting=tuple([_compiled(counting, keys) for counting in found.counting]))
 
 
 def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKernel:

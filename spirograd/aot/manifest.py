@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from spirograd.base.artifact import CompiledKernel, TapeSizing
+from spirograd.base.artifact import AdstackSizing, CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
@@ -16,7 +16,7 @@ from spirograd.ir.nodes import ArrayArg, Layout, ScalarArg, Term
 from spirograd.runtime.encoding import CLASSES, Classes
 
 # Increased whenever a program that reads modules has to change.
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 
 
@@ -48,24 +48,25 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class NestedGradient:
-    """The gradient of a kernel with nested checkpoints, for launches in which the tapes of the plain one do not fit: see `Derivative`."""
+    """The gradient of a kernel with nested checkpoints, for launches in which the adstacks of the plain one do not fit: see
+    `Derivative`."""
 
     nesting: Nesting
     compiled: CompiledKernel
     counting: tuple[CompiledKernel, ...] = ()
-    tapes: TapeSizing = TapeSizing()
+    adstacks: AdstackSizing = AdstackSizing()
 
 
 @dataclass(frozen=True, slots=True)
 class Derivative:
     """What the gradient of a kernel has besides. ``counting``: kernels with the same arguments that run first, in this order, and find the
-    sizes of tapes as ``tapes`` says. ``nested``: the gradient with less and less memory for tapes; ``refusal``: why it has no nested
-    checkpoints, though they were asked for. ``returned``: which of the scalars that the kernel returns have an adjoint, each an argument
-    after the others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes, with a line
-    of it that does; ``accessed``: those that it reads or writes."""
+    sizes of adstacks as ``adstacks`` says. ``nested``: the gradient with less and less memory for adstacks; ``refusal``: why it has no
+    nested checkpoints, though they were asked for. ``returned``: which of the scalars that the kernel returns have an adjoint, each an
+    argument after the others; ``seeded``: whether it is 1 if the caller gives none. ``written``: array arguments that the kernel writes,
+    with a line of it that does; ``accessed``: those that it reads or writes."""
 
     counting: tuple[CompiledKernel, ...] = ()
-    tapes: TapeSizing = TapeSizing()
+    adstacks: AdstackSizing = AdstackSizing()
     nested: tuple[NestedGradient, ...] = ()
     refusal: str = ""
     returned: tuple[Index, ...] = ()

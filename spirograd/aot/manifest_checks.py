@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spirograd.aot.manifest import Derivative, FieldRecord, KernelRecord, Manifest, NodeRecord, Parameter, PlaceRecord, TreeRecord
-from spirograd.base.artifact import CompiledKernel, TapeSizing, part_name
+from spirograd.base.artifact import AdstackSizing, CompiledKernel, part_name
 from spirograd.base.loc import Loc
 from spirograd.base.sizes.size_nodes import Arg, Element, Extent, Size, leaves
 from spirograd.ir.nodes import ArrayArg, ScalarArg
@@ -71,7 +71,7 @@ def _check_parameter(p: Parameter, arguments: Sequence[ScalarArg | ArrayArg], fi
 
 
 def _check_arguments(record: KernelRecord) -> None:
-    """What is compiled names arguments of the right kind. Gradients have more: adjoints of results, and the sizes of tapes."""
+    """What is compiled names arguments of the right kind. Gradients have more: adjoints of results, and the sizes of adstacks."""
     found = record.gradient
     more = 0 if found is None else len(found.returned) + 1
     for field, compiled in _compiled(record):
@@ -102,31 +102,31 @@ def _check_derivative(record: KernelRecord, found: Derivative) -> None:
     for field, numbers in (("written", [k for k, _ in found.written]), ("accessed", found.accessed)):
         if not arrays.issuperset(numbers):
             raise Damage("names an argument that is no array", field)
-    ways = [((), found.tapes, record.compiled, found.counting)]
-    ways += [(("nested", k), one.tapes, one.compiled, one.counting) for k, one in enumerate(found.nested)]  # type: ignore[misc]
-    for path, tapes, compiled, counting in ways:
-        with _inside(*path, "tapes"):
-            _check_sizing(tapes, compiled, counting, _Arguments(record.arguments, len(found.returned) + 1))
+    ways = [((), found.adstacks, record.compiled, found.counting)]
+    ways += [(("nested", k), one.adstacks, one.compiled, one.counting) for k, one in enumerate(found.nested)]  # type: ignore[misc]
+    for path, adstacks, compiled, counting in ways:
+        with _inside(*path, "adstacks"):
+            _check_sizing(adstacks, compiled, counting, _Arguments(record.arguments, len(found.returned) + 1))
 
 
-def _check_sizing(tapes: TapeSizing, compiled: CompiledKernel, counting: Sequence[CompiledKernel], arguments: _Arguments) -> None:
+def _check_sizing(adstacks: AdstackSizing, compiled: CompiledKernel, counting: Sequence[CompiledKernel], arguments: _Arguments) -> None:
     """There is a size for each number, and sizes that the host does not compute are counted."""
-    n = len(tapes.sizes)
-    needed = max([compiled.capacities, *[tape.slots + 1 for tape in compiled.tapes if tape.slots is not None]], default=0)
+    n = len(adstacks.sizes)
+    needed = max([compiled.capacities, *[adstack.slots + 1 for adstack in compiled.adstacks if adstack.slots is not None]], default=0)
     if n < needed:
-        raise Damage(f"has {n} entries, and the tapes need {needed}", "sizes")
-    for k, size in enumerate(tapes.sizes):
+        raise Damage(f"has {n} entries, and the adstacks need {needed}", "sizes")
+    for k, size in enumerate(adstacks.sizes):
         with _inside("sizes", k):
             check_size(size, memory=True)
             arguments.check_leaves(size)
-    if len(tapes.counted) != len(counting):
-        raise Damage(f"has {len(tapes.counted)} entries for {len(counting)} kernels that count", "counted")
-    numbers = [k for counted in tapes.counted for k in counted]
-    if any(k >= n for k in (*numbers, *tapes.exact)):
+    if len(adstacks.counted) != len(counting):
+        raise Damage(f"has {len(adstacks.counted)} entries for {len(counting)} kernels that count", "counted")
+    numbers = [k for counted in adstacks.counted for k in counted]
+    if any(k >= n for k in (*numbers, *adstacks.exact)):
         raise Damage(f"names a size, and there are {n}", "counted" if any(k >= n for k in numbers) else "exact")
-    if {k for k, size in enumerate(tapes.sizes) if size is None} - set(numbers):
+    if {k for k, size in enumerate(adstacks.sizes) if size is None} - set(numbers):
         raise Damage("has a size that no kernel counts", "sizes")
-    if any(loop.capacity >= n for loop in tapes.loops):
+    if any(loop.capacity >= n for loop in adstacks.loops):
         raise Damage(f"names a size, and there are {n}", "loops")
 
 
@@ -274,13 +274,13 @@ def _check_trees_of(compiled: CompiledKernel, count: int, parts: Collection[str]
 
 
 def _check_elements(record: KernelRecord, count: int, keys: Collection[int]) -> None:
-    """Sizes of tapes read fields of the module."""
+    """Sizes of adstacks read fields of the module."""
     if record.gradient is None:
         return
-    for tapes in (record.gradient.tapes, *[nested.tapes for nested in record.gradient.nested]):
-        for leaf in [leaf for size in tapes.sizes if size is not None for leaf in leaves(size)]:
+    for adstacks in (record.gradient.adstacks, *[nested.adstacks for nested in record.gradient.nested]):
+        for leaf in [leaf for size in adstacks.sizes if size is not None for leaf in leaves(size)]:
             if isinstance(leaf, Element) and leaf.kind == "tree" and (leaf.number >= count or leaf.key not in keys):
-                raise Damage("names a field that is not in the module", "tapes", "gradient")
+                raise Damage("names a field that is not in the module", "adstacks", "gradient")
 
 
 class _inside:

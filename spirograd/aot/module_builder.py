@@ -16,7 +16,7 @@ from spirograd.aot.relocation import ShortLocations, relocated
 from spirograd.aot.target import Target, capabilities_of
 from spirograd.aot.trees import Trees
 from spirograd.autodiff.derivative import Derivative as AutodiffDerivative
-from spirograd.base.artifact import CompiledKernel, TapeSizing
+from spirograd.base.artifact import AdstackSizing, CompiledKernel
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradTypeError, SpirogradUnsupportedError, SpirogradValueError, render
 from spirograd.base.near_names import NearNames
@@ -42,7 +42,7 @@ _WITH_MSL = ("metal", "wgpu")
 # Levels of loops with nested checkpoints, and iterations of each but the outermost. A million iterations take 15,689 entries by the first,
 # and 318 by the second one.
 _LEVELS = ((2, 64), (3, 128))
-_SHORT = 256  # iterations of loops that keep their tapes
+_SHORT = 256  # iterations of loops that keep their adstacks
 # What kernels of a module are kept by: their place in it.
 _NO_KEY = "module"
 
@@ -89,7 +89,7 @@ class Module(NearNames):
 
         ``template_args``: by the name of the parameter, the values of template arguments, which are fixed from now on; also examples of
         arrays whose annotation leaves their type or number of axes open, and of huge ones. ``gradients``: add ``kernel.grad``, too.
-        ``nested_checkpoints``: also compile that with nested checkpoints of its loops, which launches use whose tapes do not fit into
+        ``nested_checkpoints``: also compile that with nested checkpoints of its loops, which launches use whose adstacks do not fit into
         memory; by default if the session has a limit for them, `init(ad_memory_GB=)`.
 
         Raises SpirogradValueError where one is missing, SpirogradTypeError for what is no kernel, SpirogradUnsupportedError for what a
@@ -101,7 +101,7 @@ class Module(NearNames):
         name = name or inner.function.__name__
         _check_name(name)
         if nested_checkpoints is None:
-            nested_checkpoints = self._target.launcher.tapes.budget is not None
+            nested_checkpoints = self._target.launcher.adstacks.budget is not None
         if name in self._kernels:
             raise SpirogradValueError(f"the module has a kernel `{name}` already: give this one another name, `add_kernel(..., name=...)`")
         declared, args = example_arguments(inner, first, template_args or {}, gradients)
@@ -165,11 +165,11 @@ class Module(NearNames):
         refusal, nested = "", []
         try:
             nested = [self._nested(made, nesting) for nesting in (_nestings(found) if nested_checkpoints else ())]
-        except SpirogradUnsupportedError as refused:  # its loops keep their tapes, as in a session
+        except SpirogradUnsupportedError as refused:  # its loops keep their adstacks, as in a session
             loc = None if refused.loc is None else short(refused.loc)
             refusal = render(refused.message, loc, refused.hint)
         gradient = Derivative(
-            *self._tapes(found),
+            *self._adstacks(found),
             tuple(nested),
             refusal,
             tuple([number for number in made.returned if number is not None]),
@@ -182,13 +182,13 @@ class Module(NearNames):
 
     def _nested(self, made: _Gradient, nesting: Nesting) -> NestedGradient:
         found = made.derived(nesting)
-        return NestedGradient(nesting, self._compile(found.kernel), *self._tapes(found))
+        return NestedGradient(nesting, self._compile(found.kernel), *self._adstacks(found))
 
-    def _tapes(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], TapeSizing]:
-        """The kernels that count iterations, compiled, and how they give the sizes of tapes."""
-        tapes, short = derivative.tape_sizing, ShortLocations()
+    def _adstacks(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], AdstackSizing]:
+        """The kernels that count iterations, compiled, and how they give the sizes of adstacks."""
+        adstacks, short = derivative.adstack_sizing, ShortLocations()
         counting = tuple([self._compile(counting.kernel, opt_level=1) for counting in derivative.sizing])
-        return counting, replace(tapes, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in tapes.loops]))
+        return counting, replace(adstacks, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in adstacks.loops]))
 
     def _compile(self, kernel: nodes.Kernel, opt_level: int | None = None) -> CompiledKernel:
         options = self._target.compile_options
@@ -203,9 +203,9 @@ class Module(NearNames):
 
 
 def _nestings(derivative: AutodiffDerivative) -> list[Nesting]:
-    """Of all its loops with tapes but the short ones. How many iterations they have is not known before they are launched."""
+    """Of all its loops with adstacks but the short ones. How many iterations they have is not known before they are launched."""
     sizes = derivative.capacities
-    long = {loop.number for loop in derivative.tape_sizing.loops if not (isinstance(n := sizes[loop.capacity], int) and n <= _SHORT)}
+    long = {loop.number for loop in derivative.adstack_sizing.loops if not (isinstance(n := sizes[loop.capacity], int) and n <= _SHORT)}
     return [Nesting(tuple([(number, level) for number in sorted(long)]), length) for level, length in _LEVELS] if long else []
 
 

@@ -1,6 +1,6 @@
-"""The rule of global data access: within a tape, memory with a gradient is not overwritten once it has been read.
+"""The rule of global data access: within an adstack, memory with a gradient is not overwritten once it has been read.
 
-The family's tapes compute wrong gradients of programs that break it. `checking` makes of a kernel another one that does the same, and
+The family's adstacks compute wrong gradients of programs that break it. `checking` makes of a kernel another one that does the same, and
 fails where the rule is broken: it marks each element that it reads, and looks for the mark before it writes one.
 """
 
@@ -64,6 +64,6 @@ class _Checks(Rewriter):
         if mark is not None:
             assert ref is not None
             unread = self.b.emit(ops.eq, self.b.load(mark, *self._place(op)), self.b.const(0))
-            message = f"breaks the global data access rule: `{ref.name}` is overwritten after it was read in the same tape"
+            message = f"breaks the global data access rule: `{ref.name}` is overwritten after it was read in the same adstack"
             self.b.emit(ops.check, unread, attr=FaultSite("assert", message.replace("{", "{{").replace("}", "}}"), (), op.loc), type=VOID)
         return self.copy(op)

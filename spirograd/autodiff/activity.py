@@ -10,11 +10,11 @@ from spirograd.autodiff.rules import differentiable
 from spirograd.base.dtypes import DType, Type, Vec
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempRef, ref_of
 
 ShadowOf = Callable[[Ref], "Ref | None"]
 # A value, or memory of a launch, which values flow through.
-Node = Union[Op, TempRef, TapeRef]
+Node = Union[Op, TempRef, AdstackRef]
 
 # Operands that the results of structural operations depend on.
 _FLOWS: dict[ops.OpCode, Callable[[Op], tuple[Op, ...]]] = {
@@ -65,7 +65,7 @@ def activity(kernel: Kernel, shadow: ShadowOf) -> Activity:
                 found.flows[op] = [a for a in _operands(op) if is_float(a.type)]
             continue
         value = _value(op)
-        if isinstance(ref, (TempRef, TapeRef)):
+        if isinstance(ref, (TempRef, AdstackRef)):
             if value is not None:
                 found.flows.setdefault(ref, []).append(value)
             if is_float(op.type):

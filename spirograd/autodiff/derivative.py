@@ -1,13 +1,13 @@
-"""The result of differentiating a kernel: the derivative, the kernels that size its tapes, and what is known about it."""
+"""The result of differentiating a kernel: the derivative, the kernels that size its adstacks, and what is known about it."""
 
 from __future__ import annotations
 
-from spirograd.base.artifact import TapedLoop, TapeSizing
+from spirograd.base.artifact import AdstackLoop, AdstackSizing
 from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Size
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, TapeRef
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel
 
 Outer = FieldRef | ArrayRef
 
@@ -40,11 +40,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A tape of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of an entry; ``every``: so many
+    """An adstack of a gradient kernel, in words: which loop, what is in it, why. ``bytes``: of an entry; ``every``: so many
     iterations have one. ``entries``: how many it must hold, where an expression says that, wherever it is evaluated. ``number``: of the
     loop, see `loop_numbers`. ``most``: of a loop inside of a nest, how many iterations it has at most."""
 
-    tape: TapeRef
+    adstack: AdstackRef
     loop: Loc | None
     what: str
     why: str
@@ -55,7 +55,7 @@ class Record:
 
     @property
     def bytes(self) -> int:
-        return self.tape.dtype.size * self.tape.width
+        return self.adstack.dtype.size * self.adstack.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A kernel with the arguments of a derivative that returns capacities of its tapes, in i32: those of ``numbers``; or stores them, by
-    number, to the argument `analysis.tapes.SIZES` if it has that. It may use tapes itself, whose capacities are found before."""
+    """A kernel with the arguments of a derivative that returns capacities of its adstacks, in i32: those of ``numbers``; or stores them, by
+    number, to the argument `analysis.adstacks.SIZES` if it has that. It may use adstacks itself, whose capacities are found before."""
 
     kernel: Kernel
     numbers: tuple[int, ...]
@@ -97,9 +97,9 @@ class Counting:
 class Derivative:
     """A derivative as a kernel with the arguments of its primal.
 
-    ``capacities``: by number (`TapeRef.capacity`), the iterations that a tape must hold: a size expression where the host can know it at
-    launch, None where one of ``sizing`` counts it, to run right before, in this order.
-    ``saving``: set if the derivative needs values that the primal has to save, which only a Tape lets it do.
+    ``capacities``: by number (`AdstackRef.capacity`), the iterations that an adstack must hold: a size expression where the host can know
+    it at launch, None where one of ``sizing`` counts it, to run right before, in this order.
+    ``saving``: set if the derivative needs values that the primal has to save, which only an Adstack lets it do.
     ``residuals``: primal memory that ``kernel`` and ``sizing`` read; ``reads``, ``writes``: what the primal reads and writes.
     ``active_outputs``: memory whose gradient flows into ``kernel``, ``active_inputs``: memory whose gradient it adds to.
     ``inactive_writes``: memory without gradient to which the primal writes values that depend on active inputs; ``inactive_reads``: memory
@@ -126,12 +126,12 @@ class Derivative:
     nesting: Nesting | None = None
 
     @property
-    def tape_sizing(self) -> TapeSizing:
+    def adstack_sizing(self) -> AdstackSizing:
         """What a launch needs to know of ``capacities`` and ``sizing``."""
         # Integers that an expression gives, whoever evaluates it.
-        exact = {record.tape.capacity for record in self.records if record.entries is not None}
+        exact = {record.adstack.capacity for record in self.records if record.entries is not None}
         exact |= {k for k, size in enumerate(self.capacities) if size is not None}
         loops = tuple(
-            [TapedLoop(r.tape.name, r.loop, r.number, r.bytes, r.every, r.tape.capacity, r.most is not None) for r in self.records]
+            [AdstackLoop(r.adstack.name, r.loop, r.number, r.bytes, r.every, r.adstack.capacity, r.most is not None) for r in self.records]
         )
-        return TapeSizing(self.capacities, tuple([counting.numbers for counting in self.sizing]), frozenset(exact), loops)
+        return AdstackSizing(self.capacities, tuple([counting.numbers for counting in self.sizing]), frozenset(exact), loops)

@@ -21,7 +21,7 @@ from spirograd.autodiff.saved_values import save_loads
 from spirograd.autodiff.segments import segments_for
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import counter_for
-from spirograd.autodiff.unread_tapes import clean
+from spirograd.autodiff.unread_adstacks import clean
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.nesting import Nesting
@@ -68,7 +68,7 @@ def differentiate(
         if nesting is not None:
             made, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
         recorded = records(gradient, made)
-        main, counting, capacities = sizing(gradient, ctx, {record.tape.capacity: record.every for record in recorded})
+        main, counting, capacities = sizing(gradient, ctx, {record.adstack.capacity: record.every for record in recorded})
         for part in (main, *[stage.kernel for stage in counting]) if options.verify else ():
             verify(part, "kernel")
         reads, writes = memory_accesses(inline_calls(kernel, ctx))

@@ -14,26 +14,26 @@ from spirograd.base.dtypes import Vec
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, TapeRef, TempKind
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region, TempKind
 
 _PLUMBING = frozenset((ops.vec, ops.extract, ops.insert, ops.select, ops.cast, ops.result))
 
 
 def records(gradient: Kernel, made: Reversed) -> tuple[Record, ...]:
-    """The tapes that are left in a gradient kernel, in order of appearance; ``made``: the same before it was cleaned up."""
+    """The adstacks that are left in a gradient kernel, in order of appearance; ``made``: the same before it was cleaned up."""
     sweep, loops = made.sweep, made.loops
-    by_name = {tape.name: (value, sweep.loops[tape.capacity]) for tape, value in sweep.tapes.items()}
+    by_name = {adstack.name: (value, sweep.loops[adstack.capacity]) for adstack, value in sweep.adstacks.items()}
     owners = {p: loop for loop in loops.numbers for p in loop.regions[-1].params}
-    segment = {tape.name: recording.segment for recording in sweep.recordings.values() for tape in recording.tapes}
+    segment = {adstack.name: recording.segment for recording in sweep.recordings.values() for adstack in recording.adstacks}
     capacities = extents(gradient, TempKind.CAPACITY)
-    left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, TapeRef))
+    left = dict.fromkeys(op.attr for op in gradient.walk() if isinstance(op.attr, AdstackRef))
     found = []
-    for tape in left:
-        value, loop = by_name[tape.name]
+    for adstack in left:
+        value, loop = by_name[adstack.name]
         owner = owners[value]
-        every = segment.get(tape.name, 1) * loops.spans.get(owner, 1)
+        every = segment.get(adstack.name, 1) * loops.spans.get(owner, 1)
         number, most = loops.numbers[owner], loops.bounds.get(owner)
-        found.append(Record(tape, loop, _what(value), _why(gradient, tape), every, capacities[tape.capacity], number, most))
+        found.append(Record(adstack, loop, _what(value), _why(gradient, adstack), every, capacities[adstack.capacity], number, most))
     return tuple(found)
 
 
@@ -43,9 +43,9 @@ def _what(value: Op) -> str:
     return f"`{value.attr}`, a loop-carried {kind}," if value.attr else f"a loop-carried {kind}"
 
 
-def _why(gradient: Kernel, tape: TapeRef) -> str:
+def _why(gradient: Kernel, adstack: AdstackRef) -> str:
     """What the recorded value goes into."""
-    loads = {op for op in gradient.walk() if op.code is ops.load and op.attr == tape}
+    loads = {op for op in gradient.walk() if op.code is ops.load and op.attr == adstack}
     users = [op for op in gradient.walk() if any(a in loads for a in op.args)]
     reasons = []
     names = dict.fromkeys(op.code.name for op in users if op.code.effect == "pure" and op.code not in _PLUMBING)
@@ -97,8 +97,8 @@ def refuse_lost(lost: Sequence[Conflict], saved: bool = False) -> None:
 
 
 def refuse_nesting(nested: Sequence[Residual], plain: Sequence[Residual], lost: Sequence[Conflict]) -> None:
-    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more of memory than the ``plain`` one, for which a tape
-    has saved it: it has the residuals ``nested``, and ``lost`` is what no memory has."""
+    """Raise SpirogradUnsupportedError if a gradient with nested checkpoints reads more of memory than the ``plain`` one, for which an
+    adstack has saved it: it has the residuals ``nested``, and ``lost`` is what no memory has."""
     known = {(residual.ref, residual.when, residual.first) for residual in plain}
     more = [(r.ref, r.loc) for r in nested if (r.ref, r.when, r.first) not in known] + [(c.ref, c.load_loc) for c in lost]
     for ref, loc in more:

@@ -19,11 +19,11 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, LoopAttr, Op, Ref, Region, TempKind, TempRef, ref_of
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
-Own = Union[TempRef, TapeRef]  # memory of a launch, whose duals are made here
+Own = Union[TempRef, AdstackRef]  # memory of a launch, whose duals are made here
 _EXTREMA = ("min", "max")
 _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 
@@ -31,7 +31,7 @@ _ROUNDED = (ops.add, ops.sub, ops.mul, ops.div)
 def forward(kernel: Kernel, shadow: ShadowOf, ctx: PassContext, constant: bool = False) -> Derivative:
     """The forward derivative of ``kernel``, which is kernel IR before `offload`: it runs in place of the primal, with the same arguments.
 
-    ``shadow``: the dual of outer memory, None if it has none; temporaries and tapes get duals of their own. ``constant``: no value has a
+    ``shadow``: the dual of outer memory, None if it has none; temporaries and adstacks get duals of their own. ``constant``: no value has a
     tangent, and what is written loses its own. The tangent of a value that the kernel returns is lost: that is a warning.
     Raises SpirogradUnsupportedError, with the line, for what has no derivative.
     """
@@ -94,7 +94,7 @@ class _Forward:
         self.own: dict[Own, Own] = {
             ref: replace(ref, name=f"{ref.name}.dual")
             for ref in found.varied & found.useful
-            if isinstance(ref, (TempRef, TapeRef)) and ref in read
+            if isinstance(ref, (TempRef, AdstackRef)) and ref in read
         }
         self.wanted = _wanted(kernel, found)
 
@@ -134,7 +134,7 @@ class _Forward:
         """Where the tangents of memory lie."""
         if not ref.dtype.is_float:
             return None
-        return self.own.get(ref) if isinstance(ref, (TempRef, TapeRef)) else self.shadow(ref)
+        return self.own.get(ref) if isinstance(ref, (TempRef, AdstackRef)) else self.shadow(ref)
 
     # --- values ----------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Nested checkpoints: serial loops as nests of loops, whose reverse takes little memory.
 
 A loop of N iterations becomes a nest of L levels, whose loops have k iterations each, k**L >= N. The reverse of a nest recomputes an inner
-loop for each iteration of the outer one (see `reverse`), so that its tapes have L * k entries instead of N, and the innermost body runs
+loop for each iteration of the outer one (see `reverse`), so that its adstacks have L * k entries instead of N, and the innermost body runs
 L - 1 times more. The iterations stay the same, in the same order, and so do the results, bit for bit. This is the multi-level form of the
 checkpoints every sqrt(N) iterations of T. Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 """

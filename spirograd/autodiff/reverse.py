@@ -2,8 +2,8 @@
 
 Each region is walked twice. The forward sweep (`sweep`) runs it again for the values that derivatives are made of; the reverse sweep, here,
 walks it backwards, with the adjoint of each value as a value. Loops save their loop-carried values in the forward sweep; their reverse is a
-loop over the iterations backwards, each of which is swept forwards, from what was saved, then backwards. So a tape holds one level of a
-nest, and inner tapes are used again in each iteration of the outer loop: memory is the sum of the trip counts, not their product.
+loop over the iterations backwards, each of which is swept forwards, from what was saved, then backwards. So an adstack holds one level of a
+nest, and inner adstacks are used again in each iteration of the outer loop: memory is the sum of the trip counts, not their product.
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ class _Reverse:
         total_segments = segments(b, count, recording.segment)
         step, *adjoints = b.begin(count.type, *[a.type for a in start])
         entry = b.emit(ops.sub, b.emit(ops.sub, total_segments, b.const(1, count.type), attr="nsw"), step, attr="nsw")
-        values = tuple([self.sweep.recall(tape, entry) for tape in recording.tapes])
+        values = tuple([self.sweep.recall(adstack, entry) for adstack in recording.adstacks])
         if recording.segment == 1:
             results = self._iteration(body, entry, values, adjoints)
         else:

@@ -195,7 +195,9 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     ops.recall: Rule((_nothing, _same), "0, 1"),
     ops.with_partial: Rule((_same, _times(2), None), "1, c, none"),
     ops.opaque: Rule((_same,), "1"),
-    **dict.fromkeys((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word, ops.thread_slot, ops.builtin, ops.slot), _LEAF),
+    **dict.fromkeys(
+        (ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.adstack_word, ops.thread_slot, ops.builtin, ops.slot), _LEAF
+    ),
     **dict.fromkeys((ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.and_, ops.or_, ops.xor, ops.not_, ops.shl, ops.shr), _INTEGER),
     **dict.fromkeys((ops.popcnt, ops.clz, ops.ctz, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.isnan, ops.isinf), _INTEGER),
     ops.call: NoGradient("functions are inlined before differentiation"),

@@ -68,7 +68,7 @@ def save_loads(primal: Kernel, loads: Iterable[Op], ctx: PassContext) -> SavingK
     args = (*primal.args, *[ArrayArg(p.buffer.ref.name, p.buffer.ref.dtype, 2) for p in plans])
     bodies = [kind(plans).region(primal.body) for kind in (_Saving, _Replaying)]
     saving, replaying = [Kernel(primal.name, args, body, primal.returns, primal.loc) for body in bodies]
-    # Where the entries of an iteration follow from its number, no tape of the reverse need hold the counter.
+    # Where the entries of an iteration follow from its number, no adstack of the reverse need hold the counter.
     counting = _counting(primal, plans, ctx)
     writes = counting is not None and not _is_exact(primal, counting)
     if writes:

@@ -1,15 +1,15 @@
 """Segments: loops with small bodies checkpoint their loop-carried values once in several iterations, and the reverse recomputes the rest.
 
-Tape memory, and the traffic to it, falls by the length of a segment; within one the loop-carried values are plain values, because it is
+Adstack memory, and the traffic to it, falls by the length of a segment; within one the loop-carried values are plain values, because it is
 unrolled. On GPUs memory traffic costs more than arithmetic: on an H200 the gradient of 512 steps of `v = sin(v) * 1.1 + 0.1` took 3.3
 instead of 9 times its forward run. Where a CPU runs what was made for GPUs, the last segment of a short loop costs more than it saves,
 because both sides of a branch run: on lavapipe, 1,024 iterations of 4 and of 64 such steps took 206 and 690 us with segments of 8, 130 and
 565 us with segments of 2. Large bodies lose there, too (eight carried floats, 64 steps: 8.1 instead of 3.2 s), and gain on GPUs (1.16
 instead of 2.0 ms).
 
-A short loop with a constant trip count is one segment: it needs no tape, and its forward sweep is removed if nothing else uses it.
-On lavapipe 64 steps of `v = v * v * 0.5 + 0.3` took 9.3 instead of 38 ms, on the CPU 8 of them 1.5 instead of 13 ms (what has tapes runs as
-lanes of vectors only if its loops are long). With sines the CPU took 54 instead of 34 ms for 16 steps, so there only the shortest are.
+A short loop with a constant trip count is one segment: it needs no adstack, and its forward sweep is removed if nothing else uses it.
+On lavapipe 64 steps of `v = v * v * 0.5 + 0.3` took 9.3 instead of 38 ms, on the CPU 8 of them 1.5 instead of 13 ms (what has adstacks runs
+as lanes of vectors only if its loops are long). With sines the CPU took 54 instead of 34 ms for 16 steps, so there only the shortest are.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
-"""The capacity of tapes: sizes that the host computes from arguments and shapes, and a kernel that counts where it cannot."""
+"""The capacity of adstacks: sizes that the host computes from arguments and shapes, and a kernel that counts where it cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spirograd.analysis.adstacks import SIZES, counter, guard_of, sizes_of
 from spirograd.analysis.extents import extent_of, extents, nested
 from spirograd.analysis.sizes import size_of
-from spirograd.analysis.tapes import SIZES, counter, guard_of, sizes_of
+from spirograd.autodiff.adstack_guards import AdstackGuard, adstack_guards, guard_count, open_loops, with_counts
 from spirograd.autodiff.derivative import Counting
 from spirograd.autodiff.sweep import capacity_of, unsegmented
-from spirograd.autodiff.tape_guards import TapeGuard, guard_count, open_loops, tape_guards, with_counts
+from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.base.records import replace
 from spirograd.base.sizes.simplify_sizes import simplify as simplified
 from spirograd.base.sizes.size_nodes import Max, MaxOver, Size, needs_memory, walk
-from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, TapeRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, Kernel, Op, Ref, Region, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.exact_extrema import exact, is_rounded
 from spirograd.transforms.pass_context import PassContext
@@ -30,16 +30,16 @@ def sizing(
 ) -> tuple[Kernel, tuple[Counting, ...], tuple[Size | None, ...]]:
     """Split a gradient kernel, in which loops record their trip counts: the kernel, which checks instead that these do not exceed the
     capacities; kernels that count what the host cannot know; and the capacities: expressions, or None where one of those kernels counts.
-    ``every``: how many iterations of a loop have one entry in its tapes, by the number of the capacity (1 where it is left out).
+    ``every``: how many iterations of a loop have one entry in its adstacks, by the number of the capacity (1 where it is left out).
 
     How many iterations there are of `open_loops` are sizes, too, with the numbers that follow those of capacities.
 
     On asynchronous devices the host reads no memory before a launch, because that would block. If a size depends on memory there, all
-    are counted on the device, and handed over in an array: see `tapes.SIZES`. The same holds if there are guards on such devices: the guard
-    counts are the last sizes. `CompileOptions.count_on_device` asks for it in all cases.
+    are counted on the device, and handed over in an array: see `adstacks.SIZES`. The same holds if there are guards on such devices: the
+    guard counts are the last sizes. `CompileOptions.count_on_device` asks for it in all cases.
 
     A count that does not change in the loops around it is taken outside of them, so that they need not run to be counted: the count may
-    then be of a loop that is not reached, which only makes the tape larger.
+    then be of a loop that is not reached, which only makes the adstack larger.
     """
     counts = [op for op in kernel.walk() if _capacity(op) is not None]
     if not counts:
@@ -47,7 +47,7 @@ def sizing(
     asynchronous = ctx.caps.target.asynchronous
     known = extents(kernel, TempKind.CAPACITY)
     unsure = _unsure(counts, known)
-    found = tape_guards(kernel, known) if asynchronous else ()
+    found = adstack_guards(kernel, known) if asynchronous else ()
     loops = dict(enumerate(open_loops(kernel, known, found), len(known)))
     kernel, guards = with_counts(kernel, loops, dict(enumerate(found, len(known) + len(loops))))
     known += tuple([extent_of(op, ()) for op in kernel.body.ops if _capacity(op) in loops])
@@ -151,21 +151,21 @@ class _Checked(Rewriter):
             return self.copy(op)
         if number in self.unsure:
             b, demand, every = self.b, self.args(op)[-1], self.every.get(number, 1)
-            capacity = b.emit(ops.tape_word, attr=(TapeWord.CAPACITY, number), type=i32)
+            capacity = b.emit(ops.adstack_word, attr=(AdstackWord.CAPACITY, number), type=i32)
             counted = unsegmented(op.args[-1], every)
             told = b.emit(ops.mul, demand, b.const(every)) if counted is None else self.value(counted)
             t = told.type
             assert isinstance(t, DType)
-            message = f"{self.name}: this loop makes {{0}} iterations, and its tapes have room for {{1}}"
-            site = FaultSite("tape", message, (t, t), op.loc)
+            message = f"{self.name}: this loop makes {{0}} iterations, and its adstacks have room for {{1}}"
+            site = FaultSite("adstack", message, (t, t), op.loc)
             fitting = b.emit(ops.mul, b.cast(capacity, t), b.const(every, t))
             b.emit(ops.check, b.emit(ops.le, demand, capacity), told, fitting, attr=site, type=VOID)
         return None
 
 
-def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, TapeGuard], ctx: PassContext) -> tuple[Counting, ...]:
+def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, AdstackGuard], ctx: PassContext) -> tuple[Counting, ...]:
     """Kernels that count ``wanted``, one as a rule. A count that changes with a loop-carried value of an outer loop takes that loop's
-    tapes, and so a kernel of its own, after the one that counts for these. ``guards``: the guards of the kernel, by number."""
+    adstacks, and so a kernel of its own, after the one that counts for these. ``guards``: the guards of the kernel, by number."""
     if not wanted:
         return ()
     made = _counting(kernel, wanted, guards, ctx)
@@ -184,18 +184,18 @@ def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, TapeGuard
 
 
 def _sizes_used(kernel: Kernel) -> set[int]:
-    """The numbers of the sizes that the tapes of ``kernel`` are placed by."""
-    tapes = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)}
+    """The numbers of the sizes that the adstacks of ``kernel`` are placed by."""
+    adstacks = {op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, AdstackRef)}
     claims = {guard_of(op) for op in kernel.walk() if op.code is ops.claim}
-    return {tape.capacity for tape in tapes} | {tape.slots for tape in tapes if tape.slots is not None} | claims
+    return {adstack.capacity for adstack in adstacks} | {adstack.slots for adstack in adstacks if adstack.slots is not None} | claims
 
 
-def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, TapeGuard], ctx: PassContext) -> Kernel:
+def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, AdstackGuard], ctx: PassContext) -> Kernel:
     """The kernel that counts: nothing of ``kernel`` but what the counts ``wanted`` depend on."""
     kept: set[Ref] = set()
     while True:
         bare = simplify(_Bare(frozenset(wanted), guards, kept).kernel(kernel), ctx)
-        read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, (TempRef, TapeRef))}
+        read = {op.attr for op in bare.walk() if op.code is ops.load and isinstance(op.attr, (TempRef, AdstackRef))}
         if read <= kept:
             break
         kept |= read
@@ -212,9 +212,9 @@ def _counting(kernel: Kernel, wanted: Sequence[int], guards: Mapping[int, TapeGu
 
 class _Bare(Rewriter):
     """Leaves out all effects but those on the memories ``kept``, private to a launch, and the updates of the sizes ``wanted``. An
-    iteration that passes a guard of tapes that are kept claims a thread slot."""
+    iteration that passes a guard of adstacks that are kept claims a thread slot."""
 
-    def __init__(self, wanted: frozenset[int], guards: Mapping[int, TapeGuard], kept: set[Ref]) -> None:
+    def __init__(self, wanted: frozenset[int], guards: Mapping[int, AdstackGuard], kept: set[Ref]) -> None:
         super().__init__()
         self.wanted = wanted
         self.guards = guards
@@ -229,7 +229,7 @@ class _Bare(Rewriter):
         capacity, guard = _capacity(op), _updated(op, TempKind.GUARD_COUNT)
         if capacity in self.wanted or guard in self.wanted:
             return self.copy(op)
-        if guard is not None and self.guards[guard].tapes & self.kept:
+        if guard is not None and self.guards[guard].adstacks & self.kept:
             return self.b.emit(ops.claim, attr=counter(guard), type=i32)
         if capacity is not None or guard is not None:
             return None

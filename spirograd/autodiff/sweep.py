@@ -12,18 +12,18 @@ from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import LoopAttr, Op, Region, TapeRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, LoopAttr, Op, Region, TempKind, TempRef, ref_of
 from spirograd.transforms.checks.space_limits import is_space_check
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How the reverse of a loop finds what the forward sweep left: ``tapes`` of its loop-carried values, ``count`` of iterations if it is a
-    `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: they are all, and begin with what
+    """How the reverse of a loop finds what the forward sweep left: ``adstacks`` of its loop-carried values, ``count`` of iterations if it
+    is a `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: they are all, and begin with what
     the loop is given."""
 
     loop: Op
-    tapes: tuple[TapeRef, ...]
+    adstacks: tuple[AdstackRef, ...]
     count: Op | None = None
     segment: int = 1
     in_one: bool = False
@@ -86,7 +86,7 @@ class Sweep:
         self.bounds = bounds
         self.env: dict[Op, Op] = {}
         self.recordings: dict[Op, Recording] = {}
-        self.tapes: dict[TapeRef, Op] = {}  # tape -> the primal value, a parameter
+        self.adstacks: dict[AdstackRef, Op] = {}  # adstack -> the primal value, a parameter
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
         self.kept: dict[Op, tuple[Op, int]] = {}  # result of a branch in a nest -> the vector that has it, its first element there
@@ -229,13 +229,13 @@ class Sweep:
             regions = tuple([self.region(r) for r in op.regions])
             self.env[op] = self.b.append(Op(ops.while_, op.type, self.args(op), None, regions, op.loc))
             return
-        tapes = self.declare(op, op.regions[1].params)
+        adstacks = self.declare(op, op.regions[1].params)
         initial = (*self.args(op), self.b.const(0, self.counter.dtype))
         types = tuple([a.type for a in initial])
         self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
         self.run(op.regions[0].ops[:-1], False)
         condition = self.b.end([self.env[op.regions[0].results[0]]])
-        recording = Recording(op, tapes, None, self.segments.of(op))
+        recording = Recording(op, adstacks, None, self.segments.of(op))
         body = self.recording(op.regions[1], recording, lambda params: params[-1], counted=True)
         self.b.loc = op.loc
         loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))
@@ -250,15 +250,15 @@ class Sweep:
         params = b.begin(*[p.type for p in region.params], *([self.counter.dtype] if counted else []))
         self.env.update(zip(region.params, params))
         iteration = number(params)
-        values = region.params[len(region.params) - len(recording.tapes) :]
+        values = region.params[len(region.params) - len(recording.adstacks) :]
         if recording.segment == 1:
-            self.save(recording.tapes, values, iteration)
-        elif recording.tapes:
+            self.save(recording.adstacks, values, iteration)
+        elif recording.adstacks:
             assert isinstance(iteration.type, DType)
             within = b.emit(ops.and_, iteration, b.const(recording.segment - 1, iteration.type))
             first = b.emit(ops.eq, within, b.const(0, iteration.type))
             b.begin()
-            self.save(recording.tapes, values, b.emit(ops.shr, iteration, b.const(recording.segment.bit_length() - 1, iteration.type)))
+            self.save(recording.adstacks, values, b.emit(ops.shr, iteration, b.const(recording.segment.bit_length() - 1, iteration.type)))
             then = b.end()
             b.begin()
             b.if_(first, then, b.end())
@@ -271,25 +271,25 @@ class Sweep:
             results.append(b.emit(ops.add, before, b.const(1, t), attr="nsw"))
         return b.end(results)
 
-    # --- tapes -----------------------------------------------------------------------------------------------------------
+    # --- adstacks -----------------------------------------------------------------------------------------------------------
 
-    def declare(self, loop: Op, carried: Sequence[Op]) -> tuple[TapeRef, ...]:
-        """A tape for each loop-carried value."""
-        tapes = []
+    def declare(self, loop: Op, carried: Sequence[Op]) -> tuple[AdstackRef, ...]:
+        """An adstack for each loop-carried value."""
+        adstacks = []
         for value in carried:
             width = value.type.n if isinstance(value.type, Vec) else 1
-            tape = TapeRef(f"tape{len(self.tapes)}", saved_type(value.type), width, len(self.loops))
-            self.tapes[tape] = value
-            tapes.append(tape)
+            adstack = AdstackRef(f"adstack{len(self.adstacks)}", saved_type(value.type), width, len(self.loops))
+            self.adstacks[adstack] = value
+            adstacks.append(adstack)
         self.loops.append(loop.loc)
-        return tuple(tapes)
+        return tuple(adstacks)
 
-    def save(self, tapes: Sequence[TapeRef], values: Sequence[Op], entry: Op) -> None:
-        """Store primal ``values`` as one entry of their tapes."""
+    def save(self, adstacks: Sequence[AdstackRef], values: Sequence[Op], entry: Op) -> None:
+        """Store primal ``values`` as one entry of their adstacks."""
         b, entry = self.b, _index(self.b, entry)
-        for tape, value in zip(tapes, values):
+        for adstack, value in zip(adstacks, values):
             for k, part in enumerate(entries(b, self.env[value])):
-                b.store(tape, entry, b.const(k), to_saved(b, part))
+                b.store(adstack, entry, b.const(k), to_saved(b, part))
 
     def bound(self, loop: Op) -> Op | None:
         """The most iterations of a loop of the primal; None if it may have any number."""
@@ -297,21 +297,21 @@ class Sweep:
         return None if most is None else self.b.const(most)
 
     def require_entries(self, count: Op, recording: Recording) -> None:
-        """Raise the capacity of the tapes of a loop to what ``count`` iterations take; see `sizing`."""
-        b, tapes = self.b, recording.tapes
-        if not tapes:
+        """Raise the capacity of the adstacks of a loop to what ``count`` iterations take; see `sizing`."""
+        b, adstacks = self.b, recording.adstacks
+        if not adstacks:
             return
-        b.atomic("max", capacity_of(tapes[0].capacity), as_entries(b, segments(b, count, recording.segment)))
+        b.atomic("max", capacity_of(adstacks[0].capacity), as_entries(b, segments(b, count, recording.segment)))
 
-    def recall(self, tape: TapeRef, iteration: Op) -> Op:
+    def recall(self, adstack: AdstackRef, iteration: Op) -> Op:
         """The value that was saved in an iteration."""
-        b, t, entry = self.b, self.tapes[tape].type, _index(self.b, iteration)
-        parts = [b.load(tape, entry, b.const(k)) for k in range(tape.width)]
+        b, t, entry = self.b, self.adstacks[adstack].type, _index(self.b, iteration)
+        parts = [b.load(adstack, entry, b.const(k)) for k in range(adstack.width)]
         return whole(b, t, [from_saved(b, part, element(t)) for part in parts])
 
 
 def capacity_of(number: int) -> TempRef:
-    """The temporary with the number of entries that tapes with capacity ``number`` must hold."""
+    """The temporary with the number of entries that adstacks with capacity ``number`` must hold."""
     return TempRef(f"capacity{number}", i32, kind=TempKind.CAPACITY, number=number)
 
 
@@ -329,13 +329,13 @@ def trip_count(b: Builder, begin: Op, end: Op) -> Op:
 
 
 def _index(b: Builder, iteration: Op) -> Op:
-    """The number of an iteration as an index of a tape, which is signed. No tape has entries beyond."""
+    """The number of an iteration as an index of an adstack, which is signed. No adstack has entries beyond."""
     assert isinstance(iteration.type, DType)
     return b.cast(iteration, signed(iteration.type))
 
 
 def as_entries(b: Builder, count: Op) -> Op:
-    """A trip count as an i32. No tape has room for as many entries as the largest one."""
+    """A trip count as an i32. No adstack has room for as many entries as the largest one."""
     assert isinstance(count.type, DType)
     return count if count.type is i32 else b.cast(b.emit(ops.min_, count, b.const(2**31 - 1, count.type)), i32)
 
@@ -361,7 +361,7 @@ def unsegmented(entries: Op, length: int) -> Op | None:
 
 
 def saved_type(t: Type) -> DType:
-    """The type of a tape for values of type ``t``: all devices have memory of 32 and 64 bits."""
+    """The type of an adstack for values of type ``t``: all devices have memory of 32 and 64 bits."""
     scalar = element(t)
     if scalar.is_float:
         return scalar if scalar.bits >= 32 else f32
@@ -369,12 +369,12 @@ def saved_type(t: Type) -> DType:
 
 
 def to_saved(b: Builder, value: Op) -> Op:
-    """A scalar as a tape holds it."""
+    """A scalar as an adstack holds it."""
     return b.cast(value, saved_type(value.type))
 
 
 def from_saved(b: Builder, value: Op, t: DType) -> Op:
-    """A scalar of type ``t`` from what a tape holds; casts between integers wrap, so nothing is lost."""
+    """A scalar of type ``t`` from what an adstack holds; casts between integers wrap, so nothing is lost."""
     return b.cast(value, t)
 
 

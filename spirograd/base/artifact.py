@@ -13,9 +13,9 @@ from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.targets import TARGETS, Target, TargetName
 
-_BUFFERS = ("tree", "array", "temps", "tapes", "fault", "print", "locks")
-_TAPE_WORDS = ("tape_base", "tape_pitch", "tape_capacity", "tape_claims", "tape_heap_words", "tape_slots")
-SlotKind = Annotated[str, one_of(*_BUFFERS, *_TAPE_WORDS, "scalar", "shape", "seed", "launch")]
+_BUFFERS = ("tree", "array", "temps", "adstacks", "fault", "print", "locks")
+_ADSTACK_WORDS = ("adstack_base", "adstack_pitch", "adstack_capacity", "adstack_claims", "adstack_heap_words", "adstack_slots")
+SlotKind = Annotated[str, one_of(*_BUFFERS, *_ADSTACK_WORDS, "scalar", "shape", "seed", "launch")]
 BlockOffset = Annotated[int, Within(0, 1 << 20)]
 GroupSize = Annotated[int, Within(1, 1 << 20)]
 
@@ -32,14 +32,14 @@ class Slot:
     ``"locks"``  address (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks
     ``"scalar"`` scalar argument ``index``, of type ``dtype``
     ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
-    ``"tapes"``  address (u64) of the memory of tapes; what a launch says about them is in the kinds of `tape_layout.TapeWord`:
-    ``"tape_base"`` where tape ``index`` begins in it, in elements (i32)
-    ``"tape_pitch"`` elements (i32) from one entry of tape ``index`` to the next, or, where thread slots lie one after the other, from one
-    to the next
-    ``"tape_capacity"`` entries (i32, at least 1) of the tapes with capacity number ``index``
-    ``"tape_heap_words"`` 32-bit words (i32) of the memory of tapes, for launches that place their tapes on the device
-    ``"tape_slots"`` invocations (i32) of task number ``index``, for the same; where thread slots lie one after the other, its thread slots
-    (at least 1)
+    ``"adstacks"``  address (u64) of the memory of adstacks; what a launch says about them is in the kinds of `adstack_layout.AdstackWord`:
+    ``"adstack_base"`` where adstack ``index`` begins in it, in elements (i32)
+    ``"adstack_pitch"`` elements (i32) from one entry of adstack ``index`` to the next, or, where thread slots lie one after the other, from
+    one to the next
+    ``"adstack_capacity"`` entries (i32, at least 1) of the adstacks with capacity number ``index``
+    ``"adstack_heap_words"`` 32-bit words (i32) of the memory of adstacks, for launches that place their adstacks on the device
+    ``"adstack_slots"`` invocations (i32) of task number ``index``, for the same; where thread slots lie one after the other, its thread
+    slots (at least 1)
     ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
@@ -83,7 +83,7 @@ class Work:
 class TaskInfo:
     """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
 
-    ``places``: it only places the tapes of the tasks after it, which stay where they are while their sizes do.
+    ``places``: it only places the adstacks of the tasks after it, which stay where they are while their sizes do.
     ``coarsening``: how many iterations an invocation runs at a time. ``operations`` (GPUs, by LLVM): of an invocation that does so once.
     ``lanes``: how many iterations a thread runs in lockstep at most, each with a thread slot.
     ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
@@ -115,7 +115,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'tape' | 'loop' | 'nan' | 'space' | 'cells', message template over
+    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'adstack' | 'loop' | 'nan' | 'space' | 'cells', message template over
     the operands, where.
 
     The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word. ``most``: of code 'space', which
@@ -154,8 +154,8 @@ class PrintSite:
 
 
 @dataclass(frozen=True, slots=True)
-class TapeInfo:
-    """A tape: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
+class AdstackInfo:
+    """An adstack: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
 
     Each invocation of the task named ``task`` that runs at the same time has a thread slot of its own; ``task`` None: one, of serial tasks.
     ``slots``: the number of the size that says how many invocations use it, if the launch may have more. ``claimed``: a condition tells
@@ -172,7 +172,7 @@ class TapeInfo:
 
     @property
     def guard(self) -> int | None:
-        """The number of the size that counts the iterations that pass the guard of this tape; None if it has none."""
+        """The number of the size that counts the iterations that pass the guard of this adstack; None if it has none."""
         return self.slots if self.claimed else None
 
     @property
@@ -182,12 +182,12 @@ class TapeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class TapedLoop:
-    """The loop of a tape. ``tape``: its name; ``nbytes``: of an entry; ``every``: so many iterations have one; ``capacity``: the number of
-    its capacity. ``number``: of the loop in the kernel; ``inner``: whether it is a loop inside of those with nested checkpoints, whose
-    iterations are not those of the source."""
+class AdstackLoop:
+    """The loop of an adstack. ``adstack``: its name; ``nbytes``: of an entry; ``every``: so many iterations have one; ``capacity``: the
+    number of its capacity. ``number``: of the loop in the kernel; ``inner``: whether it is a loop inside of those with nested checkpoints,
+    whose iterations are not those of the source."""
 
-    tape: str
+    adstack: str
     loc: Loc | None
     number: Index
     nbytes: NBytes
@@ -197,15 +197,15 @@ class TapedLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class TapeSizing:
-    """How the capacities of the tapes of a derivative are found. ``sizes``: by number (`TapeInfo.capacity`), an expression, or None where a
-    kernel counts; ``counted``: for each kernel that counts, in the order in which they run, the numbers of what it returns. ``exact``: the
-    numbers of sizes that are the same, whoever finds them. ``loops``: for each tape."""
+class AdstackSizing:
+    """How the capacities of the adstacks of a derivative are found. ``sizes``: by number (`AdstackInfo.capacity`), an expression, or None
+    where a kernel counts; ``counted``: for each kernel that counts, in the order in which they run, the numbers of what it returns.
+    ``exact``: the numbers of sizes that are the same, whoever finds them. ``loops``: for each adstack."""
 
     sizes: tuple[Size | None, ...] = ()
     counted: tuple[tuple[Index, ...], ...] = ()
     exact: frozenset[Index] = frozenset()
-    loops: tuple[TapedLoop, ...] = ()
+    loops: tuple[AdstackLoop, ...] = ()
 
 
 MemoryKind = Annotated[str, one_of("tree", "array")]
@@ -267,7 +267,7 @@ class CompiledKernel:
     faults: Sequence[FaultSite] = ()
     prints: tuple[PrintSite, ...] = ()
     effects: Effects = field(default_factory=Effects)
-    tapes: tuple[TapeInfo, ...] = ()
+    adstacks: tuple[AdstackInfo, ...] = ()
     stages: dict[str, Stage] = field(default_factory=dict)
     run: Callable[..., None] | None = None
     stage_locs: dict[str, tuple[Loc | None, ...]] = field(default_factory=dict)
@@ -280,8 +280,8 @@ class CompiledKernel:
 
     @property
     def capacities(self) -> int:
-        """How many numbers `TapeInfo.capacity` has; other sizes follow."""
-        return max([tape.capacity + 1 for tape in self.tapes], default=0)
+        """How many numbers `AdstackInfo.capacity` has; other sizes follow."""
+        return max([adstack.capacity + 1 for adstack in self.adstacks], default=0)
 
 
 # The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number,

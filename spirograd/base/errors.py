@@ -87,7 +87,7 @@ class SpirogradBoundsError(SpirogradIndexError, SpirogradAssertionError):
 
 
 class AdStackOverflow(SpirogradRuntimeError):
-    """A loop ran longer than was computed before the launch of its gradient, so its tape lacks entries. The gradients are wrong."""
+    """A loop ran longer than was computed before the launch of its gradient, so its adstack lacks entries. The gradients are wrong."""
 
 
 class OutOfDeviceMemory(SpirogradRuntimeError, MemoryError):

@@ -39,7 +39,7 @@ KNOBS: dict[str, Knob] = {
     "SG_OFFLINE_CACHE": Knob("1", "0: no offline cache."),
     "SG_NUM_THREADS": Knob("", "Threads of the CPU back end."),
     "SG_CHECK_TAPES": Knob("", "1: tapes check that reverses find the memory that they need, as with `init(debug=True)`."),
-    "SG_DEBUG_ADSTACK": Knob("", "1: each launch of a gradient says on stderr how it uses the memory of tapes."),
+    "SG_DEBUG_ADSTACK": Knob("", "1: each launch of a gradient says on stderr how it uses the memory of adstacks."),
     "QD_DEBUG_ADSTACK": Knob("", "The same, by the name it has in the family."),
     "SG_LOG": Knob("", "Log level: trace, debug, info, warn, error."),
     "SG_GUI": Knob("", "Where `GUI` writes its frames, instead of showing them: a folder, or a file `.gif` or `.mp4`."),

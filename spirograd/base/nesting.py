@@ -17,6 +17,6 @@ class Nesting:
     length: Annotated[int, Within(1, 1 << 30)]
 
     def entries(self, number: int, iterations: int) -> int:
-        """How many iterations of a loop with so many have an entry at a time, in the tapes of all levels."""
+        """How many iterations of a loop with so many have an entry at a time, in the adstacks of all levels."""
         level = dict(self.levels).get(number, 1)
         return -(-iterations // int(self.length ** (level - 1))) + (level - 1) * self.length

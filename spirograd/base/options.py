@@ -11,7 +11,7 @@ class CompileOptions:
     ``warn_of_overflow``: the checks of overflow print and go on. ``locate_nan``: check gradients step by step for NaN. ``detect_races``:
     find those of iterations of a parallel loop; the interpreter can. ``unfused_by``: the setting by which all parallel loops
     stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops
-    are fused where that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of tapes even where
+    are fused where that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of adstacks even where
     the host could evaluate them, for programs that launch kernels without this runtime. ``interpret_as``: the target whose tasks the
     interpreter runs, after the passes that move accesses, to find those that the program does not make; "": kernel IR as it comes."""
 

@@ -25,7 +25,7 @@ class Target:
 
     generator: Generator
     # Launches run while Python goes on: the host reads the memory of kernels only by waiting for them. So what it would have to know
-    # before a launch, such as the lengths of tapes, is found on the device, and stays there.
+    # before a launch, such as the lengths of adstacks, is found on the device, and stays there.
     asynchronous: bool = False
     # A task is dispatched as workgroups of invocations, each of which finds its own iterations.
     invocations: bool = False

@@ -64,8 +64,8 @@ def _nests(derivative: Derivative) -> Iterator[str]:
 
 
 def _capacity(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
-    """The capacity of a tape, and how it is found."""
-    size, capacity = record.entries, derivative.capacities[record.tape.capacity]
+    """The capacity of an adstack, and how it is found."""
+    size, capacity = record.entries, derivative.capacities[record.adstack.capacity]
     if record.most is not None:
         return f"at most {counted(int(size), 'entry', 'entries')} at a time" if isinstance(size, int) else "few entries at a time"
     what = "iterations" if record.every == 1 else "entries"

@@ -94,19 +94,20 @@ class Gradient(Staged, NearNames):
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.last_derivative)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """The memory that a launch with these arguments would need now for the tapes of its loops: entries, bytes and thread slots of each.
+        """The memory that a launch with these arguments would need now for the adstacks of its loops: entries, bytes and thread slots of
+        each.
 
         The gradient does not run. At most kernels that count iterations run, for which the host blocks. Raises what a launch would raise:
-        SpirogradCompilationError, with the line, for what has no derivative; OutOfDeviceMemory if the tapes do not fit.
+        SpirogradCompilationError, with the line, for what has no derivative; OutOfDeviceMemory if the adstacks do not fit.
         """
         session, specialization, bound = self.kernel.specialized(args, kwargs)
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
         return self.of(session, specialization).memory_plan(packer, specialization.last_number)
 
     @property
-    def tape_bytes(self) -> int:
-        """Bytes of the tapes of loops in the last launch; 0 before the first one, and if the gradient needs none."""
-        return 0 if self._last is None else self._last.tape_bytes
+    def adstack_bytes(self) -> int:
+        """Bytes of the adstacks of loops in the last launch; 0 before the first one, and if the gradient needs none."""
+        return 0 if self._last is None else self._last.adstack_bytes
 
     def _compiled_last(self) -> KernelIR | None:
         return None if self._last is None else self._last.last_derivative.kernel

@@ -1,7 +1,7 @@
-"""Gradients whose tapes exceed the memory that there is for them: loops get nested checkpoints, decided at launch.
+"""Gradients whose adstacks exceed the memory that there is for them: loops get nested checkpoints, decided at launch.
 
-The plain derivative comes first. If its tapes do not fit, or leave memory for a small part of the thread slots only, the derivative is made
-again with nested checkpoints, which takes less memory and more time. It serves as long as the plain one would not fit again.
+The plain derivative comes first. If its adstacks do not fit, or leave memory for a small part of the thread slots only, the derivative is
+made again with nested checkpoints, which takes less memory and more time. It serves as long as the plain one would not fit again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.nesting import Nesting
 from spirograd.derivatives.nestings import nestings
 from spirograd.derivatives.plan import DerivativePlan
-from spirograd.runtime.tape_heap import TapesTooLarge
+from spirograd.runtime.adstack_heap import AdstacksTooLarge
 
 T = TypeVar("T")
 
-# The plain derivative is tried again once its tapes would take less than this part of what did not fit.
+# The plain derivative is tried again once its adstacks would take less than this part of what did not fit.
 _SMALLER = 0.5
 
 
@@ -56,16 +56,16 @@ class NestedCheckpoints(Generic[W]):
         way = self.current
         try:
             way.plan.launch(scalars, arrays, trees, number)
-        except TapesTooLarge as error:
+        except AdstacksTooLarge as error:
             way, _ = self.fitting(error, lambda plan: plan.launch(scalars, arrays, trees, number))
         if way is not self.plain or way is not self.last:
             self._launched(way)
         return way
 
-    def fitting(self, error: TapesTooLarge, launch: Callable[[DerivativePlan], T]) -> tuple[W, T]:
+    def fitting(self, error: AdstacksTooLarge, launch: Callable[[DerivativePlan], T]) -> tuple[W, T]:
         """Launch a plan that fits in place of the current one, which has raised ``error``; with as few levels as possible.
 
-        Raises TapesTooLarge if none fits.
+        Raises AdstacksTooLarge if none fits.
         """
         failed = self.current
         if self._make is None or self._refusal is not None:
@@ -80,7 +80,7 @@ class NestedCheckpoints(Generic[W]):
             try:
                 ways.append(self._planned(self._make, nesting))
                 return self._launched_by(ways[-1], launch, True)
-            except TapesTooLarge as larger:
+            except AdstacksTooLarge as larger:
                 error = larger
             except SpirogradUnsupportedError as refusal:
                 self._refusal = refusal
@@ -88,11 +88,11 @@ class NestedCheckpoints(Generic[W]):
         for way in dict.fromkeys((ways[0], ways[-1])):  # few thread slots are better than none
             try:
                 return self._launched_by(way, launch, False)
-            except TapesTooLarge as larger:
+            except AdstacksTooLarge as larger:
                 error = larger
         self.current = self.plain
         if self._refusal is not None:
-            raise TapesTooLarge(f"{error.message}\n{self._refusal}", error.tape, error.share) from None
+            raise AdstacksTooLarge(f"{error.message}\n{self._refusal}", error.adstack, error.share) from None
         raise error
 
     def _launched_by(self, way: W, launch: Callable[[DerivativePlan], T], ample: bool) -> tuple[W, T]:
@@ -102,7 +102,7 @@ class NestedCheckpoints(Generic[W]):
         return way, result
 
     def _launched(self, planned: W) -> None:
-        """Note that a launch is done. After one whose plain tapes would be small the next one is plain."""
+        """Note that a launch is done. After one whose plain adstacks would be small the next one is plain."""
         self.last = planned
         if planned is not self.plain and 0 < self._nbytes(planned) < _SMALLER * self._too_many:
             self.current = self.plain
@@ -114,7 +114,7 @@ class NestedCheckpoints(Generic[W]):
         return planned
 
     def _iterations(self, planned: W) -> dict[int, int]:
-        """The iterations of the loops with tapes at the last launch, by number, as far as they are known."""
+        """The iterations of the loops with adstacks at the last launch, by number, as far as they are known."""
         found: dict[int, int] = {}
         entries: Sequence[int] = planned.plan.capacities
         for loop in planned.plan.loops:

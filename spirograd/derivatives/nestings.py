@@ -11,8 +11,8 @@ _SHORTEST = 4
 
 
 def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
-    """Ways to make the tapes of loops take no more than ``share`` of what they take without nests, as far as that can be told before they
-    are tried; the one with the fewest levels first. ``iterations``, ``costs``: of loops by number, and the bytes of one iteration.
+    """Ways to make the adstacks of loops take no more than ``share`` of what they take without nests, as far as that can be told before
+    they are tried; the one with the fewest levels first. ``iterations``, ``costs``: of loops by number, and the bytes of one iteration.
 
     Each level adds one more run of the loop, so the loops with the most bytes become nests, and no more than are needed.
     """
@@ -30,7 +30,7 @@ def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: f
             saved = costs[n] * (iterations[n] - more.entries(n, iterations[n]))
             if nbytes <= budget:
                 break
-            if saved <= 0:  # it is shorter than the tapes of a nest would be; later loops may be longer
+            if saved <= 0:  # it is shorter than the adstacks of a nest would be; later loops may be longer
                 continue
             chosen, nbytes = more, nbytes - saved
         fits = fits or nbytes <= budget

@@ -1,4 +1,4 @@
-"""Launches of derivatives: their tapes are sized first, on the host if sizes follow from what it knows, else by counting kernels."""
+"""Launches of derivatives: their adstacks are sized first, on the host if sizes follow from what it knows, else by counting kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.artifact import TapeSizing
+from spirograd.base.artifact import AdstackSizing
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import render
 from spirograd.base.records import dataclass, replace
@@ -16,19 +16,19 @@ from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Element
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graph_recording
+from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLarge, HeapPlan
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.device import CallsNatively, Readback
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 from spirograd.runtime.native.launch_preparation import Prepared, Recording
-from spirograd.runtime.tape_heap import UNKNOWN, HeapPlan, TapeSizes, TapesTooLarge
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How a launch would use the heap of tapes. ``entries`` of the tapes of each capacity, by number, and in which way they were found
-    ("known" to the host, "counted", "reused"); ``heap``: the bytes that it has by now, ``budget``: that it may have."""
+    """How a launch would use the heap of adstacks. ``entries`` of the adstacks of each capacity, by number, and in which way they were
+    found ("known" to the host, "counted", "reused"); ``heap``: the bytes that it has by now, ``budget``: that it may have."""
 
     heap_plan: HeapPlan
     entries: tuple[int, ...]
@@ -38,22 +38,22 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class GrowingTapes:
-    """The limit of tapes that grow as they are written (the interpreter's): ``budget`` in bytes; ``tapes``: the name of each, the bytes of
-    an entry, the number of its capacity."""
+class GrowingAdstacks:
+    """The limit of adstacks that grow as they are written (the interpreter's): ``budget`` in bytes; ``adstacks``: the name of each, the
+    bytes of an entry, the number of its capacity."""
 
     budget: int
-    tapes: tuple[tuple[str, int, int], ...]
+    adstacks: tuple[tuple[str, int, int], ...]
 
-    def error(self, kernel: str, entries: Sequence[int]) -> TapesTooLarge | None:
-        """What to raise if tapes with so many ``entries``, by number of the capacity, exceed the limit."""
-        each = [(entry * entries[number], name) for name, entry, number in self.tapes]
+    def error(self, kernel: str, entries: Sequence[int]) -> AdstacksTooLarge | None:
+        """What to raise if adstacks with so many ``entries``, by number of the capacity, exceed the limit."""
+        each = [(entry * entries[number], name) for name, entry, number in self.adstacks]
         nbytes = sum(size for size, _ in each)
         if nbytes <= self.budget:
             return None
         largest, name = max(each)
-        message = f"the tapes of {kernel} need {nbytes:,} bytes, and may have {self.budget:,}: {largest:,} alone for one of this loop"
-        return TapesTooLarge(message, name, self.budget / nbytes)
+        message = f"the adstacks of {kernel} need {nbytes:,} bytes, and may have {self.budget:,}: {largest:,} alone for one of this loop"
+        return AdstacksTooLarge(message, name, self.budget / nbytes)
 
 
 class DerivativePlan:
@@ -64,32 +64,37 @@ class DerivativePlan:
     that launches do not wait; the host hears of it later, and gives the next launch as much memory. Only the first launch waits, and those
     that could find too little memory because one thread slot takes a large part of it.
 
-    ``growing``: the limit of tapes that grow as they are written, see `GrowingTapes`; None if there is none.
+    ``growing``: the limit of adstacks that grow as they are written, see `GrowingAdstacks`; None if there is none.
     """
 
     def __init__(
-        self, launcher: Launcher, tapes: TapeSizing, main: LaunchPlan, sizing: Sequence[LaunchPlan], growing: GrowingTapes | None = None
+        self,
+        launcher: Launcher,
+        adstacks: AdstackSizing,
+        main: LaunchPlan,
+        sizing: Sequence[LaunchPlan],
+        growing: GrowingAdstacks | None = None,
     ) -> None:
         self.compiled = main.compiled
         self.main = main
         self.sizing = tuple(sizing)
-        self.ample = False  # see `TapeSizes`
+        self.ample = False  # see `AdstackSizes`
         self.growing = growing
         self.capacities: tuple[int, ...] = ()  # by number: of the last launch, as far as the host knows
-        self._sized = TapeSizes()  # what the host found last
+        self._sized = AdstackSizes()  # what the host found last
         self._launcher = launcher
-        self._numbers = tapes.counted
-        self._sizes = tapes.sizes
-        self._exact = tapes.exact
-        self.loops = tapes.loops
+        self._numbers = adstacks.counted
+        self._sizes = adstacks.sizes
+        self._exact = adstacks.exact
+        self.loops = adstacks.loops
         self._freshness = Freshness([plan.compiled for plan in sizing], [size for size in self._sizes if size is not None])
         self._found: tuple[Any, ...] | None = None  # the state of what sizes depend on when they were found
-        self._latest: dict[str, Any] = {}  # "launch": another object when the device may have other sizes, or tapes elsewhere
+        self._latest: dict[str, Any] = {}  # "launch": another object when the device may have other sizes, or adstacks elsewhere
         self._size_array: ArrayBinding | None = None  # where kernels leave sizes for each other
         if any(task.places for task in main.compiled.tasks):
             self._size_array = self._new_size_array()
         # Whether it is for the device to say how much memory a thread slot takes, not only how many there are.
-        free = {tape.slots for tape in main.compiled.tapes if not tape.claimed}
+        free = {adstack.slots for adstack in main.compiled.adstacks if not adstack.claimed}
         self._slot_size_unknown = any(size is None and k not in free for k, size in enumerate(self._sizes))
         self._draws = any(slot.kind == "seed" for slot in main.compiled.args.slots)
         self._epoch = 0
@@ -98,24 +103,24 @@ class DerivativePlan:
         self._outdated = False  # whether a launch has counted again since the readback was recorded
 
     @property
-    def tape_bytes(self) -> int:
-        """The memory that the tapes of the last launch took, in bytes. Waits for it where only the device knows."""
+    def adstack_bytes(self) -> int:
+        """The memory that the adstacks of the last launch took, in bytes. Waits for it where only the device knows."""
         if self._size_array is None or self.main.last_heap_plan is None:
-            return self.main.tape_bytes
+            return self.main.adstack_bytes
         with self._launcher.lock:
             if not self._certain:
                 self._wait_for_sizes()
-            return self._launcher.tapes.resolve(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
+            return self._launcher.adstacks.resolve(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
 
     def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
-        if not self._sizes or not self.compiled.tapes:
+        if not self._sizes or not self.compiled.adstacks:
             self._check_growing(scalars, arrays, trees, drawn)
             self.main.launch(scalars, arrays, trees, drawn=drawn)
             return
         self.main.check_spaces(scalars, arrays)  # before their iterations are counted
         with self._launcher.lock:  # what a launch finds must not be that of another one
-            if self._epoch != self._launcher.tapes.epoch:
+            if self._epoch != self._launcher.adstacks.epoch:
                 self._forget()
             if drawn is None and self._draws:  # kernels that count see the numbers that the launch will
                 drawn = self.main.last_number = self._launcher.next_number()
@@ -125,7 +130,7 @@ class DerivativePlan:
                     self._launch_recorded(recorder, scalars, arrays, trees, drawn)
                 else:
                     self._launch_now(scalars, arrays, trees, drawn)
-            except TapesTooLarge as error:
+            except AdstacksTooLarge as error:
                 raise self._located(error) from None
 
     def _launch_now(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
@@ -149,7 +154,7 @@ class DerivativePlan:
             with graph_recording.paused():
                 self.capacities = self._count_on_device(scalars, arrays, trees, drawn)
             self._certain, self._readback = False, None
-            sizes = TapeSizes(self.capacities)
+            sizes = AdstackSizes(self.capacities)
             for plan in (*self.sizing, self.main):
                 plan.launch([*scalars, 0], [*arrays, self._size_array], trees, sizes, drawn)
             recorder.afterwards(self, self._forget_found)
@@ -158,7 +163,7 @@ class DerivativePlan:
         with graph_recording.paused():
             self.capacities = self._find(scalars, arrays, trees, drawn)
         recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees) == state)
-        self.main.launch(scalars, arrays, trees, TapeSizes(self._with_room(self.capacities)), drawn)
+        self.main.launch(scalars, arrays, trees, AdstackSizes(self._with_room(self.capacities)), drawn)
 
     def _forget_found(self) -> None:
         self._found, self._certain, self._latest["launch"] = None, False, object()
@@ -166,8 +171,8 @@ class DerivativePlan:
     def prepared(
         self, native: CallsNatively, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], record: Record
     ) -> Prepared:
-        """As `LaunchPlan.prepared`, after a launch: for others whose tapes have the sizes of that one."""
-        if not self._sizes or not self.compiled.tapes:
+        """As `LaunchPlan.prepared`, after a launch: for others whose adstacks have the sizes of that one."""
+        if not self._sizes or not self.compiled.adstacks:
             return self.main.prepared(native, scalars, arrays, trees, record)
         counted = self._size_array is not None
         if counted and (native.on_host or not self._certain or self._readback is not None):
@@ -191,22 +196,22 @@ class DerivativePlan:
         with self._launcher.lock:
             if self._size_array is None:
                 return self.main.prepared(native, scalars, arrays, trees, own, self._sized)
-            sizes = TapeSizes(self.capacities, False, True, self.ample)
+            sizes = AdstackSizes(self.capacities, False, True, self.ample)
             return self.main.prepared(native, [*scalars, 0], [*arrays, self._size_array], trees, own, sizes)
 
     def _count_reused(self) -> None:
-        self._launcher.tapes.sized["reused"] += 1
+        self._launcher.adstacks.sized["reused"] += 1
 
     def plan(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None
     ) -> Forecast | None:
-        """What a launch with these arguments would need for its tapes, found in the same way but without launching it; None if it has
-        none. Waits if iterations have to be counted. Raises TapesTooLarge if there is no room for the tapes."""
-        if not self._sizes or not self.compiled.tapes:
+        """What a launch with these arguments would need for its adstacks, found in the same way but without launching it; None if it has
+        none. Waits if iterations have to be counted. Raises AdstacksTooLarge if there is no room for the adstacks."""
+        if not self._sizes or not self.compiled.adstacks:
             self._check_growing(scalars, arrays, trees, drawn)
             return None
         with self._launcher.lock:
-            heap = self._launcher.tapes
+            heap = self._launcher.adstacks
             state = self._freshness.key(scalars, arrays, trees, drawn)
             reused = state is not None and state == self._found and self._epoch == heap.epoch
             if self._size_array is not None:
@@ -215,20 +220,20 @@ class DerivativePlan:
             else:
                 entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
             try:
-                heap_plan = self.main.plan_tapes(scalars, arrays, TapeSizes(entries, ample=self.ample))
-            except TapesTooLarge as error:
+                heap_plan = self.main.plan_adstacks(scalars, arrays, AdstackSizes(entries, ample=self.ample))
+            except AdstacksTooLarge as error:
                 raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
             return Forecast(heap_plan, entries, ways, heap.nbytes, heap.byte_limit)
 
-    def _located(self, error: TapesTooLarge) -> TapesTooLarge:
+    def _located(self, error: AdstacksTooLarge) -> AdstacksTooLarge:
         """``error`` with the line of the loop."""
         hint = "run fewer iterations of it, or of the loop around it, in one launch"
-        loc = next((loop.loc for loop in self.loops if loop.tape == error.tape), None)
-        return TapesTooLarge(render(error.message, loc, hint), error.tape, error.share)
+        loc = next((loop.loc for loop in self.loops if loop.adstack == error.adstack), None)
+        return AdstacksTooLarge(render(error.message, loc, hint), error.adstack, error.share)
 
     def _check_growing(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
-        """Raise TapesTooLarge if tapes that grow would exceed their limit."""
+        """Raise AdstacksTooLarge if adstacks that grow would exceed their limit."""
         if self.growing is not None and self._sizes:
             self.capacities = self._find(scalars, arrays, trees, drawn)
             error = self.growing.error(self.compiled.name, self.capacities)
@@ -236,7 +241,7 @@ class DerivativePlan:
                 raise self._located(error)
 
     def _forget(self) -> None:
-        self._epoch = self._launcher.tapes.epoch
+        self._epoch = self._launcher.adstacks.epoch
         self._found, self._latest["launch"] = None, object()
         self.capacities = ()
         self._certain, self._readback = False, None
@@ -249,8 +254,8 @@ class DerivativePlan:
         if resized:
             self.capacities = self._find(scalars, arrays, trees, drawn)
         if resized or self._sized.ample is not self.ample:
-            self._sized = TapeSizes(self._with_room(self.capacities), ample=self.ample)
-        self._launcher.tapes.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
+            self._sized = AdstackSizes(self._with_room(self.capacities), ample=self.ample)
+        self._launcher.adstacks.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
         self.main.launch(scalars, arrays, trees, self._sized, drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
@@ -262,7 +267,7 @@ class DerivativePlan:
         found = self._evaluated(scalars, arrays, trees, [0] * len(self._sizes))
         for plan, numbers in zip(self.sizing, self._numbers):
             self.capacities = tuple(found)  # for whom this fails
-            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, TapeSizes(self._with_room(found)), drawn) or ()):
+            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, AdstackSizes(self._with_room(found)), drawn) or ()):
                 found[k] = int(count)
         return tuple(found)
 
@@ -288,28 +293,28 @@ class DerivativePlan:
     def _launch_counted(
         self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None, resized: bool
     ) -> None:
-        """The device counts, if ``resized``, and places the tapes."""
-        heap, first = self._launcher.tapes, not self.capacities
+        """The device counts, if ``resized``, and places the adstacks."""
+        heap, first = self._launcher.adstacks, not self.capacities
         self._poll_sizes()
         if resized:
             before = self.capacities or [UNKNOWN] * len(self._sizes)
             self.capacities = tuple(self._evaluated(scalars, arrays, trees, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self.sizing, self.main) if resized else (self.main,):
-            if resized and self._slot_size_unknown and plan.compiled.tapes and (first or not heap.has_headroom(plan.last_heap_plan)):
+            if resized and self._slot_size_unknown and plan.compiled.adstacks and (first or not heap.has_headroom(plan.last_heap_plan)):
                 self._stall_for_sizes()
             if plan is self.main and not self._certain and self._readback is None:
                 self._readback = self._start_readback()  # one readback at a time: more would cost time and give little information
                 self._outdated = False
             ample = self.ample and plan is self.main
-            sizes = TapeSizes(self.capacities, resized, self._certain or not self._slot_size_unknown, ample)
+            sizes = AdstackSizes(self.capacities, resized, self._certain or not self._slot_size_unknown, ample)
             try:
                 plan.launch(scalars, arrays, trees, sizes, drawn)
-            except TapesTooLarge:
+            except AdstacksTooLarge:
                 if sizes.certain:
                     raise
                 self._stall_for_sizes()  # it may be an earlier launch that needed so much
-                plan.launch(scalars, arrays, trees, TapeSizes(self.capacities, resized, self._certain, ample), drawn)
+                plan.launch(scalars, arrays, trees, AdstackSizes(self.capacities, resized, self._certain, ample), drawn)
             if heap.reports and plan.last_heap_plan is not None:
                 heap.report(plan.compiled, plan.last_heap_plan, self._start_readback())
             if plan is not self.main:
@@ -322,7 +327,7 @@ class DerivativePlan:
         there = self._new_size_array()
         entries: tuple[int, ...] = ()
         for plan in self.sizing:
-            plan.launch([*scalars, 0], [*arrays, there], trees, TapeSizes(entries), drawn)
+            plan.launch([*scalars, 0], [*arrays, there], trees, AdstackSizes(entries), drawn)
             entries = self._read(there)
         return entries
 
@@ -343,7 +348,7 @@ class DerivativePlan:
 
     def _stall_for_sizes(self) -> None:
         """Wait for the sizes, before a launch."""
-        self._launcher.tapes.sized["waited"] += 1
+        self._launcher.adstacks.sized["waited"] += 1
         self._wait_for_sizes()
 
     def _wait_for_sizes(self) -> None:

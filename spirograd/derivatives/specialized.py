@@ -25,7 +25,7 @@ from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.explained import name_of
 from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
 from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
-from spirograd.derivatives.plan import DerivativePlan, GrowingTapes
+from spirograd.derivatives.plan import DerivativePlan, GrowingAdstacks
 from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
@@ -37,8 +37,8 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
 from spirograd.runtime import graph_recording
+from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
-from spirograd.runtime.tape_heap import TapesTooLarge
 from spirograd.session import Session
 
 _ROLES = {"reverse": "grad", "forward": "dual", "constant": "dual"}
@@ -70,17 +70,18 @@ class Planned:
 
 
 def _planned(session: Session, derivative: Derivative) -> Planned:
-    """How to launch ``derivative``, compiled. The interpreter's tapes grow as they are written: they are sized only if there is a limit."""
+    """How to launch ``derivative``, compiled. The interpreter's adstacks grow as they are written: they are sized only if there is a
+    limit."""
     growing, counting = None, derivative.sizing
     if session.device.caps.target.generator is Generator.INTERPRETER:
-        budget = session.launcher.tapes.budget
+        budget = session.launcher.adstacks.budget
         if budget is None:
             counting = ()
         else:
-            growing = GrowingTapes(budget, tuple([(r.tape.name, r.bytes, r.tape.capacity) for r in derivative.records]))
+            growing = GrowingAdstacks(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
     sizing = [session.prepare(c.kernel, opt_level=1) for c in counting]
     main = session.prepare(derivative.kernel)
-    return Planned(derivative, DerivativePlan(session.launcher, derivative.tape_sizing, main, sizing, growing))
+    return Planned(derivative, DerivativePlan(session.launcher, derivative.adstack_sizing, main, sizing, growing))
 
 
 class SpecializedDerivative:
@@ -171,9 +172,9 @@ class SpecializedDerivative:
         return self.derivative if self._ways is None else self._ways.last.derivative
 
     @property
-    def tape_bytes(self) -> int:
-        """Bytes of the tapes of its last launch; 0 before the first."""
-        return 0 if self._ways is None else self._ways.last.plan.tape_bytes
+    def adstack_bytes(self) -> int:
+        """Bytes of the adstacks of its last launch; 0 before the first."""
+        return 0 if self._ways is None else self._ways.last.plan.adstack_bytes
 
     def needs_replay(self) -> bool:
         """Whether the kernel overwrites what this reads, and the session takes memory as it is now for what it was before the kernel."""
@@ -264,7 +265,7 @@ class SpecializedDerivative:
         self.native.prepare(self.ways.last.plan, self.trees, args, (packer.scalars, packer.arrays), record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
-        """What a launch would need for its tapes. Arguments as of `launch`."""
+        """What a launch would need for its adstacks. Arguments as of `launch`."""
         if self.derivative.saving is not None:
             self.check_bare()
         for _ in self.returned:
@@ -272,7 +273,7 @@ class SpecializedDerivative:
         way = self.ways.current
         try:
             forecast = way.plan.plan(packer.scalars, packer.arrays, self.trees, number)
-        except TapesTooLarge as error:
+        except AdstacksTooLarge as error:
             way, forecast = self.ways.fitting(error, lambda plan: plan.plan(packer.scalars, packer.arrays, self.trees, number))
         return memory_plan(self.label, way.derivative, way.plan.compiled, forecast)
 

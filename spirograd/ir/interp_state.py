@@ -12,7 +12,7 @@ from spirograd.base.dtypes import DType, i64, storage
 from spirograd.ir import ops
 from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import record_fault
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TapeRef, TempRef
+from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef
 from spirograd.ir.ops import OpCode
 
 Env = list[Any]
@@ -59,7 +59,7 @@ class Compiler:
         self.template: Env = [None] * FIRST
         self.prologue: list[Callable[[Env, bytes, Memory], None]] = []
         self.views: dict[Ref, tuple[int, int]] = {}
-        self.tapes: dict[TapeRef, int] = {}
+        self.adstacks: dict[AdstackRef, int] = {}
         self.faults: list[FaultSite] = []
         self.checks: dict[FaultSite, int] = {}  # the number of each site that a check reports
         self.prints: dict[PrintSite, int] = {}
@@ -157,16 +157,17 @@ class Compiler:
 
         return open_view
 
-    def tape(self, ref: TapeRef) -> int:
-        """The entry of what a tape holds: a dictionary. Iterations run one after the other here, so one dictionary serves all of them."""
-        if ref not in self.tapes:
-            entry = self.tapes[ref] = self.new()
+    def adstack(self, ref: AdstackRef) -> int:
+        """The entry of what an adstack holds: a dictionary. Iterations run one after the other here, so one dictionary serves all of
+        them."""
+        if ref not in self.adstacks:
+            entry = self.adstacks[ref] = self.new()
 
             def clear(env: Env, block: bytes, memory: Memory) -> None:
                 env[entry] = {}
 
             self.prologue.append(clear)
-        return self.tapes[ref]
+        return self.adstacks[ref]
 
     def locate(self, op: Op, ref: Ref, indices: list[int]) -> Callable[[Env], int]:
         """A function that gives the element that ``op`` accesses; -1, and a fault on record, if it is out of range."""

@@ -19,7 +19,7 @@ from spirograd.ir.interp_memory import Memory
 from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
-from spirograd.ir.nodes import BuiltIn, Op, PrivateCopy, Reduction, Region, TapeRef, TaskAttr, callee_of, ref_of
+from spirograd.ir.nodes import AdstackRef, BuiltIn, Op, PrivateCopy, Reduction, Region, TaskAttr, callee_of, ref_of
 from spirograd.ir.ops import OpCode
 
 # The frames of Python that a call may take in the interpreter: one for it, and one for each block that another call stands in.
@@ -220,25 +220,25 @@ def _invocation(c: Compiler, op: Op) -> Step:
     return _apply(lambda: value, c.entry(op), [])
 
 
-def _tape_word(c: Compiler, op: Op) -> Step:
-    """Tapes grow as they are written here."""
+def _adstack_word(c: Compiler, op: Op) -> Step:
+    """Adstacks grow as they are written here."""
     return _apply(lambda: np.int32(2**31 - 1), c.entry(op), [])
 
 
-def _load_tape(c: Compiler, op: Op) -> Step:
-    tape, out, (iteration, part) = c.tape(op.attr), c.entry(op), c.args(op)
+def _load_adstack(c: Compiler, op: Op) -> Step:
+    adstack, out, (iteration, part) = c.adstack(op.attr), c.entry(op), c.args(op)
 
     def step(env: Env) -> None:
-        env[out] = env[tape][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
+        env[out] = env[adstack][int(env[iteration]), int(env[part])]  # a KeyError is a defect of the compiler: nothing was saved there
 
     return step
 
 
-def _store_tape(c: Compiler, op: Op) -> Step:
-    tape, (iteration, part, value) = c.tape(op.attr), c.args(op)
+def _store_adstack(c: Compiler, op: Op) -> Step:
+    adstack, (iteration, part, value) = c.adstack(op.attr), c.args(op)
 
     def step(env: Env) -> None:
-        env[tape][int(env[iteration]), int(env[part])] = env[value]
+        env[adstack][int(env[iteration]), int(env[part])] = env[value]
 
     return step
 
@@ -246,8 +246,8 @@ def _store_tape(c: Compiler, op: Op) -> Step:
 def _load(c: Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
-    if isinstance(ref, TapeRef):
-        return _load_tape(c, op)
+    if isinstance(ref, AdstackRef):
+        return _load_adstack(c, op)
     locate, view, out = locate_access(c, op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
     zero, truth = ref.dtype.np.type(0), ref.dtype is u1
 
@@ -265,8 +265,8 @@ def _load(c: Compiler, op: Op) -> Step:
 def _store(c: Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
-    if isinstance(ref, TapeRef):
-        return _store_tape(c, op)
+    if isinstance(ref, AdstackRef):
+        return _store_adstack(c, op)
     *indices, value = c.args(op)
     locate, view = locate_access(c, op, ref, indices), c.view(ref)[0]
 
@@ -416,7 +416,7 @@ _READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
     ops.arg: _block_entry, ops.shape: _block_entry,
-    ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.tape_word: _tape_word,
+    ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.adstack_word: _adstack_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
     ops.clock: _clock, ops.label: label, ops.stack_room: _stack_room,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,

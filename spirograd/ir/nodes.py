@@ -13,12 +13,12 @@ from enum import Enum
 from itertools import chain
 from typing import Annotated, Any, Union
 
+from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import Slot
 from spirograd.base.constraints import Axis, Count, Index, NBytes, Within
 from spirograd.base.dtypes import DType, Type
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
-from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
 
@@ -181,17 +181,17 @@ class TempKind(Enum):
 
     VALUE = "value"  # what the program keeps there: variables, values that tasks share, return values
     ADJOINT = "adjoint"  # of another temporary
-    CAPACITY = "capacity"  # entries that the tapes with capacity ``number`` must hold
+    CAPACITY = "capacity"  # entries that the adstacks with capacity ``number`` must hold
     GUARD_COUNT = "guard_count"  # iterations that pass the guard with size ``number``
     CLAIMS = "claims"  # thread slots claimed so far, of the guard with size ``number``
     OLD_VALUE = "old_value"  # stands for the old value of atomic ``number``, which is gone
     CHANGED = "changed"  # stands for a value of memory that has changed since
-    # What the task that places tapes finds out: of tape, capacity, guard or task ``number``.
-    TAPE_BASE = TapeWord.BASE.value
-    TAPE_PITCH = TapeWord.PITCH.value
-    TAPE_CAPACITY = TapeWord.CAPACITY.value
-    TAPE_CLAIMS = TapeWord.CLAIMS.value
-    TAPE_SLOTS = TapeWord.SLOTS.value
+    # What the task that places adstacks finds out: of adstack, capacity, guard or task ``number``.
+    ADSTACK_BASE = AdstackWord.BASE.value
+    ADSTACK_PITCH = AdstackWord.PITCH.value
+    ADSTACK_CAPACITY = AdstackWord.CAPACITY.value
+    ADSTACK_CLAIMS = AdstackWord.CLAIMS.value
+    ADSTACK_SLOTS = AdstackWord.SLOTS.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +210,12 @@ class TempRef:
 
 
 @dataclass(frozen=True, slots=True)
-class TapeRef:
-    """A tape: what an invocation saves in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
+class AdstackRef:
+    """An adstack: what an invocation saves in each iteration of a loop, for the reverse of the loop. Indices: iteration (from 0), entry.
 
     Each invocation that runs at the same time has its own (serial code of a kernel: one, which lasts from task to task). ``capacity``:
-    number of the loop among those of the kernel that have tapes; what it means in iterations is known at launch. ``slots``: number of the
-    size that says how many invocations use it, if that may be fewer than the launch has. Contents are undefined until written.
+    number of the loop among those of the kernel that have adstacks; what it means in iterations is known at launch. ``slots``: number of
+    the size that says how many invocations use it, if that may be fewer than the launch has. Contents are undefined until written.
     """
 
     name: str
@@ -243,8 +243,8 @@ class SharedRef:
     length: int
 
 
-Ref = Union[FieldRef, ArrayRef, TempRef, TapeRef, BufferRef, SharedRef]
-REFS = (FieldRef, ArrayRef, TempRef, TapeRef, BufferRef, SharedRef)
+Ref = Union[FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef]
+REFS = (FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef)
 
 
 def rank(ref: Ref) -> int:
@@ -255,7 +255,7 @@ def rank(ref: Ref) -> int:
         return ref.ndim + len(ref.element_shape)
     if isinstance(ref, TempRef):
         return len(ref.shape)
-    return 2 if isinstance(ref, TapeRef) else 1
+    return 2 if isinstance(ref, AdstackRef) else 1
 
 
 # --- attributes of operations ----------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class TaskAttr:
     The ``kind`` decides the regions:
 
     - "serial": (body,). One invocation runs it once.
-    - "range_for": (bounds, body, finish, *flushes). ``bounds`` yields (begin, end) of the type of the index and, where tapes limit how
+    - "range_for": (bounds, body, finish, *flushes). ``bounds`` yields (begin, end) of the type of the index and, where adstacks limit how
       many invocations take part, the number of thread slots (i32). ``body`` takes the index and one accumulator for each entry of
       ``reductions``, and yields the next accumulators, which start at the identity. ``finish`` takes the accumulators of some iterations
       combined (of a thread, workgroup or chunk) and adds them to memory; it may run any number of times, not where there is no iteration,
@@ -327,7 +327,7 @@ class TaskAttr:
     - "invocations": (body,), in device IR for GPUs, where both others become this. Each invocation runs it, in workgroups of
       ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
 
-    ``places``: a serial task that only places the tapes of the tasks after it. ``max_groups``: the task is dispatched as at most so many
+    ``places``: a serial task that only places the adstacks of the tasks after it. ``max_groups``: the task is dispatched as at most so many
     workgroups (0: any number). ``grouped``: as of `LoopAttr`. ``shares``: workgroups whose numbers have the same remainder by it run all
     iterations among them; the body does nothing twice then. At least so many workgroups are dispatched.
     """

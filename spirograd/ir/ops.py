@@ -164,7 +164,9 @@ _M = _math
 # --- structure -----------------------------------------------------------------------------------------------------------
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
-param = _op("param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None.")
+param = _op(
+    "param", 0, "structure", "A parameter of a region; listed in Region.params, never in Region.ops; attr: its name in the source, or None."
+)
 result = _op("result", 1, "pure", "Result number `attr` of a `for`, `while`, `if` or call (its operand, whose type is a tuple).")
 yield_ = _op("yield", None, "structure", "Ends a region with its results.")
 if_ = _op("if", 1, "control", "args (u1,); regions (then, else), without parameters, both yielding the results.")
@@ -192,7 +194,9 @@ mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True
 div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
 idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
 irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
-floordiv = _op("floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient)
+floordiv = _op(
+    "floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient
+)
 floormod = _op(
     "floormod",
     2,
@@ -227,7 +231,6 @@ and_ = _op(
     domain="bi",
     rule="same",
     commutative=True,
-
     evaluate=_E(np.bitwise_and),
 )
 or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_or))
@@ -275,7 +278,7 @@ select = _op(
     "select",
     3,
     "pure",
-    "args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors. attr None, or \"guard\": a is 0, as is "
+    'args (u1, a, b): a if the condition holds, else b; both are evaluated. a and b may be vectors. attr None, or "guard": a is 0, as is '
     "what flows into the derivative b if the condition holds, so that the two differ only where b is NaN.",
     evaluate=lambda t, c, a, b: a if c else b,
 )
@@ -287,7 +290,14 @@ stop_grad = _op(
 )
 
 recall = _op(
-    "recall", 2, "pure", "args (a, b): a; derivatives are those of b.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a, b: a
+    "recall",
+    2,
+    "pure",
+    "args (a, b): a; derivatives are those of b.",
+    domain="bif",
+    rule="same",
+    level="kernel",
+    evaluate=lambda t, a, b: a,
 )
 
 with_partial = _op(
@@ -367,7 +377,9 @@ address = _op(
     level="kernel",
 )
 seed = _op("seed", 0, "pure", "Random seed (u32) of this launch; another one at each launch.", level="kernel")
-tape_word = _op("tape_word", 0, "pure", "What a launch says about its tapes (i32): attr is (kind of slot, number).", level="kernel")
+adstack_word = _op(
+    "adstack_word", 0, "pure", "What a launch says about its adstacks (i32): attr is (kind of slot, number).", level="kernel"
+)
 thread_slot = _op("thread_slot", 0, "pure", "Number (i32) of this invocation among those that run at the same time. In tasks only.")
 builtin = _op("builtin", 0, "pure", "Where this invocation stands in its dispatch (i32): attr is a BuiltIn.", level="device")
 slot = _op("slot", 0, "pure", "Entry `attr` (a Slot; of buffers, those of arrays and trees) of the argument block.", level="device")
@@ -526,7 +538,7 @@ label = _op(
 )
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
-OUTSIDE = frozenset((arg, shape, seed, tape_word, thread_slot, builtin, slot))
+OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, builtin, slot))
 # Those of them that functions may use which `call_memory` names.
 ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())

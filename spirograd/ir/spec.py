@@ -8,13 +8,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
-from spirograd.base.tape_layout import TapeWord
 from spirograd.ir import ops
 from spirograd.ir.called_accesses import acting
 from spirograd.ir.group_rules import in_group, letter, matrix, subgroup, subgroup_barrier, tile
 from spirograd.ir.nodes import (
+    AdstackRef,
     ArrayArg,
     ArrayRef,
     BufferRef,
@@ -31,7 +32,6 @@ from spirograd.ir.nodes import (
     Region,
     ScalarArg,
     SharedRef,
-    TapeRef,
     TaskAttr,
     TempRef,
     callee_of,
@@ -402,8 +402,8 @@ def _builtin(v: _Verifier, op: Op) -> None:
     v.need(op.type is i32 and isinstance(op.attr, BuiltIn), op, "is i32, its attribute a BuiltIn")
 
 
-def _tape_word(v: _Verifier, op: Op) -> None:
-    known = isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(TapeWord)
+def _adstack_word(v: _Verifier, op: Op) -> None:
+    known = isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(AdstackWord)
     v.need(known and op.type is i32, op, "is i32, and takes (kind of slot, number)")
 
 
@@ -415,7 +415,7 @@ def _launch_word(v: _Verifier, op: Op) -> None:
 def _slot(v: _Verifier, op: Op) -> None:
     v.need(isinstance(op.attr, Slot), op, "takes a Slot")
     v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"array": u64, "tree": u64, "seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *TapeWord), i32)}
+    known = {"array": u64, "tree": u64, "seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *AdstackWord), i32)}
     v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
 
 
@@ -424,7 +424,7 @@ def _slot(v: _Verifier, op: Op) -> None:
 
 def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
     """A reference that is well-formed at this level."""
-    legal = (FieldRef, ArrayRef, TempRef, TapeRef, SharedRef) if v.level == "kernel" else (BufferRef, SharedRef)
+    legal = (FieldRef, ArrayRef, TempRef, AdstackRef, SharedRef) if v.level == "kernel" else (BufferRef, SharedRef)
     if not isinstance(ref, legal):
         v.fail(op, f"{v.level} IR does not access memory through {type(ref).__name__}")
     v.need(isinstance(ref.dtype, DType), op, "memory holds scalars")
@@ -534,7 +534,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
-    ops.clock: _launch_word, ops.seed: _launch_word, ops.tape_word: _tape_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
+    ops.clock: _launch_word, ops.seed: _launch_word, ops.adstack_word: _adstack_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
     ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),

@@ -19,6 +19,7 @@ from spirograd.base.records import fields
 from spirograd.ir import ops
 from spirograd.ir.nodes import (
     REFS,
+    AdstackRef,
     ArrayArg,
     ArrayRef,
     BufferRef,
@@ -37,7 +38,6 @@ from spirograd.ir.nodes import (
     Region,
     ScalarArg,
     SharedRef,
-    TapeRef,
     TaskAttr,
     TempKind,
     TempRef,
@@ -48,7 +48,7 @@ from spirograd.ir.nodes import (
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
     ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite, PrivateCopy, Reduction,
-    ScalarArg, SharedRef, Slot, TapeRef, TaskAttr, TempRef, Term, Vec,
+    ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
 _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}

@@ -204,7 +204,7 @@ class Gradient(Staged, Generic[P]):
         """What a launch with these arguments, now, would need of memory for the tapes of its loops. Printable."""
 
     @property
-    def tape_bytes(self) -> int:
+    def adstack_bytes(self) -> int:
         """Bytes of the tapes in which its last launch kept values of loops; 0 before the first launch, and where it needs none."""
 
 class Kernel(Staged, Generic[P, R_co]):

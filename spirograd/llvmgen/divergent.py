@@ -18,7 +18,7 @@ from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
 from spirograd.llvmgen.grouped_lanes import select_live
 from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import ModuleText, type_name
-from spirograd.llvmgen.uniform import Uniformity, is_report, is_tape
+from spirograd.llvmgen.uniform import Uniformity, is_adstack, is_report
 
 
 class DivergentEmitter(LaneEmitter):
@@ -235,7 +235,7 @@ class DivergentEmitter(LaneEmitter):
 
     def _masked_load(self, op: Op) -> None:
         index = op.args[0]
-        if is_tape(op):
+        if is_adstack(op):
             self._load(op)
         elif op.attr.dtype is u1:
             self._lane_by_lane(op)
@@ -268,8 +268,8 @@ class DivergentEmitter(LaneEmitter):
         value = op.args[1]
         if is_report(op):
             self._report(op)
-        elif is_tape(op) and self._live:
-            self._tape_store(op)
+        elif is_adstack(op) and self._live:
+            self._adstack_store(op)
         elif self.found.varies(value) or self.found.varies(op.args[0]):
             self._store(op)
         else:
@@ -283,10 +283,10 @@ class DivergentEmitter(LaneEmitter):
         self.handlers[op.code](self, op)
         self.env.update(varying)
 
-    def _tape_store(self, op: Op) -> None:
+    def _adstack_store(self, op: Op) -> None:
         """Live lanes only: another branch may have stored there for the others."""
         pointer = self.address(op.attr, op.args[0])
-        self._tape_access(op, pointer)
+        self._adstack_access(op, pointer)
 
     def _whole_access(self, op: Op, pointer: str) -> None:
         if op.code is ops.load or not self._live:

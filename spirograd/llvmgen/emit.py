@@ -32,7 +32,7 @@ from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
 from spirograd.llvmgen.strides import prefers_scalar_iterations
 from spirograd.llvmgen.uncontended import uncontended_body, updates_memory
-from spirograd.llvmgen.uniform import Uniformity, is_tape, lockstep
+from spirograd.llvmgen.uniform import Uniformity, is_adstack, lockstep
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
@@ -128,9 +128,9 @@ def _module(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> Modu
     return module
 
 
-def tape_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
+def adstack_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
     """How many iterations of ``task`` (device IR) run in lockstep, each with its own thread slot."""
-    if task.attr.kind != "range_for" or not any(map(is_tape, task.regions[1].walk())):
+    if task.attr.kind != "range_for" or not any(map(is_adstack, task.regions[1].walk())):
         return 1
     return lane_count(caps) if _loop(task, options, has_masks(caps))[2] else 1
 
@@ -312,7 +312,7 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...], v
         if unit > 1:
             wide[:2] = [emitter.value(f"sdiv exact i64 {text}, {unit}") for text in wide[:2]]
         job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {cost_of(body, calls) * unit}"
-        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {tape_lanes(op, module.caps, module.options)}"
+        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {adstack_lanes(op, module.caps, module.options)}"
         if updates_memory(op):
             variant = f"ptr {'@' + variants[op] if op in variants else 'null'}"
             work = f"{job}, i64 {cost_of(body, calls, uncontended=True) * unit}, {room}"

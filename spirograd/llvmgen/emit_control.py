@@ -23,7 +23,7 @@ def emit_call(e: FunctionEmitter, op: Op) -> None:
 
 def emit_call_memory(e: FunctionEmitter, op: Op) -> None:
     """The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
-    assert e.width == 1, "no loop with tapes calls functions that access memory"
+    assert e.width == 1, "no loop with adstacks calls functions that access memory"
     callee, entries = e.module.memory_callee(op.attr.name)
     _call(e, op, callee, [*[e.typed(a) for a in op.args], *[f"{entry.type} {e.slot_value(*entry)}" for entry in entries]])
 

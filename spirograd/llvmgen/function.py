@@ -237,19 +237,19 @@ class FunctionEmitter:
         value, it = self.env[index], index.type
         if not it.is_signed:  # indices are read as signed, so an unsigned one needs its zeros
             value, it = self.resize(value, it, dt.u64), dt.u64
-        if ref.slot.kind == "tapes":
-            value, it = self.tape_index(value, it)
+        if ref.slot.kind == "adstacks":
+            value, it = self.adstack_index(value, it)
         text = f"getelementptr inbounds {type_name(ref.dtype)}, {self.buffer_pointer} {base}, {self.type_text(it)} {value}"
         return self.value(text)
 
-    def tape_index(self, index: str, t: DType) -> tuple[str, DType]:
-        """Where an element of a tape lies, from its number in the thread slots of a thread; different where a thread has several."""
+    def adstack_index(self, index: str, t: DType) -> tuple[str, DType]:
+        """Where an element of an adstack lies, from its number in the thread slots of a thread; different where a thread has several."""
         return index, t
 
     def access_suffix(self, ref: Any) -> str:
-        """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in tapes, where those of one
-        worker share a thread slot."""
-        return "" if isinstance(ref, SharedRef) or ref.slot.kind == "tapes" else self.memory_suffix
+        """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
+        one worker share a thread slot."""
+        return "" if isinstance(ref, SharedRef) or ref.slot.kind == "adstacks" else self.memory_suffix
 
 
 class Phis:

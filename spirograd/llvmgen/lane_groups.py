@@ -96,7 +96,7 @@ class LaneGroups:
 
     def _load(self, op: Op) -> None:
         pattern = self.patterns.get(op.args[0])
-        if pattern is None or op in self._regular or not isinstance(op.attr, BufferRef) or op.attr.slot.kind == "tapes":
+        if pattern is None or op in self._regular or not isinstance(op.attr, BufferRef) or op.attr.slot.kind == "adstacks":
             return
         groups = pattern.folded()
         if max(groups) < MOST_GROUPS:

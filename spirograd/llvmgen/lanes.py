@@ -24,7 +24,7 @@ from spirograd.llvmgen.interleaved_loads import interleaved_load
 from spirograd.llvmgen.local_arrays import element
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, type_name
 from spirograd.llvmgen.op_map import OP_MAP
-from spirograd.llvmgen.uniform import Uniformity, is_tape
+from spirograd.llvmgen.uniform import Uniformity, is_adstack
 from spirograd.llvmgen.vector_emitter import VectorEmitter
 
 MASKED_LANES = 16  # where CPUs have masks
@@ -56,7 +56,7 @@ class LaneEmitter(VectorEmitter):
         self._mask = ""  # of the lanes that have an iteration; empty if all have
         self._active = str(self.lanes)  # how many those are, an i64
         self._stride, self._all = str(self.lanes), ""  # how many lanes take part, an i64; whether all do, if they may not
-        if any(map(is_tape, found.body.walk())):
+        if any(map(is_adstack, found.body.walk())):
             self._stride, self._all = "%taking", "%all"
             self.entry += ["  %taking = zext i32 %lanes to i64", f"  %all = icmp eq i32 %lanes, {self.lanes}"]
         self._first: dict[Op, str] = {}  # contiguous indices in the first lane
@@ -292,7 +292,7 @@ class LaneEmitter(VectorEmitter):
             self.env[op] = branches(self, op, self.lane_types(op))
 
     def _load(self, op: Op) -> None:
-        if is_tape(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
+        if is_adstack(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
             self._access(op)
         elif self._has_masks and self.found.interleaved(op):
             self._interleaved_load(op)
@@ -304,7 +304,7 @@ class LaneEmitter(VectorEmitter):
             self._gather(op)
 
     def _store(self, op: Op) -> None:
-        if is_tape(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
+        if is_adstack(op) or (self.found.contiguous(op.args[0]) and op.attr.dtype is not u1):
             self._access(op)
         elif self.found.lane_stride(op.args[0]) and op.attr.dtype is not u1:
             self.spaced_access(op, self._lane_by_lane)
@@ -382,8 +382,8 @@ class LaneEmitter(VectorEmitter):
     def _access(self, op: Op) -> None:
         """Neighbouring elements: the address of that of the first lane."""
         pointer = self._first_address(op)
-        if self._mask and is_tape(op):
-            self._tape_access(op, pointer)
+        if self._mask and is_adstack(op):
+            self._adstack_access(op, pointer)
         elif self._mask:
             self._masked_access(op, pointer)
         else:
@@ -405,7 +405,7 @@ class LaneEmitter(VectorEmitter):
         else:
             self.line(f"store {vector} {self._as_vector(op.args[1])}, {pointer}, align {align}")
 
-    def _tape_access(self, op: Op, pointer: str) -> None:
+    def _adstack_access(self, op: Op, pointer: str) -> None:
         """As a whole if all lanes have thread slots, spare ones included: some CPUs take long for masked stores."""
         whole, part, done = self.new_labels("whole", "part", "access")
         self.line(f"br i1 {self._all}, label %{whole}, label %{part}")
@@ -419,7 +419,7 @@ class LaneEmitter(VectorEmitter):
         if op.code is ops.load:
             self.set(op, f"phi {self.vector_type(op.type)} {', '.join(values)}")
 
-    def tape_index(self, index: str, t: DType) -> tuple[str, DType]:
+    def adstack_index(self, index: str, t: DType) -> tuple[str, DType]:
         return (self.value(f"mul nsw i64 {self.resize(index, t, i64)}, {self._stride}"), i64)
 
     def _masked_access(self, op: Op, pointer: str) -> None:

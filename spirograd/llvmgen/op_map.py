@@ -93,7 +93,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.shape: _KERNEL_LEVEL,
     ops.address: _KERNEL_LEVEL,
     ops.seed: _KERNEL_LEVEL,
-    ops.tape_word: _KERNEL_LEVEL,
+    ops.adstack_word: _KERNEL_LEVEL,
     ops.thread_slot: emit_memory.emit_thread_slot,
     ops.builtin: _GPU,
     ops.slot: emit_memory.emit_slot,

@@ -28,7 +28,7 @@ _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 # What is made again in each stage that uses it.
 REMADE = frozenset((ops.const, ops.slot, ops.thread_slot))
 _ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.clock, ops.call_memory))
-_SLOTS_IN_ORDER = frozenset(("tapes", "print", "locks"))
+_SLOTS_IN_ORDER = frozenset(("adstacks", "print", "locks"))
 _ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
 
 

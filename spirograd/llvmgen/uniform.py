@@ -99,7 +99,7 @@ class Uniformity:
             return False
         if op.code is ops.result:
             return self.mixed[op.args[0]][int(op.attr)]
-        if is_tape(op):
+        if is_adstack(op):
             if op.args[0] in self.varying:
                 raise _Diverges
             return True
@@ -202,7 +202,7 @@ class Uniformity:
 
     def find_groups(self, vectors: WholeVectors) -> None:
         """Find values that groups of lanes share, if loads gain from it."""
-        if self.guard is not None or self.counts or any(map(is_tape, self.body.walk())):
+        if self.guard is not None or self.counts or any(map(is_adstack, self.body.walk())):
             return
         loads = [op for op in self.body.walk() if op.code is ops.load and self.varies(op)]
         regular = {op for op in loads if self.contiguous(op.args[0]) or self.interleaved(op)}
@@ -219,10 +219,10 @@ class Uniformity:
         return op.attr.dtype.bits == 32 and self.lane_stride(op.args[0]) in INTERLEAVED
 
 
-def is_tape(op: Op) -> bool:
-    """Whether ``op`` accesses a tape, of which each lane has its own."""
+def is_adstack(op: Op) -> bool:
+    """Whether ``op`` accesses an adstack, of which each lane has its own."""
     ref = op.attr
-    return op.code in (ops.load, ops.store) and isinstance(ref, BufferRef) and ref.slot.kind == "tapes"
+    return op.code in (ops.load, ops.store) and isinstance(ref, BufferRef) and ref.slot.kind == "adstacks"
 
 
 def is_report(op: Op) -> bool:
@@ -293,7 +293,7 @@ class _Work:
                 self.add(inner, times)
             if is_report(op):
                 continue
-            if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_tape(op)):
+            if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_adstack(op)):
                 hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
                 cost = self._cost(op)
                 self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)

@@ -10,20 +10,20 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spirograd.base.adstack_layout import word_places
 from spirograd.base.artifact import (
     STRUCT_CODES,
+    AdstackInfo,
     ArgBlock,
     CompiledKernel,
     Effects,
     FaultSite,
     PrintSite,
     SpaceLimit,
-    TapeInfo,
     TaskInfo,
 )
 from spirograd.base.dtypes import storage
 from spirograd.base.sizes.size_nodes import Element, MaxOver, Node, Size, Variable
-from spirograd.base.tape_layout import word_places
 from spirograd.base.targets import Generator
 from spirograd.runtime.typed_decoding import Damage
 
@@ -123,19 +123,19 @@ def check_effects(effects: Effects) -> None:
                 raise Damage(f"has the part {part[:40]!r} of an {kind}", field)
 
 
-def check_tape(tape: TapeInfo) -> None:
+def check_adstack(adstack: AdstackInfo) -> None:
     """Numbers of capacities are small, because memory is kept for all below them, and elements are words."""
     for field in ("capacity", "slots"):
-        if (getattr(tape, field) or 0) >= _MOST_CAPACITIES:
-            raise Damage(f"is {getattr(tape, field)}, expected a number of a size", field)
-    if tape.dtype.size < 4:
-        raise Damage(f"is {tape.dtype}, expected a type of 32 or 64 bits", "dtype")
-    if tape.claimed and tape.slots is None:
-        raise Damage("is missing for a tape with a guard", "slots")
+        if (getattr(adstack, field) or 0) >= _MOST_CAPACITIES:
+            raise Damage(f"is {getattr(adstack, field)}, expected a number of a size", field)
+    if adstack.dtype.size < 4:
+        raise Damage(f"is {adstack.dtype}, expected a type of 32 or 64 bits", "dtype")
+    if adstack.claimed and adstack.slots is None:
+        raise Damage("is missing for an adstack with a guard", "slots")
 
 
 def check_kernel(kernel: CompiledKernel) -> None:
-    """Tasks have code, slots and tapes fit each other, and results lie in the temporaries."""
+    """Tasks have code, slots and adstacks fit each other, and results lie in the temporaries."""
     binaries = len(kernel.binaries)
     native = kernel.target.generator is not Generator.SPIRV
     offsets = {slot.offset for slot in kernel.args.slots if slot.is_buffer}
@@ -146,12 +146,12 @@ def check_kernel(kernel: CompiledKernel) -> None:
             raise Damage("has an offset at which there is no address", "bindings", k, "tasks")
     words = word_places(kernel)
     for k, slot in enumerate(kernel.args.slots):
-        if slot.kind.startswith("tape") and (slot.kind, slot.index) not in words:
+        if slot.kind.startswith("adstack") and (slot.kind, slot.index) not in words:
             raise Damage(f"is {slot.index}, and there are fewer of {slot.kind!r}", "index", k, "slots", "args")
     tasks = {task.name for task in kernel.tasks}
-    for k, tape in enumerate(kernel.tapes):
-        if tape.task is not None and tape.task not in tasks:
-            raise Damage(f"is {tape.task[:40]!r}, and there is no such task", "task", k, "tapes")
+    for k, adstack in enumerate(kernel.adstacks):
+        if adstack.task is not None and adstack.task not in tasks:
+            raise Damage(f"is {adstack.task[:40]!r}, and there is no such task", "task", k, "adstacks")
     for k, (dtype, offset) in enumerate(kernel.returns):
         if offset % dtype.size or offset + max(storage(dtype).size, 4) > -(-kernel.temps_size // 8) * 8:
             raise Damage(f"is {offset}, in {kernel.temps_size} bytes", 1, k, "returns")
@@ -164,6 +164,6 @@ CHECKS: Mapping[type, Callable[[Any], None]] = {
     FaultSite: check_fault,
     PrintSite: check_print,
     Effects: check_effects,
-    TapeInfo: check_tape,
+    AdstackInfo: check_adstack,
     CompiledKernel: check_kernel,
 }

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from spirograd.base.artifact import (
+    AdstackInfo,
+    AdstackLoop,
+    AdstackSizing,
     ArgBlock,
     CompiledKernel,
     Effects,
@@ -18,9 +21,6 @@ from spirograd.base.artifact import (
     PrintSite,
     Slot,
     SpaceLimit,
-    TapedLoop,
-    TapeInfo,
-    TapeSizing,
     TaskInfo,
     Work,
 )
@@ -30,8 +30,8 @@ from spirograd.base.records import fields
 from spirograd.base.sizes.size_nodes import NODES
 
 Classes = Mapping[str, type[Any]]
-_TAPES = (TapeInfo, TapedLoop, TapeSizing)
-_ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_TAPES, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
+_ADSTACKS = (AdstackInfo, AdstackLoop, AdstackSizing)
+_ARTIFACT = (CompiledKernel, Slot, ArgBlock, *_ADSTACKS, TaskInfo, Work, FaultSite, PrintSite, SpaceLimit, Effects, Loc)
 CLASSES: Classes = {c.__name__: c for c in (*_ARTIFACT, *NODES)}
 # `run` is code. `stages` are part of an artifact only if the caller of the compiler asked for them; then they are stored.
 NOT_STORED = frozenset({"run"})

@@ -181,7 +181,7 @@ class GraphRecording:
 
     def repeat(self) -> None:
         """Do it all again, in order with other launches. Raises SpirogradRuntimeError if memory that it uses was destroyed, or if what the
-        tapes of gradients were sized by has changed."""
+        adstacks of gradients were sized by has changed."""
         if active() is not None:
             raise SpirogradRuntimeError("a graph cannot be launched while another one is recorded: launch it outside of that block")
         if any(tree.freed for tree, _ in self._trees.values()):
@@ -192,7 +192,7 @@ class GraphRecording:
         launcher = self._launcher
         with launcher.lock:
             if not all(guard() for guard in self._guards):
-                problem = "what the tapes of gradients in the graph were sized by may have changed since it was recorded"
+                problem = "what the adstacks of gradients in the graph were sized by may have changed since it was recorded"
                 hint = "record it anew after bounds of loops have changed; here the graph itself may not change them, nor draw them"
                 raise SpirogradRuntimeError(render(problem, None, hint))
             drawn: dict[int, int] = {}

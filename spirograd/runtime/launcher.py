@@ -25,6 +25,7 @@ from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graph_recording, stream_order
+from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
@@ -34,10 +35,9 @@ from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
-from spirograd.runtime.tape_heap import HeapPlan, TapeHeap, TapeSizes
 
-_NO_SIZES = TapeSizes()
-_PLANS_KEPT = 16  # by a kernel with tapes
+_NO_SIZES = AdstackSizes()
+_PLANS_KEPT = 16  # by a kernel with adstacks
 
 
 class ArrayBinding:
@@ -88,7 +88,12 @@ class Launcher:
     """
 
     def __init__(
-        self, device: Device, memory: Memory, on_print: Callable[[str], None] | None = None, seed: int = 0, tape_budget: int | None = None
+        self,
+        device: Device,
+        memory: Memory,
+        on_print: Callable[[str], None] | None = None,
+        seed: int = 0,
+        adstack_budget: int | None = None,
     ) -> None:
         self.device = device
         self.memory = memory
@@ -97,7 +102,7 @@ class Launcher:
         self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
         self.lock = threading.RLock()
         self._locks: Allocation | None = None
-        self.tapes = TapeHeap(device, memory, tape_budget)
+        self.adstacks = AdstackHeap(device, memory, adstack_budget)
         self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
 
@@ -139,15 +144,15 @@ class Launcher:
             if stream_order.active is not None:
                 stream_order.active.join()
             self.device.synchronize()
-            if self.tapes.reports:
-                self.tapes.print_reports()
+            if self.adstacks.reports:
+                self.adstacks.print_reports()
             if not self.diagnostics.pending:
                 return
             with graph_recording.paused():
                 fault = self.diagnostics.drain()
         if fault is not None:
             if isinstance(fault, AdStackOverflow):
-                self.tapes.epoch += 1
+                self.adstacks.epoch += 1
                 validity.renew()
             if isinstance(fault, OutOfDeviceMemory):
                 with graph_recording.paused():
@@ -185,10 +190,10 @@ class LaunchPlan:
         "_temps",
         "_trees_written",
         "_words",
+        "adstack_bytes",
         "compiled",
         "executable",
         "locations",
-        "tape_bytes",
     )
 
     def __init__(self, launcher: Launcher, compiled: CompiledKernel) -> None:
@@ -211,16 +216,16 @@ class LaunchPlan:
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
         self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
-        self._count = build_counter(compiled) if compiled.tapes else None
+        self._count = build_counter(compiled) if compiled.adstacks else None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
-        self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the tapes were placed by
-        self._claimed = any(tape.claimed for tape in compiled.tapes)  # from thread slots that are counted anew in each launch
+        self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
+        self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
         self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
-        self.tape_bytes = 0  # of the last launch
+        self.adstack_bytes = 0  # of the last launch
         self._last_number: int | None = None
         self._last_numbers: dict[int, int] | None = {} if "seed" in kinds else None  # by thread
         self.locations: Callable[[], Sequence[Loc | None]] | None = None  # where each task stands in the source
@@ -250,15 +255,15 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[ArrayBinding],
         trees: Mapping[int, Allocation],
-        sizes: TapeSizes = _NO_SIZES,
+        sizes: AdstackSizes = _NO_SIZES,
         drawn: int | None = None,
     ) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
         ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
-        ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``sizes``: those of its tapes. ``drawn``: the
+        ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``sizes``: those of its adstacks. ``drawn``: the
         `last_number` of a launch whose random numbers this one is to draw again.
-        Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the tapes,
+        Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the adstacks,
         SpirogradRuntimeError for an index space that is too large.
         """
         if self._limited is not None:
@@ -271,7 +276,7 @@ class LaunchPlan:
             if self._last_numbers is not None:
                 self._last_numbers[get_ident()] = number
         if self._count is not None:
-            with self._launcher.lock:  # the tapes of a launch lie where those of another were
+            with self._launcher.lock:  # the adstacks of a launch lie where those of another were
                 self._send(number, drawn, scalars, arrays, trees, sizes)
             return None
         if self._temps is None:
@@ -288,9 +293,9 @@ class LaunchPlan:
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
         record: Record,
-        sizes: TapeSizes = _NO_SIZES,
+        sizes: AdstackSizes = _NO_SIZES,
     ) -> Prepared:
-        """Launches like one with these arguments, for compiled code. If the kernel has tapes, they are like that one in whatever their
+        """Launches like one with these arguments, for compiled code. If the kernel has adstacks, they are like that one in whatever their
         ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
@@ -298,9 +303,9 @@ class LaunchPlan:
             raise NotPrepared
         words: tuple[int, ...] = ()
         counts: list[Size | None] = []
-        tape_counts: tuple[int | None, ...] | None = None
+        adstack_counts: tuple[int | None, ...] | None = None
         if self._count is not None:
-            words, tape_counts = self._tapes_of(native, self._count(scalars, arrays), sizes)
+            words, adstack_counts = self._adstacks_of(native, self._count(scalars, arrays), sizes)
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
         try:
             block, packed_counts = self._pack(scalars, arrays, trees, 0, 0, words)
@@ -310,7 +315,7 @@ class LaunchPlan:
             if self.compiled.returns or self._activates:
                 raise NotPrepared
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
-            packed_counts = packed_counts if tape_counts is None else tape_counts
+            packed_counts = packed_counts if adstack_counts is None else adstack_counts
         entry = native.entry(self.executable, packed_counts)
         if entry is None:
             raise NotPrepared
@@ -337,11 +342,11 @@ class LaunchPlan:
         outer = self._launcher.lock if shared else self._exclusive if self._temps is not None and native.on_host else None
         return recording.finish((entry.function, entry.context), (self, entry.kept), outer, entry.lock)
 
-    def _tapes_of(
-        self, native: CallsNatively, counts: tuple[int | None, ...], sizes: TapeSizes
+    def _adstacks_of(
+        self, native: CallsNatively, counts: tuple[int | None, ...], sizes: AdstackSizes
     ) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-        """Where the tapes of launches by compiled code lie, and how many iterations of each task these run."""
-        if (self._places is not None and native.on_host) or self._launcher.tapes.reports:
+        """Where the adstacks of launches by compiled code lie, and how many iterations of each task these run."""
+        if (self._places is not None and native.on_host) or self._launcher.adstacks.reports:
             raise NotPrepared
         plan = self._heap_plan_for(counts, sizes)
         if self._places is None or self._claimed:
@@ -383,18 +388,18 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
-        sizes: TapeSizes = _NO_SIZES,
+        sizes: AdstackSizes = _NO_SIZES,
     ) -> None:
         words: tuple[int, ...] = ()
-        tape_counts = None
+        adstack_counts = None
         if self._count is not None:
             plan = self._heap_plan_for(self._count(scalars, arrays), sizes)
-            words, tape_counts, self.tape_bytes = self._words, plan.counts, plan.nbytes
+            words, adstack_counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
             if self._places is not None:
                 if words != self._placement["words"]:
                     self._placement["words"] = words
                 elif not sizes.resized and not self._claimed:
-                    tape_counts = self._placed(tape_counts, self._places)
+                    adstack_counts = self._placed(adstack_counts, self._places)
         try:
             block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
         except (struct.error, OverflowError):
@@ -411,9 +416,9 @@ class LaunchPlan:
         recorder = None if graph_recording.current is None else graph_recording.active()
         try:
             if recorder is None and stream_order.active is None:
-                self._launch(self.executable, block, counts if tape_counts is None else tape_counts)
+                self._launch(self.executable, block, counts if adstack_counts is None else adstack_counts)
             else:
-                self._launch_in_order(recorder, block, counts if tape_counts is None else tape_counts, arrays, trees)
+                self._launch_in_order(recorder, block, counts if adstack_counts is None else adstack_counts, arrays, trees)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
                 write(trees[index].generations, part)
@@ -422,11 +427,11 @@ class LaunchPlan:
                 if allocation is not None:
                     write(allocation.generations, "")
         if recorder is not None:
-            self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if tape_counts is None else tape_counts)
+            self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if adstack_counts is None else adstack_counts)
 
     @staticmethod
     def _placed(counts: tuple[int | None, ...], places: int) -> tuple[int | None, ...]:
-        """``counts`` for a launch whose tapes lie where they did: the task that places them has nothing to do."""
+        """``counts`` for a launch whose adstacks lie where they did: the task that places them has nothing to do."""
         return (*counts[:places], 0, *counts[places + 1 :])
 
     def _launch_in_order(
@@ -450,10 +455,10 @@ class LaunchPlan:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
-        tapes = () if self._count is None else launcher.tapes.backing
+        adstacks = () if self._count is None else launcher.adstacks.backing
         reports = launcher.diagnostics.buffers if self._diagnosed else ()  # launches add to them; the host, which empties them, writes
         reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
-        return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *tapes))]
+        return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *adstacks))]
 
     def _note(
         self, recorder: graph_recording.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
@@ -462,7 +467,7 @@ class LaunchPlan:
         _, arrays, trees, _ = arguments
         recorder.keep(self, *arrays, *trees.values())
         if self._count is not None:
-            recorder.keep(*self._launcher.tapes.backing)
+            recorder.keep(*self._launcher.adstacks.backing)
             recorder.afterwards(self, self._forget_placement)
         for tree in trees.values():
             recorder.uses_tree(tree)
@@ -501,11 +506,11 @@ class LaunchPlan:
         if self._limited is not None:
             self._limited(scalars, arrays)
 
-    def plan_tapes(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], sizes: TapeSizes) -> HeapPlan:
-        """How a launch of a kernel with tapes would use their heap, without touching it. Arguments as of `launch`. Raises
-        OutOfDeviceMemory if there is no room for the tapes."""
+    def plan_adstacks(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], sizes: AdstackSizes) -> HeapPlan:
+        """How a launch of a kernel with adstacks would use their heap, without touching it. Arguments as of `launch`. Raises
+        OutOfDeviceMemory if there is no room for the adstacks."""
         assert self._count is not None, self.compiled.name
-        heap = self._launcher.tapes
+        heap = self._launcher.adstacks
         counts = self._count(scalars, arrays)
         if self._places is None:
             return heap.plan(self.compiled, counts, sizes.entries, ample=sizes.ample)
@@ -513,12 +518,12 @@ class LaunchPlan:
 
     @property
     def last_heap_plan(self) -> HeapPlan | None:
-        """How the last launch used the heap of tapes."""
+        """How the last launch used the heap of adstacks."""
         return self._heap_plan
 
-    def _heap_plan_for(self, counts: tuple[int | None, ...], sizes: TapeSizes) -> HeapPlan:
+    def _heap_plan_for(self, counts: tuple[int | None, ...], sizes: AdstackSizes) -> HeapPlan:
         """The share of the heap of a launch; that of an earlier one if it was alike."""
-        heap = self._launcher.tapes
+        heap = self._launcher.adstacks
         alike = (counts, sizes.entries, sizes.certain, sizes.ample)
         found = None if heap.reports else self._heap_plans.get((alike, heap.address, heap.nbytes))
         if found is None:
@@ -538,7 +543,7 @@ class LaunchPlan:
         scalars: Sequence[Scalar],
         arrays: Sequence[Any],
         trees: Mapping[int, Allocation],
-        sizes: TapeSizes,
+        sizes: AdstackSizes,
         drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
         """Launch of a kernel that prints, can fail, or returns values: numbers are recorded in order, results read back."""

@@ -7,11 +7,11 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
+from spirograd.base.adstack_layout import word_places
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression, size_expression
-from spirograd.base.tape_layout import word_places
 
 Scalar = Union[int, float, bool]
 ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
@@ -26,7 +26,7 @@ def _missing(index: int, role: str) -> int:
 def build_packer(
     compiled: CompiledKernel, addresses: Mapping[str, int], launcher: Any
 ) -> Callable[..., tuple[bytes, tuple[int | None, ...]]]:
-    """A function (scalars, arrays, trees, number of the launch, number for seeds, `TapeWords.flat`) -> (argument block, counts).
+    """A function (scalars, arrays, trees, number of the launch, number for seeds, `AdstackWords.flat`) -> (argument block, counts).
 
     Built as one Python expression: a launch then runs a single frame without loops, which is 3 times as fast as a loop over slots.
     """
@@ -40,7 +40,7 @@ def build_packer(
     values = [_slot_value(slot, words.get((slot.kind, slot.index)), addresses) for slot in block.slots]
     result = x.sequence([x.call("pack", *values), _counts(compiled)])
     names = {"pack": packer.pack, "missing": _missing, "launcher": launcher}
-    return x.function(("s", "a", "t", "number", "drawn", "tapes"), result, names)
+    return x.function(("s", "a", "t", "number", "drawn", "adstacks"), result, names)
 
 
 def build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, ...]]:
@@ -49,9 +49,9 @@ def build_counter(compiled: CompiledKernel) -> Callable[..., tuple[int | None, .
 
 
 def _slot_value(slot: Slot, word: int | None, addresses: Mapping[str, int]) -> Expression:
-    """``word``: the place among the words about tapes of what the slot holds."""
+    """``word``: the place among the words about adstacks of what the slot holds."""
     if word is not None:
-        return x.item(x.name("tapes"), x.number(word))
+        return x.item(x.name("adstacks"), x.number(word))
     if slot.kind == "tree":
         return x.attribute(x.item(x.name("t"), x.number(slot.index)), "address")
     if slot.kind == "array":

@@ -94,7 +94,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.shape: _KERNEL_ONLY,
     ops.address: _KERNEL_ONLY,
     ops.seed: _KERNEL_ONLY,
-    ops.tape_word: _KERNEL_ONLY,
+    ops.adstack_word: _KERNEL_ONLY,
     ops.thread_slot: emit_workgroup.emit_thread_slot,
     ops.builtin: emit_workgroup.emit_builtin,
     ops.slot: emit_memory.emit_slot,

@@ -302,7 +302,7 @@ def test_nested_checkpoints_in_modules(arch, reload):
             if n != 129:  # for which either does
                 assert (ways.last is ways.plain) == (memory is None or n < 2000), n
             if memory is None:
-                needed[n] = ways.plain.plan.tape_bytes
+                needed[n] = ways.plain.plan.adstack_bytes
             found[name, n] = x.grad.to_numpy()
             np.testing.assert_allclose(found[name, n], _gradients_of_long_loop(n, 0.003), rtol=2e-3)
     for n in (0, 3, 129, 2000):

@@ -172,7 +172,7 @@ def test_gradients(way, monkeypatch):
         for _ in range(n + k):
             value, slope = value * value * s, slope * 2 * value * s
         assert x.grad.to_numpy() == pytest.approx([slope] * 4, rel=1e-5)
-        assert chain.grad.tape_bytes > 0
+        assert chain.grad.adstack_bytes > 0
     counts = sg.ad.sizings()
     assert counts.known + counts.counted == 4 and counts.reused == 5
     assert len(in_python) < 9 if way == "native" else len(in_python) == 9

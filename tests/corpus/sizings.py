@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.transforms.tasks.place_tapes import PLACING
+from spirograd.transforms.tasks.place_adstacks import PLACING
 from validation.compiling import Compiled
 
 # Kernels that count, and tasks that place tapes, of the gradient or of such kernels.

@@ -365,7 +365,7 @@ def test_cuda_gives_the_driver_what_python_would(tmp_path):
                     assert memory[struct.unpack_from("<Q", block, where)[0]] in sizes[kind], (kind, slot)
                 elif kind == "shape":
                     assert struct.unpack_from("<i", block, where)[0] == (5, 2)[slot["axis"]]
-                elif kind == "tape_heap_words":
+                elif kind == "adstack_heap_words":
                     assert struct.unpack_from("<i", block, where)[0] == 1 << 24
     block, slots = bytes.fromhex(launches[0][3]), swing["compiled"]["args"]["slots"]
     scalars = {slot["index"]: struct.unpack_from({"i32": "<i", "f32": "<f", "i64": "<q"}[slot["dtype"]["dtype"]], block, slot["offset"])[0]

@@ -1,4 +1,4 @@
-"""SG_DEBUG_ADSTACK: launches of gradients say how they use the heap of tapes, a line for each slab of each task."""
+"""SG_DEBUG_ADSTACK: launches of gradients say how they use the heap of adstacks, a line for each slab of each task."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def test_known_sizes(arch: str, name: str, monkeypatch: pytest.MonkeyPatch, caps
             assert rows == (device.threads * max(1, rows // device.threads) if arch == "cpu" else N)
             assert stride == slabs[kind].stride
             assert rows * stride <= required == slabs[kind].nbytes
-        each = [tape for tape in plan.tapes if tape.entry_bytes == 4]
-        assert slabs["F"].stride == sum(4 * -(-k // tape.every) for tape in each)
-        assert slabs["I"].stride == sum(tape.slot_bytes for tape in plan.tapes if tape.entry_bytes == 8)
+        each = [adstack for adstack in plan.adstacks if adstack.entry_bytes == 4]
+        assert slabs["F"].stride == sum(4 * -(-k // adstack.every) for adstack in each)
+        assert slabs["I"].stride == sum(adstack.slot_bytes for adstack in plan.adstacks if adstack.entry_bytes == 8)
         assert slabs["I"].stride % (8 * k) == 0
-        assert run.grad.tape_bytes == sum(slab.nbytes for slab in slabs.values())
+        assert run.grad.adstack_bytes == sum(slab.nbytes for slab in slabs.values())
 
 
 def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Devices place tapes themselves: the lines come when the host hears of it, one for each launch, and tell what that took."""
+    """Devices place adstacks themselves: the lines come when the host hears of it, one for each launch, and tell what that took."""
     monkeypatch.setenv("SG_DEBUG_ADSTACK", "1")
     sg.init(arch=arch)
     run, *_, count = counted_chains(N)
@@ -93,7 +93,7 @@ def test_counted_sizes(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         assert (target, kind, source) == (arch, "F", "host" if arch == "cpu" else "device")
         assert task == plan.tasks[0].task
         assert (int(rows), int(stride), int(required)) == (plan.slots, slab.stride, slab.nbytes)
-        assert int(stride) == max(4 * plan.tapes[0].entries, 4) + (slab.stride - plan.tapes[0].slot_bytes)
+        assert int(stride) == max(4 * plan.adstacks[0].entries, 4) + (slab.stride - plan.adstacks[0].slot_bytes)
         assert int(rows) * int(stride) <= int(required)
 
 
@@ -102,14 +102,14 @@ def test_bytes_of_the_launch_that_they_name(arch: str, budget: int) -> None:
     """Whenever it is read, with or without a wait in between; also where memory is scarce."""
     sg.init(arch=arch, ad_memory_GB=budget / 2**30)
     run, *_, count = counted_chains(N)
-    assert run.grad.tape_bytes == 0
+    assert run.grad.adstack_bytes == 0
     for longest in (4, 400, 40, 4, 4, 120):
         count.fill(longest)
         plan = run.grad.memory_plan()
         run.grad()
-        assert run.grad.tape_bytes == plan.nbytes
+        assert run.grad.adstack_bytes == plan.nbytes
         sg.sync()
-        assert run.grad.tape_bytes == plan.nbytes <= (budget or plan.nbytes)
+        assert run.grad.adstack_bytes == plan.nbytes <= (budget or plan.nbytes)
 
 
 def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +127,9 @@ def test_serial_tasks_go_by_the_name_of_the_kernel(arch: str, monkeypatch: pytes
 
     run.grad(48)
     ((target, task, kind, source, rows, stride, required),) = lines(capsys)
-    (tape,) = run.grad.memory_plan(48).tapes
+    (adstack,) = run.grad.memory_plan(48).adstacks
     assert (target, task, kind, source, rows) == (arch, "run_grad", "F", "host", "1")
-    assert int(stride) == int(required) == tape.slot_bytes
+    assert int(stride) == int(required) == adstack.slot_bytes
 
 
 def test_costs_nothing_when_off(arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_costs_nothing_when_off(arch: str, monkeypatch: pytest.MonkeyPatch, caps
     sg.init(arch=arch)
     run = two_kinds()
     run.grad(24)
-    heap = context.session().launcher.tapes
+    heap = context.session().launcher.adstacks
     for name in ("report", "reserve", "reserve_on_device", "plan"):
         monkeypatch.setattr(heap, name, None)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Kernels that count for the tapes of a gradient can be looked at like any other: files of `SG_DUMP`, pages of `spirograd dump`."""
+"""Kernels that count for the adstacks of a gradient can be looked at like any other: files of `SG_DUMP`, pages of `spirograd dump`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import spirograd as sg
 from spirograd.dumps import Compilation, listeners
 from spirograd.report.document import document
-from spirograd.transforms.tasks.place_tapes import PLACING
+from spirograd.transforms.tasks.place_adstacks import PLACING
 
 N = 12
 PARTS = {"vulkan": ("spv", "spvasm"), "wgpu": ("spv", "spvasm")}  # of each task
@@ -57,7 +57,7 @@ def stages(folder: Path, kernel: str) -> dict[str, dict[str, Path]]:
     return found
 
 
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # tapes of the interpreter grow as they are written
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # adstacks of the interpreter grow as they are written
 def test_files(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SG_DUMP", str(tmp_path))
     sg.init(arch=arch)
@@ -72,7 +72,7 @@ def test_files(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert set(files) == wanted
         assert all(path.stat().st_size > 0 for path in files.values())
         assert ("%sizes" in files["kernel.ir"].read_text()) == (arch in PARTS)
-    # The kernel that counts what depends on tapes places these, and so does the gradient.
+    # The kernel that counts what depends on adstacks places these, and so does the gradient.
     placing = [f"{PLACING}.spv" in files for files in (*counting.values(), main)]
     assert sorted(placing[:2]) == [False, arch in PARTS] and placing[2] == (arch in PARTS)
     names = {path.name for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""`kernel.grad.memory_plan(...)`: what a launch will take for its tapes, told before, by what the launch takes then."""
+"""`kernel.grad.memory_plan(...)`: what a launch will take for its adstacks, told before, by what the launch takes then."""
 
 from __future__ import annotations
 
@@ -39,41 +39,41 @@ def check(plan: Any) -> None:
     """The numbers fit each other, and are in the text."""
     text = str(plan)
     for task in plan.tasks:
-        assert sum(slab.stride for slab in task.slabs) <= sum(tape.slot_bytes for tape in task.tapes) + 16
+        assert sum(slab.stride for slab in task.slabs) <= sum(adstack.slot_bytes for adstack in task.adstacks) + 16
         assert task.nbytes <= plan.nbytes
-        for tape in task.tapes:
-            assert tape.slot_bytes == tape.entries * tape.entry_bytes
-            assert tape.nbytes == tape.slot_bytes * task.slots
-            assert f"{tape.entries} entr" in text
-            assert f"{tape.slot_bytes:,} bytes a thread slot" in text
-            assert f"{Path(tape.loop.file).name}:{tape.loop.line}" in text
+        for adstack in task.adstacks:
+            assert adstack.slot_bytes == adstack.entries * adstack.entry_bytes
+            assert adstack.nbytes == adstack.slot_bytes * task.slots
+            assert f"{adstack.entries} entr" in text
+            assert f"{adstack.slot_bytes:,} bytes a thread slot" in text
+            assert f"{Path(adstack.loop.file).name}:{adstack.loop.line}" in text
         for slab in task.slabs:
             assert slab.stride * task.slots <= slab.nbytes <= slab.stride * task.slots * 1.2 + 4096
-    assert f"{plan.nbytes:,} bytes for tapes" in text
+    assert f"{plan.nbytes:,} bytes for adstacks" in text
     assert plan.slots == max(task.slots for task in plan.tasks)
 
 
 @pytest.mark.archs(*LAUNCHING)
 def test_known_before_the_launch() -> None:
     run, x, y = of_argument()
-    heap = context.session().launcher.tapes
+    heap = context.session().launcher.adstacks
     for k in (40, 7, 300):
         before = heap.nbytes
         plan = run.grad.memory_plan(k)
         assert heap.nbytes == plan.heap == before, "planning took memory"
         check(plan)
-        floats, integers = [[tape for tape in plan.tapes if kind in tape.what] for kind in ("f32", "i32")]
-        assert [tape.entries * tape.every for tape in floats] == [2 * k] * len(floats)
+        floats, integers = [[adstack for adstack in plan.adstacks if kind in adstack.what] for kind in ("f32", "i32")]
+        assert [adstack.entries * adstack.every for adstack in floats] == [2 * k] * len(floats)
         assert floats
         assert integers
-        assert {(tape.way, tape.formula) for tape in plan.tapes} == {("known", "k * 2")}
+        assert {(adstack.way, adstack.formula) for adstack in plan.adstacks} == {("known", "k * 2")}
         assert [slab.kind for task in plan.tasks for slab in task.slabs] == ["F", "I"]
         assert "k * 2, known before the launch" in str(plan)
         launch(run, (k,), x, y)
-        assert run.grad.tape_bytes == plan.nbytes
+        assert run.grad.adstack_bytes == plan.nbytes
     again = run.grad.memory_plan(300)
-    assert {tape.way for tape in again.tapes} == {"reused"}
-    assert again.nbytes == run.grad.tape_bytes
+    assert {adstack.way for adstack in again.adstacks} == {"reused"}
+    assert again.nbytes == run.grad.adstack_bytes
     assert "k * 2, still as at the last launch" in str(again)
 
 
@@ -86,30 +86,30 @@ def test_counted_or_read_from_memory() -> None:
         counts[longest % N] = longest
         count.from_numpy(counts)
         x.grad.fill(0.25)
-        sizings = context.session().launcher.tapes.sized.copy()
+        sizings = context.session().launcher.adstacks.sized.copy()
         plan = run.grad.memory_plan()
-        assert context.session().launcher.tapes.sized == sizings
+        assert context.session().launcher.adstacks.sized == sizings
         assert (x.grad.to_numpy() == 0.25).all(), "the gradient ran"
         check(plan)
-        (tape,) = plan.tapes
-        assert tape.way in ("known", "counted")
-        assert "count[" in tape.formula
-        assert f": {tape.formula}, " in str(plan)
-        assert tape.entries == -(-longest // tape.every)
+        (adstack,) = plan.adstacks
+        assert adstack.way in ("known", "counted")
+        assert "count[" in adstack.formula
+        assert f": {adstack.formula}, " in str(plan)
+        assert adstack.entries == -(-longest // adstack.every)
         for _ in range(2):  # a device tells what it needs after a launch
             launch(run, (), x, y)
             sg.sync()
-        assert run.grad.tape_bytes == plan.nbytes
+        assert run.grad.adstack_bytes == plan.nbytes
         again = run.grad.memory_plan()
-        assert [tape.way for tape in again.tapes] == ["reused"]
+        assert [adstack.way for adstack in again.adstacks] == ["reused"]
         assert again.nbytes == plan.nbytes
         count[1] = 4  # a write, whatever it writes
-        assert [tape.way for tape in run.grad.memory_plan().tapes] == [tape.way]
+        assert [adstack.way for adstack in run.grad.memory_plan().adstacks] == [adstack.way]
 
 
 @pytest.mark.archs(*LAUNCHING)
 def test_serial_tasks_methods_and_results() -> None:
-    """Tapes of serial tasks have one thread slot; a method's plan knows its object; and the adjoint of a result changes nothing."""
+    """Adstacks of serial tasks have one thread slot; a method's plan knows its object; and the adjoint of a result changes nothing."""
 
     @sg.data_oriented
     class Chain:
@@ -131,10 +131,10 @@ def test_serial_tasks_methods_and_results() -> None:
         assert task.task is None
         assert task.slots == 1
         assert "serial tasks: 1 thread slot" in str(plan)
-        assert [tape.entries * tape.every for tape in task.tapes] == [trips]
+        assert [adstack.entries * adstack.every for adstack in task.adstacks] == [trips]
         chain.run()
         chain.run.grad(returned=1.0)
-        assert chain.run.grad.tape_bytes == plan.nbytes
+        assert chain.run.grad.adstack_bytes == plan.nbytes
 
 
 def test_nothing_to_record() -> None:
@@ -146,20 +146,21 @@ def test_nothing_to_record() -> None:
             y[i] = x[i] * x[i]
 
     plan = run.grad.memory_plan()
-    assert (plan.tasks, plan.tapes, plan.slots, plan.nbytes) == ((), (), 0, 0)
+    assert (plan.tasks, plan.adstacks, plan.slots, plan.nbytes) == ((), (), 0, 0)
     assert str(plan) == "memory plan of the gradient of kernel `run`: no loop records anything"
 
 
 @pytest.mark.archs("interpreter")
 def test_interpreter() -> None:
     run, _, _ = of_argument()
-    assert str(run.grad.memory_plan(3)) == "memory plan of the gradient of kernel `run`: the interpreter's tapes grow as they are written"
+    note = "the interpreter's adstacks grow as they are written"
+    assert str(run.grad.memory_plan(3)) == f"memory plan of the gradient of kernel `run`: {note}"
 
 
 @pytest.mark.archs(*LAUNCHING)
 def test_what_has_no_room() -> None:
     run, _, _ = of_argument()
-    with pytest.raises(sg.OutOfDeviceMemory, match="tape"):
+    with pytest.raises(sg.OutOfDeviceMemory, match="adstack"):
         run.grad.memory_plan(2**30 - 1)
 
 
@@ -211,10 +212,10 @@ def test_bounds_in_arrays_of_others(kind: str) -> None:
             plan = run.grad.memory_plan(given)
         assert "0 launches" in str(tape.memory_report())
         check(plan)
-        (tape_plan,) = plan.tapes
-        assert tape_plan.entries == -(-longest // tape_plan.every)
+        (adstack_plan,) = plan.adstacks
+        assert adstack_plan.entries == -(-longest // tape_plan.every)
         for _ in range(2):  # a device tells what it needs after a launch
             launch(run, (given,), x, y)
             sg.sync()
-        assert run.grad.tape_bytes == plan.nbytes
+        assert run.grad.adstack_bytes == plan.nbytes
         assert data[1] == longest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.base.tape_layout import TapeWord
+from spirograd.base.adstack_layout import AdstackWord
 from spirograd.ir import ops
 from spirograd.ir.nodes import TempKind
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.vulkan_or_wgpu
 
 # What the compiler calls temporaries, tapes, saved-value buffers, tasks, arguments and symbols of its own, with and without a number.
 STEMS = ["tape", "saved", "adjoint", "live_in", "result", "returned", "old", "final", "lost", "place", "row", "sizes", "state", "grad"]
-KINDS = [*TempKind, *TapeWord]
+KINDS = [*TempKind, *AdstackWord]
 WORDS = sorted({*STEMS, "dual", *[kind.value for kind in KINDS], "capacity_left", "before", "after", "late", "temps", "main"})
 NAMES = [name for word in WORDS for name in (word, f"{word}0")]
 # With what no identifier has in it, for what takes a string.
-STRINGS = ["x%before", "capacity%0", "%old", "claims%final0", "place.tapes", "x.grad", "", "../x y", "llvm.memcpy.p0.p0.i64"]
+STRINGS = ["x%before", "capacity%0", "%old", "claims%final0", "place.adstacks", "x.grad", "", "../x y", "llvm.memcpy.p0.p0.i64"]
 KERNELS = ["main", "llvm", "sin", "sg_kernel", "entry", "void"]
 
 
@@ -219,7 +219,7 @@ def test_operations_as_names(session: Any, tmp_path: Any) -> None:
         "TempRef",
         "FieldRef",
         "ArrayRef",
-        "TapeRef",
+        "AdstackRef",
         "Slot",
         "Loc",
         "Kernel",

@@ -1,4 +1,4 @@
-"""Loops inside kernels with nested checkpoints: the gradients of plain tapes, bit for bit, in little memory."""
+"""Loops inside kernels with nested checkpoints: the gradients of plain adstacks, bit for bit, in little memory."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def expected_slope(n: int) -> np.ndarray:
 
 
 def test_decided_at_launch(arch: str) -> None:
-    """With enough memory as plain tapes; with less, nested checkpoints for the launches that need them, however iterations change."""
+    """With enough memory as plain adstacks; with less, nested checkpoints for the launches that need them, however iterations change."""
     long, short = 1500, 30
     sg.init(arch=arch, ad_memory_GB=2000 / 2**30)
     run, x, y = long_chain()
@@ -273,7 +273,7 @@ def test_decided_at_launch(arch: str) -> None:
         if n == long:
             assert "has nested checkpoints:\n  the loop at " in text
             assert "levels, with checkpoints every " in text
-        assert run.grad.tape_bytes <= 2000
+        assert run.grad.adstack_bytes <= 2000
     assert "has nested checkpoints" not in text
 
 
@@ -289,7 +289,7 @@ def second_slope(n: int) -> np.ndarray:
 
 
 def test_hessian_vector_products(arch: str) -> None:
-    """Forward mode over the gradient with nested checkpoints: what plain tapes give, and what the recurrence says."""
+    """Forward mode over the gradient with nested checkpoints: what plain adstacks give, and what the recurrence says."""
     found, n, v = [], 400, np.linspace(1.0, 2.0, N, dtype=np.float32)
     for nbytes in (0, 3_000):
         sg.init(arch=arch, fast_math=False, ad_memory_GB=nbytes / 2**30)
@@ -321,12 +321,12 @@ def test_a_million_iterations(arch: str) -> None:
     run, x, y = long_chain()
     found = slope(run, x, y, n)
     plan = run.grad.memory_plan(n)
-    assert sum(tape.slot_bytes for tape in plan.tapes) < 1_000_000 / 50
+    assert sum(adstack.slot_bytes for adstack in plan.adstacks) < 1_000_000 / 50
     assert plan.slots == 3
     sg.init(arch=arch)
     run, x, y = long_chain()
     np.testing.assert_allclose(found, slope(run, x, y, n), rtol=1e-4)
-    assert sum(tape.slot_bytes for tape in run.grad.memory_plan(n).tapes) == 4 * n
+    assert sum(adstack.slot_bytes for adstack in run.grad.memory_plan(n).adstacks) == 4 * n
 
 
 def test_a_short_loop_with_large_entries_before_a_long_one() -> None:

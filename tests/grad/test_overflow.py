@@ -1,6 +1,6 @@
-"""Tapes that prove too small: bounds are written past all tracking, so that a launch goes by what an earlier one found.
+"""Adstacks that prove too small: bounds are written past all tracking, so that a launch goes by what an earlier one found.
 
-The launch writes nothing outside of its tapes, the next sync says which loop it was, and the launch after that is right.
+The launch writes nothing outside of its adstacks, the next sync says which loop it was, and the launch after that is right.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from grad.chains import AMPLIFIED, advance, advanced, chains, compare, starts
 from grad.check import on_devices_with_types
 
 import spirograd as sg
-from spirograd.base.tape_layout import TAPE_PADDING
+from spirograd.base.adstack_layout import ADSTACK_PADDING
 from spirograd.lang import context
 from spirograd.runtime.allocations import Allocation
 
-pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]  # the interpreter's tapes grow
+pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]  # the interpreter's adstacks grow
 
 N = 5
 POISON = 0xA5C35A3C
@@ -58,7 +58,7 @@ def by_pointer(memory: Any, values: np.ndarray) -> bool:
 
 
 def heap() -> Allocation:
-    found = context.session().launcher.tapes._heap
+    found = context.session().launcher.adstacks._heap
     assert found is not None
     return found  # type: ignore[no-any-return]
 
@@ -235,18 +235,18 @@ def overflow(made: Made, memory: Any, write: Callable[[Any, np.ndarray], bool], 
     compare(run, args, x, y, trips(few))
     (task,) = run.grad.memory_plan(*args).tasks
     assert (task.task is None) == (marker == "serial")
-    # Devices that place tapes put some distance between the entries of few thread slots, too.
-    apart = 0 if context.session().arch == "cpu" else TAPE_PADDING + 1
+    # Devices that place adstacks put some distance between the entries of few thread slots, too.
+    apart = 0 if context.session().arch == "cpu" else ADSTACK_PADDING + 1
     end = task.nbytes + sum(slab.stride for slab in task.slabs) * apart
     poisoned()
     if not write(memory, many):
         pytest.skip("missing address: the host cannot reach this memory")
     message = failing(run, args)
-    assert untouched_from(end), "written behind the tapes"
+    assert untouched_from(end), "written behind the adstacks"
     assert re.search(rf"test_overflow\.py:{line_of(marker)}\b", message), message
     assert "run_grad" in message
     assert "in run" in message
-    demand, capacity = map(int, re.findall(r"(?<=this loop makes )\d+|(?<=tapes have room for )\d+", message))
+    demand, capacity = map(int, re.findall(r"(?<=this loop makes )\d+|(?<=adstacks have room for )\d+", message))
     # Of several loops, and of iterations that run at the same time, any may tell.
     assert demand in {*many, *trips(many), 350, 175, 88} - {0, 1}, "a loop makes so many iterations"
     # Entries stand for segments of 8 iterations where these are small, and for less where they are large.
@@ -272,15 +272,15 @@ def test_field_written_past_the_tracking(make: Callable[[Any, Any], Made], t: An
 @pytest.mark.vulkan_or_wgpu
 @pytest.mark.parametrize(("few", "many"), [(4, 64), (5, 65), (1, 17)])
 def test_numbers_are_those_of_the_program(few: int, many: int) -> None:
-    """Iterations, whatever an entry of a tape stands for."""
+    """Iterations, whatever an entry of an adstack stands for."""
     memory = sg.field(sg.i32, N)
     run, x, y, trips = counted(memory, sg.f32)
     memory.fill(few)
     compare(run, (), x, y, trips(np.full(N, few)))
     by_device(memory, np.full(N, many))
     message = failing(run, ())
-    (every,) = {tape.every for tape in run.grad.memory_plan().tapes}
-    assert f"this loop makes {many} iterations, and its tapes have room for {-(-few // every) * every}\n" in message
+    (every,) = {adstack.every for adstack in run.grad.memory_plan().adstacks}
+    assert f"this loop makes {many} iterations, and its adstacks have room for {-(-few // every) * every}\n" in message
 
 
 @pytest.mark.parametrize("make", [counted, serial], ids=lambda make: make.__name__)
@@ -388,7 +388,7 @@ def test_an_address_that_was_asked_for_is_never_stale() -> None:
 
 
 @pytest.mark.vulkan_or_wgpu
-@pytest.mark.archs("vulkan", "wgpu")  # which place tapes themselves
+@pytest.mark.archs("vulkan", "wgpu")  # which place adstacks themselves
 @pytest.mark.parametrize("kind", ["parallel", "serial"])
 def test_no_slot_has_room(arch: str, kind: str) -> None:
     """Bounds grow by so much at once that the heap does not hold one thread slot: nothing of the task runs, and the next launch has
@@ -437,15 +437,15 @@ def test_no_slot_has_room(arch: str, kind: str) -> None:
         np.testing.assert_allclose(x.grad.to_numpy(), advanced(values, k)[1], rtol=0.1)
 
     right(3)
-    room = context.session().launcher.tapes.nbytes
+    room = context.session().launcher.adstacks.nbytes
     assert {task.task is None for task in run.grad.memory_plan().tasks} == {kind == "serial"}
     assert room < slots * 16 * 4 * many, "the heap is so large that this tests nothing"
     poisoned()
-    with pytest.raises(sg.AdStackOverflow, match=r"one thread slot of its tapes .* words of 32 bits") as caught:
+    with pytest.raises(sg.AdStackOverflow, match=r"one thread slot of its adstacks .* words of 32 bits") as caught:
         gradient(many)
     assert f"{kind}_grad" in str(caught.value)
     assert f"test_overflow.py:{line_of('many thread slots' if kind == 'parallel' else 'one thread slot')}" in str(caught.value)
     assert (x.grad.to_numpy() == 0).all() or kind == "serial"
     right(many)
-    assert context.session().launcher.tapes.nbytes > room
+    assert context.session().launcher.adstacks.nbytes > room
     right(5)

@@ -1,4 +1,4 @@
-"""Loops with a constant trip count: short ones are one segment of the gradient, without tapes."""
+"""Loops with a constant trip count: short ones are one segment of the gradient, without adstacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tapes of loops whose bounds are hard to know: read through other reads, ragged to depth four, carried, of floats, below conditions.
+"""Adstacks of loops whose bounds are hard to know: read through other reads, ragged to depth four, carried, of floats, below conditions.
 
 Gradients against Jacobians by finite differences (`check.py`), or chains whose iterations are counted here with NumPy (`chains.py`).
 """
@@ -151,7 +151,7 @@ def k_of(m):
 
 
 def while_of_carried_values(t: Any) -> Program:
-    """Two loops that end on what they compute, one in the other; the inner one's tape is sized by values on the outer one's."""
+    """Two loops that end on what they compute, one in the other; the inner one's adstack is sized by values on the outer one's."""
     x, y = chains(N, t)
 
     @sg.kernel
@@ -276,7 +276,7 @@ def test_bounds_in_f64_that_f32_cannot_tell() -> None:
 
 
 def test_garbage_below_a_condition() -> None:
-    """Elements that the condition shuts out would be tapes of 8 GB, or negative."""
+    """Elements that the condition shuts out would be adstacks of 8 GB, or negative."""
     n = 300
     x, y = chains(n)
     switch, count = sg.field(sg.i32, n), sg.field(sg.i32, n)

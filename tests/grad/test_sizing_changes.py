@@ -17,7 +17,7 @@ from grad.chains import AMPLIFIED, advance, advanced, chains, compare, launch, s
 import spirograd as sg
 
 torch = needs.package("torch")
-# The interpreter has no sizes: its tapes grow as they are written.
+# The interpreter has no sizes: its adstacks grow as they are written.
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu"), pytest.mark.vulkan_or_wgpu]
 
 N = 5
@@ -501,7 +501,7 @@ def test_two_threads() -> None:
     ids=str,
 )
 def test_bounds_that_grow_by_far(n: int, counts: tuple[int, ...]) -> None:
-    """The host does not wait, so the memory that there is was for tapes of one slot; a float and an integer are on them."""
+    """The host does not wait, so the memory that there is was for adstacks of one slot; a float and an integer are on them."""
     x, y = chains(n)
     b = sg.field(sg.i32, n)
 

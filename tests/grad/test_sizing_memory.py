@@ -1,4 +1,4 @@
-"""How much memory tapes take, against what the sizes of their loops predict; and that launches leave nothing behind."""
+"""How much memory adstacks take, against what the sizes of their loops predict; and that launches leave nothing behind."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from spirograd.lang import context
 pytestmark = pytest.mark.usefixtures("session")
 
 N = 2048
-# Rows start at multiples of this, and their distance is odd where that is better for caches: per tape and invocation.
+# Rows start at multiples of this, and their distance is odd where that is better for caches: per adstack and invocation.
 SLACK = 1 / 32 + 0.01
 _SLOT = re.compile(r"^  .*, of the loop at .*: (\d+) bytes (?:for each (\d+) iterations|an iteration)", re.MULTILINE)
 
 
 def slots(kernel: Any, *args: Any) -> list[tuple[int, int]]:
-    """Of each tape that `explain` names: bytes of a slot, and how many trips share one."""
+    """Of each adstack that `explain` names: bytes of a slot, and how many trips share one."""
     return [(int(size), int(each or 1)) for size, each in _SLOT.findall(kernel.grad.explain(*args))]
 
 
 def slot_bytes(kernel: Any, trips: int, *args: Any) -> int:
-    """What one invocation needs where each loop with a tape makes ``trips`` trips."""
+    """What one invocation needs where each loop with an adstack makes ``trips`` trips."""
     return sum(size * -(-trips // each) for size, each in slots(kernel, *args))
 
 
@@ -113,26 +113,26 @@ KERNELS = [(one_loop, 1), (with_integers, 2), (nest, 2), (two_tasks, 2)]
 
 
 @on_devices_with_types  # the interpreter has no heap
-@pytest.mark.parametrize("make,tapes", KERNELS, ids=[make.__name__ for make, _ in KERNELS])
-def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], tapes: int, t: Any) -> None:
-    """Rows times the sum over all tapes: for a nest the sum of its trip counts, not their product. Fewer where bounds shrink."""
+@pytest.mark.parametrize("make,adstacks", KERNELS, ids=[make.__name__ for make, _ in KERNELS])
+def test_bytes_are_those_of_the_slots(make: Callable[[Any], Any], adstacks: int, t: Any) -> None:
+    """Rows times the sum over all adstacks: for a nest the sum of its trip counts, not their product. Fewer where bounds shrink."""
     needs.of_type(t)
     run = make(t)
     most = 64 if make is nest else 512
-    assert len(slots(run, 1)) == tapes
+    assert len(slots(run, 1)) == adstacks
     taken = []
     for trips in (most // 8, most, most // 4, most // 2, most // 8):
         run.grad(trips)
         one = slot_bytes(run, trips, 1)
         least, limit = invocations(N)
         shared = 2 if make is two_tasks else 1
-        assert least * one / shared <= run.grad.tape_bytes <= limit * one * (1 + SLACK) + 8192, trips
-        taken.append((one, run.grad.tape_bytes))
+        assert least * one / shared <= run.grad.adstack_bytes <= limit * one * (1 + SLACK) + 8192, trips
+        taken.append((one, run.grad.adstack_bytes))
     rows = taken[1][1] / taken[1][0]
     for one, nbytes in taken:
         assert abs(nbytes - rows * one) <= rows * one * SLACK + 8192, "not proportional to trips"
     run.grad(0)
-    assert run.grad.tape_bytes <= invocations(N)[1] * slot_bytes(run, 1, 1) + 8192
+    assert run.grad.adstack_bytes <= invocations(N)[1] * slot_bytes(run, 1, 1) + 8192
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
@@ -156,8 +156,8 @@ def test_bytes_of_bounds_in_memory() -> None:
         count.from_numpy(counts.astype(np.int32))
         for _ in range(2):  # a device may tell what it needs only after a launch
             compare(run, (), x, y, counts)
-        assert least * slot_bytes(run, longest) <= run.grad.tape_bytes
-        assert run.grad.tape_bytes <= limit * slot_bytes(run, longest + longest // 4 + 16 * 8) * (1 + SLACK) + 8192
+        assert least * slot_bytes(run, longest) <= run.grad.adstack_bytes
+        assert run.grad.adstack_bytes <= limit * slot_bytes(run, longest + longest // 4 + 16 * 8) * (1 + SLACK) + 8192
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter has no heap
@@ -176,7 +176,7 @@ def test_rows_are_limited_however_many_iterations_there_are() -> None:
     compare(run, (16,), x, y, 16)
     caps = context.session().device.caps
     most = 70_000 if caps.loop_limit or caps.target.slots_by_thread else 270_000  # cards have up to 1 << 18
-    assert 0 < run.grad.tape_bytes <= most * slot_bytes(run, 16, 1)
+    assert 0 < run.grad.adstack_bytes <= most * slot_bytes(run, 16, 1)
 
 
 @pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter keeps nothing, and takes long

@@ -1,4 +1,5 @@
-"""Tapes of several kinds, loops and tasks in one launch: none sees what another holds. Results are amplified: aliasing is 200 against 0."""
+"""Adstacks of several kinds, loops and tasks in one launch: none sees what another holds. Results are amplified: aliasing is 200 against
+0."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from grad.chains import AMPLIFIED, advance, advanced, chains, compare, launch, s
 
 import spirograd as sg
 
-# The interpreter has no sizes: its tapes grow as they are written.
+# The interpreter has no sizes: its adstacks grow as they are written.
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan", "wgpu")]
 
 
 @pytest.mark.vulkan_or_wgpu
 def test_an_integer_tape_beside_a_float_tape_under_a_bound_of_an_array() -> None:
-    """The integer decides which way the float goes; its tape is full of numbers that are denormal as floats, the other's of ones that are
-    huge as integers. The two loops differ in length."""
+    """The integer decides which way the float goes; its adstack is full of numbers that are denormal as floats, the other's of ones that
+    are huge as integers. The two loops differ in length."""
     n = 70
     x, y = chains(n)
 
@@ -109,7 +110,7 @@ def kind_size(integer: Any) -> int:
 
 @pytest.mark.vulkan_or_wgpu
 def test_several_tasks_with_and_without_tapes() -> None:
-    """Parallel tasks of other lengths, a serial one between them, one that has no tape; capacities of 0 on and off."""
+    """Parallel tasks of other lengths, a serial one between them, one that has no adstack; capacities of 0 on and off."""
     n, m = 300, 17
     x, y = chains(n)
     u, w = chains(m)
@@ -155,7 +156,7 @@ def test_several_tasks_with_and_without_tapes() -> None:
 
 @pytest.mark.vulkan_or_wgpu
 def test_loops_side_by_side_and_one_in_another() -> None:
-    """Four tapes of one task: two loops in a row in an outer loop, and one after it; each is longest in another iteration."""
+    """Four adstacks of one task: two loops in a row in an outer loop, and one after it; each is longest in another iteration."""
     n = 40
     x, y = chains(n)
     counts = sg.field(sg.i32, (4, n))

@@ -1,4 +1,5 @@
-"""Tapes of tasks with very many iterations, of which only the last needs a long one: all are looked at, in time and memory that stay small.
+"""Adstacks of tasks with very many iterations, of which only the last needs a long one: all are looked at, in time and memory that stay
+small.
 
 Nearly all iterations leave at a condition, so that forward runs and gradients cost little.
 """

@@ -1,4 +1,4 @@
-"""Tapes have thread slots for as many iterations as run at a time: no more than there are, and fewer where memory is scarce."""
+"""Adstacks have thread slots for as many iterations as run at a time: no more than there are, and fewer where memory is scarce."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def apart(n: int, t: Any) -> Any:
 
 def slots_of(run: Any, *args: Any) -> int:
     (task,) = run.grad.memory_plan(*args).tasks
-    assert run.grad.tape_bytes == task.nbytes
+    assert run.grad.adstack_bytes == task.nbytes
     return int(task.slots)
 
 
 def start(threads: int = THREADS, **options: Any) -> Any:
     sg.init(arch=sg.cpu, cpu_max_num_threads=threads, **options)
-    return context.session().launcher.tapes
+    return context.session().launcher.adstacks
 
 
 @pytest.mark.archs("cpu")  # elsewhere thread slots have always followed the iterations
@@ -72,7 +72,7 @@ def test_as_many_as_iterations(arch: str, make: Any, t: Any) -> None:
             slots = slots_of(run, trips)
             assert slots == min(n, slots)
             assert slots >= min(n, THREADS)
-            assert run.grad.tape_bytes <= slots * (trips * max(parts) * 8 + 8)
+            assert run.grad.adstack_bytes <= slots * (trips * max(parts) * 8 + 8)
 
 
 @pytest.mark.archs("cpu")
@@ -86,7 +86,7 @@ def test_fewer_before_a_launch_is_refused(arch: str, make: Any, slots: int) -> N
     nested = "has nested checkpoints" in run.grad.explain()
     assert nested <= (slots == 1)
     assert nested or 1 <= slots_of(run, TRIPS) <= 2 * slots
-    assert run.grad.tape_bytes <= heap.nbytes <= heap.byte_limit
+    assert run.grad.adstack_bytes <= heap.nbytes <= heap.byte_limit
 
 
 @pytest.mark.archs("cpu")
@@ -111,7 +111,7 @@ def plan_lanes() -> int:
 @pytest.mark.archs("cpu")
 @pytest.mark.parametrize("slots", [0, 3, 20])
 def test_lanes_to_spare_read_nothing_of_others(arch: str, slots: int) -> None:
-    """Integers from tapes are indices: of lanes without an iteration these must not be what happens to lie behind the thread slot."""
+    """Integers from adstacks are indices: of lanes without an iteration these must not be what happens to lie behind the thread slot."""
     n, trips, size = 37, 90, 64
     heap = start(ad_memory_GB=slots * 8 * trips / 2**30)
     x, y = chains(n)
@@ -267,13 +267,13 @@ def test_iterations_that_only_memory_tells(arch: str, kind: str, inner: str) -> 
         assert task.slots <= max(made.end - made.begin, 1) + (kind == "computed" and arch == "cpu") * (end // 4 + 16)
         if arch != "cpu":
             assert task.slots == max(made.end - made.begin, 1)
-        assert made.run.grad.tape_bytes == task.nbytes
+        assert made.run.grad.adstack_bytes == task.nbytes
 
 
 @pytest.mark.archs(*DEVICES)
 @pytest.mark.parametrize("kind", ["field", "array"])
 def test_the_host_does_not_wait_to_hear_how_many_there_are(arch: str, kind: str) -> None:
-    """Where it knows how long the tapes are: not even before the first launch."""
+    """Where it knows how long the adstacks are: not even before the first launch."""
     sg.init(arch=arch)
     made, device = Open(kind, "known"), context.session().device
     sg.ad.sizings(reset=True)

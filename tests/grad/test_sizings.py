@@ -151,7 +151,7 @@ def test_arguments_are_known() -> None:
 
 
 def test_what_does_not_count() -> None:
-    """A gradient without tapes; and the interpreter's, which need no sizes."""
+    """A gradient without adstacks; and the interpreter's, which need no sizes."""
     x, y = chains(N)
 
     @sg.kernel

@@ -534,7 +534,7 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
             sg.sync()
         line = capsys.readouterr().err.splitlines()[-1]
         assert f" rows={active} " in line
-        taken.append(run.grad.tape_bytes)
+        taken.append(run.grad.adstack_bytes)
         assert f" required_bytes={taken[-1]}" in line
     assert taken[0] < taken[1] / 50 < taken[2] / 850
 

@@ -95,7 +95,7 @@ class Kinds:
 
     def check_slots(self, active: int, iterations: int, steps: int) -> None:
         plan = self.run.grad.memory_plan(steps)
-        assert self.run.grad.tape_bytes == plan.nbytes
+        assert self.run.grad.adstack_bytes == plan.nbytes
         if not counts():
             return
         guarded = [task for task in plan.tasks if task.guarded]
@@ -134,4 +134,4 @@ def test_with_little_memory(arch: str, budget: int) -> None:
         made.run.grad(MIXED)
         wanted = np.where(mask, AMPLIFIED * advanced(values, trips)[1], 0.0) + factors(N, MIXED)
         np.testing.assert_allclose(made.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-        assert made.run.grad.tape_bytes <= budget
+        assert made.run.grad.adstack_bytes <= budget

@@ -38,7 +38,7 @@ def test_bytes_follow_the_active_cells(session: Any) -> None:
         activate(active)
         with sg.ad.Tape(loss):
             run()
-        return run.grad.tape_bytes, x.grad.to_numpy()[: CELL * active]
+        return run.grad.adstack_bytes, x.grad.to_numpy()[: CELL * active]
 
     steps[None] = STEPS
     one, _ = gradient(1)

@@ -68,8 +68,8 @@ reveal_type(six(0.0).normalized())  # Matrix
 reveal_type(p == p)  # Matrix
 reveal_type(total(2.0, x))  # float
 reveal_type(total.grad.explain())  # str
-reveal_type(total.grad.memory_plan(2.0, x).tapes)  # tuple[TapePlan, ...]
-reveal_type(total.grad.tape_bytes)  # int
+reveal_type(total.grad.memory_plan(2.0, x).adstacks)  # tuple[AdstackPlan, ...]
+reveal_type(total.grad.adstack_bytes)  # int
 reveal_type(total.grad.ir())  # str
 reveal_type(total.grad(2.0, x, returned=1.0))  # None
 reveal_type(total.spirv_asm())  # dict[str, str]

@@ -15,7 +15,7 @@ def test_attributes_are_listed() -> None:
 
     step = Solver().step
     assert {"grad", "instance", "ir", "spirv_asm", "llvm", "asm", "stages", "step", "__call__"} <= set(dir(step))
-    assert {"explain", "memory_plan", "tape_bytes", "ir", "stages", "instance"} <= set(dir(step.grad))
+    assert {"explain", "memory_plan", "adstack_bytes", "ir", "stages", "instance"} <= set(dir(step.grad))
     assert {"mass", "at", "weight", "to_dict"} <= set(dir(point(mass=1.0)))
     assert {"mass", "at", "grad", "fill"} <= set(dir(point.field(shape=2)))
     assert {"arch", "debug", "random_seed"} <= set(dir(sg.cfg))

@@ -8,15 +8,15 @@ from spirograd.base.artifact import FaultSite
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, TapeRef
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.native_atomics import ways
 from spirograd.transforms.pass_context import PassContext
 
 # Where there is memory for few thread slots, an invocation does the work of many.
 _REMEDY = (
-    "; with more memory for tapes, `init(ad_memory_GB=)`, more invocations share the iterations, and with fewer iterations in one launch "
-    "each has less to do"
+    "; with more memory for adstacks, `init(ad_memory_GB=)`, more invocations share the iterations, and with fewer iterations in one "
+    "launch each has less to do"
 )
 
 
@@ -29,7 +29,7 @@ def check_loops(kernel: Kernel, ctx: PassContext) -> Kernel:
     if not limit:
         return kernel
     message = f"this driver ends loops after {limit:,} iterations in one invocation, and this loop was not done"
-    if any(isinstance(op.attr, TapeRef) for op in kernel.walk()):
+    if any(isinstance(op.attr, AdstackRef) for op in kernel.walk()):
         message += _REMEDY
     return _CheckLoops(ctx.caps, message).kernel(kernel)
 

@@ -1,8 +1,8 @@
 """Memory layout: turns symbolic memory references into buffers with one element index, and arguments into entries of one argument block.
 
 After it, every access names a `BufferRef`, whose address is an entry of the block, and has one index, in elements of the buffer; every
-`arg`, `shape`, `address`, `seed` and `tape_word` is a `slot`. Indices are i32, or i64 where the memory extends over 2^31 elements or more.
-Products and sums of indices have the attribute "nsw": with indices in range they do not overflow.
+`arg`, `shape`, `address`, `seed` and `adstack_word` is a `slot`. Indices are i32, or i64 where the memory extends over 2^31 elements or
+more. Products and sums of indices have the attribute "nsw": with indices in range they do not overflow.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from spirograd.analysis.tapes import checked_capacities, guard_of, tapes_of
+from spirograd.analysis.adstacks import adstacks_of, checked_capacities, guard_of
 from spirograd.analysis.temps import temp_offsets
+from spirograd.base.adstack_layout import ADDRESSING, PLACED, AdstackWord
 from spirograd.base.artifact import STRUCT_CODES, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32, u64
-from spirograd.base.tape_layout import ADDRESSING, PLACED, TapeWord
 from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
 from spirograd.ir.called_accesses import called_accesses
 from spirograd.ir.nodes import (
+    AdstackRef,
     ArrayArg,
     ArrayRef,
     BufferRef,
@@ -31,7 +32,6 @@ from spirograd.ir.nodes import (
     Ref,
     ScalarArg,
     SharedRef,
-    TapeRef,
     TempRef,
     ref_of,
 )
@@ -39,7 +39,7 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.lowering.digits import digit_of, joined, offset_of
 from spirograd.transforms.lowering.native_atomics import needs_locks, unfinished_sites
 from spirograd.transforms.pass_context import PassContext
-from spirograd.transforms.tasks.place_tapes import is_placed, word
+from spirograd.transforms.tasks.place_adstacks import is_placed, word
 
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 _INDEX_LIMIT = 2**31
@@ -60,8 +60,8 @@ def entry_type(t: DType) -> DType:
 def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     """The argument block of a kernel at kernel level, with an entry for all that it uses and nothing else.
 
-    Order: addresses (trees, arrays, temporaries, tapes, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries
-    (scalars, extents, bases and pitches of tapes, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their
+    Order: addresses (trees, arrays, temporaries, adstacks, fault record, print ring, locks), then 64-bit scalars, then 32-bit entries
+    (scalars, extents, bases and pitches of adstacks, seed, launch number). Narrower scalars are widened (`entry_type`), ``dtype`` of their
     slot says to what. The size is a multiple of 8.
     """
     found: set[Slot] = set()
@@ -70,10 +70,10 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
             found.update(_slots_of(op, kernel))
     for _, ref in kernel.accesses:
         found.update(_slots_of_memory(ref))
-    tapes = tapes_of(kernel)
-    if tapes:
-        found.add(Slot("tapes"))
-        found |= {Slot(kind, k, dtype=i32) for k in range(len(tapes)) for kind in ADDRESSING}
+    adstacks = adstacks_of(kernel)
+    if adstacks:
+        found.add(Slot("adstacks"))
+        found |= {Slot(kind, k, dtype=i32) for k in range(len(adstacks)) for kind in ADDRESSING}
     if is_placed(kernel):
         found = {s for s in found if s.kind not in PLACED}
     if kernel.returns:
@@ -83,8 +83,8 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
     if unfinished_sites(kernel, ctx.caps):
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
     if ctx.caps.target.generator is Generator.INTERPRETER:
-        # It checks every access itself, which takes the fault record and all extents. Its tapes grow as they are written.
-        found = {s for s in found if s.kind not in set(TapeWord)}
+        # It checks every access itself, which takes the fault record and all extents. Its adstacks grow as they are written.
+        found = {s for s in found if s.kind not in set(AdstackWord)}
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
         arrays = {s.index for s in found if s.kind == "array"}
         found |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}
@@ -111,7 +111,7 @@ def _array_rank(kernel: Kernel, index: int) -> int:
 
 
 _KIND_ORDER = (
-    "tree", "array", "temps", "tapes", "fault", "print", "locks", "scalar", "shape", *TapeWord, "seed", "launch",
+    "tree", "array", "temps", "adstacks", "fault", "print", "locks", "scalar", "shape", *AdstackWord, "seed", "launch",
 )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _entry_size(slot: Slot) -> int:
     return 8 if slot.dtype is None else slot.dtype.size
 
 
-_TAKING = frozenset((ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word, ops.check, ops.print_))
+_TAKING = frozenset((ops.arg, ops.shape, ops.address, ops.seed, ops.adstack_word, ops.check, ops.print_))
 
 
 def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
@@ -136,7 +136,7 @@ def _slots_of(op: Op, kernel: Kernel) -> list[Slot]:
         return [_address_slot(op)]
     if op.code is ops.seed:
         return [Slot("seed", dtype=u32)]
-    if op.code is ops.tape_word:
+    if op.code is ops.adstack_word:
         kind, number = op.attr
         return [Slot(kind, number, dtype=i32)]
     if op.code is ops.check:
@@ -182,10 +182,10 @@ class _Layout(Rewriter):
         super().__init__()
         self.args_of = kernel.args
         self.slots_together = slots_together
-        self.tapes = {ref: (k, info) for k, (ref, info) in enumerate(tapes_of(kernel).items())}
+        self.adstacks = {ref: (k, info) for k, (ref, info) in enumerate(adstacks_of(kernel).items())}
         self.checked = checked_capacities(kernel)
         self.placed = is_placed(kernel)
-        self.words: dict[tuple[TapeWord, int], Op] = {}  # of tapes, as the current task has loaded them
+        self.words: dict[tuple[AdstackWord, int], Op] = {}  # of adstacks, as the current task has loaded them
         self.claimed: dict[int, Op] = {}  # guard -> the thread slot that the iteration has claimed behind it
         self.offsets, _ = temp_offsets(kernel)
         # By the slot without its offset, which is how `_slots_of` names it.
@@ -197,7 +197,7 @@ class _Layout(Rewriter):
             ops.shape: lambda op: self._slot(Slot("shape", op.attr[0], op.attr[1], dtype=i32)),
             ops.address: lambda op: self._slot(_address_slot(op)),
             ops.seed: lambda op: self._slot(Slot("seed", dtype=u32)),
-            ops.tape_word: self._tape_word,
+            ops.adstack_word: self._adstack_word,
             ops.load: self._load,
             ops.store: self._store,
             ops.atomic: self._atomic,
@@ -252,12 +252,12 @@ class _Layout(Rewriter):
         return self.b.append(Op(op.code, op.type, self.args(op), MemoryCall(name, tuple(accesses)), (), op.loc, op.primal))
 
     def _claim(self, op: Op) -> Op:
-        """The thread slot of the tapes behind a guard. A claim beyond the last one gives the last, or the first if there is none: the check
-        that `place_tapes` puts behind the claim reports it."""
+        """The thread slot of the adstacks behind a guard. A claim beyond the last one gives the last, or the first if there is none: the
+        check that `place_adstacks` puts behind the claim reports it."""
         b = self.b
         ref, index = self._place(op, self.args(op))
         claimed = b.emit(ops.claim, index, attr=ref, type=ref.dtype)
-        last = b.emit(ops.max_, self._sub(self._word(TapeWord.CLAIMS, guard_of(op)), 1), b.const(0))
+        last = b.emit(ops.max_, self._sub(self._word(AdstackWord.CLAIMS, guard_of(op)), 1), b.const(0))
         self.claimed[guard_of(op)] = b.emit(ops.min_, claimed, last)
         return claimed
 
@@ -280,8 +280,8 @@ class _Layout(Rewriter):
             return buffer, self._field_index(ref, indices)
         if isinstance(ref, ArrayRef):
             return buffer, self._array_index(ref, indices)
-        if isinstance(ref, TapeRef):
-            return buffer, self._tape_index(ref, indices)
+        if isinstance(ref, AdstackRef):
+            return buffer, self._adstack_index(ref, indices)
         assert isinstance(ref, TempRef), ref
         return buffer, self._temp_index(ref, indices)
 
@@ -290,13 +290,13 @@ class _Layout(Rewriter):
             return self._buffer(ref, Slot("tree", ref.tree))
         if isinstance(ref, ArrayRef):
             return self._buffer(ref, Slot("array", ref.arg, role=ref.role))
-        assert isinstance(ref, (TapeRef, TempRef)), ref
-        return self._buffer(ref, Slot("tapes" if isinstance(ref, TapeRef) else "temps"))
+        assert isinstance(ref, (AdstackRef, TempRef)), ref
+        return self._buffer(ref, Slot("adstacks" if isinstance(ref, AdstackRef) else "temps"))
 
-    def _buffer(self, ref: FieldRef | ArrayRef | TempRef | TapeRef, key: Slot) -> BufferRef:
+    def _buffer(self, ref: FieldRef | ArrayRef | TempRef | AdstackRef, key: Slot) -> BufferRef:
         found = self.buffers.get(id(ref))
         if found is None:
-            role = "primal" if isinstance(ref, (TempRef, TapeRef)) else ref.role
+            role = "primal" if isinstance(ref, (TempRef, AdstackRef)) else ref.role
             name = ref.name if role == "primal" else f"{ref.name}.{role}"
             found = self.buffers[id(ref)] = BufferRef(name, self.slots[key], storage(ref.dtype))
         return found
@@ -371,31 +371,31 @@ class _Layout(Rewriter):
             return base
         return self._add(self._horner([self.b.cast(i, i32) for i in indices], ref.shape), base)
 
-    def _tape_index(self, ref: TapeRef, indices: Sequence[Op]) -> Op:
-        number, info = self.tapes[ref]
+    def _adstack_index(self, ref: AdstackRef, indices: Sequence[Op]) -> Op:
+        number, info = self.adstacks[ref]
         iteration, entry = [self.b.cast(i, i32) for i in indices]
         if ref.capacity in self.checked:
             # Beyond the capacity it is the last entry: the check that `sizing` emits for these loops reports it.
-            last = self._sub(self._word(TapeWord.CAPACITY, ref.capacity), 1)
+            last = self._sub(self._word(AdstackWord.CAPACITY, ref.capacity), 1)
             iteration = self.b.emit(ops.min_, iteration, last)
         at = self._add(self._mul(iteration, ref.width), entry)
-        base, pitch = self._word(TapeWord.BASE, number), self._word(TapeWord.PITCH, number)
+        base, pitch = self._word(AdstackWord.BASE, number), self._word(AdstackWord.PITCH, number)
         if info.task is None:
             return self._add(at, base)
         slot = self.b.emit(ops.thread_slot, type=i32) if info.guard is None else self.claimed[info.guard]
         slow, fast = (slot, at) if self.slots_together else (at, slot)
         return self._add(self._add(self.b.emit(ops.mul, slow, pitch, attr="nsw"), fast), base)
 
-    def _tape_word(self, op: Op) -> Op:
+    def _adstack_word(self, op: Op) -> Op:
         kind, number = op.attr
         if self.placed and kind in PLACED:
             ref = word(kind, number)
             self.words[op.attr] = self.b.load(BufferRef(ref.name, self.slots[Slot("temps")], i32), self._temp_index(ref, ()))
         return self._word(kind, number)
 
-    def _word(self, kind: TapeWord, number: int) -> Op:
-        """A word that the launch has for its tapes. Tasks whose tapes are placed on the device begin with `tape_word` for all that they
-        need."""
+    def _word(self, kind: AdstackWord, number: int) -> Op:
+        """A word that the launch has for its adstacks. Tasks whose adstacks are placed on the device begin with `adstack_word` for all that
+        they need."""
         return self.words[kind, number] if self.placed and kind in PLACED else self._slot(Slot(kind, number, dtype=i32))
 
     def _horner(self, values: Sequence[Op], extents: Sequence[int]) -> Op:

@@ -301,24 +301,24 @@ def _has_near(region: Region) -> bool:
 
 
 def _may_repeat(body: Region) -> bool:
-    """Whether an iteration of a loop without loops inside may be run again: it writes only tapes, and reads no tape then."""
+    """Whether an iteration of a loop without loops inside may be run again: it writes only adstacks, and reads no adstack then."""
     read = False
     written = False
     for op in body.walk():
         if op.code in (ops.for_, ops.while_) or op.code.effect not in ("pure", "read", "write", "control", "structure"):
             return False
         if op.code.effect == "read":
-            read = read or _is_tape(op)
+            read = read or _is_adstack(op)
         elif op.code.effect == "write":
-            if not _is_tape(op):
+            if not _is_adstack(op):
                 return False
             written = True
     return not (read and written)
 
 
-def _is_tape(op: Op) -> bool:
+def _is_adstack(op: Op) -> bool:
     ref = ref_of(op)
-    return isinstance(ref, BufferRef) and ref.slot.kind == "tapes"
+    return isinstance(ref, BufferRef) and ref.slot.kind == "adstacks"
 
 
 def expand_math(kernel: Kernel, ctx: PassContext) -> Kernel:

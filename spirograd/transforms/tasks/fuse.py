@@ -19,7 +19,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, LoopAttr, Op, Ref, TapeRef, accesses_of
+from spirograd.ir.nodes import AdstackRef, Kernel, LoopAttr, Op, Ref, accesses_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.pass_context import PassContext
@@ -159,9 +159,9 @@ class _Plan:
 
 
 def _is_counted(loops: Sequence[Op]) -> bool:
-    """Whether loops have what there is one of for each place in the source: tapes, checks and prints. They cannot stand in two tasks."""
+    """Whether loops have what there is one of for each place in the source: adstacks, checks and prints. They cannot stand in two tasks."""
     found = [op for loop in loops for op in loop.regions[0].walk()]
-    return any(op.code.effect in ("check", "print") or any(isinstance(ref, TapeRef) for _, ref in accesses_of(op)) for op in found)
+    return any(op.code.effect in ("check", "print") or any(isinstance(ref, AdstackRef) for _, ref in accesses_of(op)) for op in found)
 
 
 def _cost(loops: Sequence[Op], last: Op, caps: Capabilities) -> str:

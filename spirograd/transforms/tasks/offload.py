@@ -17,7 +17,7 @@ _MAX_COST = 12
 # The same for the bounds of a loop, which are computed once, and which the host needs to size the dispatch.
 _MAX_BOUND_COST = 200
 _MAX_LOADS = 4
-_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.tape_word))
+_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.address, ops.seed, ops.adstack_word))
 
 
 @dataclass(slots=True)

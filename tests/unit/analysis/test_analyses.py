@@ -14,7 +14,7 @@ from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Effects, Slot
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Layout, Op, Ref, SharedRef, TapeRef, TempRef, Term, accesses_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Layout, Op, Ref, SharedRef, TempRef, Term, accesses_of
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse
 
@@ -116,7 +116,7 @@ def _references() -> tuple[list[Ref], list[Ref]]:
     roles = ("primal", "grad")
     fields = [FieldRef("f", tree, key, dt.f32, (4,), (), layout, role) for tree, key in ((0, 0), (0, 1), (1, 2)) for role in roles]
     arrays = [ArrayRef("x", arg, dt.f32, 1, role=role) for arg in (0, 1) for role in roles]
-    own: list[Ref] = [TempRef("s", dt.f32), TempRef("t", dt.f32), TapeRef("p", dt.f32, 1, 0), TapeRef("q", dt.f32, 1, 0)]
+    own: list[Ref] = [TempRef("s", dt.f32), TempRef("t", dt.f32), AdstackRef("p", dt.f32, 1, 0), AdstackRef("q", dt.f32, 1, 0)]
     shared: list[Ref] = [SharedRef("a", dt.f32, 4), SharedRef("b", dt.f32, 4)]
     slots = [Slot("tree"), Slot("tree", index=1), Slot("array"), Slot("array", index=1), Slot("temps"), Slot("tapes"), Slot("fault")]
     buffers = [BufferRef("b", slot, t) for slot in slots for t in (dt.f32, dt.u32)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from unit.analysis.random_sizes import World, expressions, worlds
 
-from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeSizing, TaskInfo
+from spirograd.base.artifact import AdstackSizing, ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.dtypes import i32, i64
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.python_expressions import function, size_expression
@@ -188,8 +188,8 @@ def test_text():
 def test_stored_with_a_kernel():
     """In modules and in the offline cache, which read plain data only. What the host computes before a launch reads no memory."""
     size = over(N, over(element(I), FloorDiv(Add(J, 1), 2), v=1))
-    sizing = TapeSizing((size, None))
-    assert Reader(CLASSES).read(TapeSizing, encoded(sizing, []), ()) == sizing
+    sizing = AdstackSizing((size, None))
+    assert Reader(CLASSES).read(AdstackSizing, encoded(sizing, []), ()) == sizing
     for end, stored in ((size, False), (FloorDiv(Add(N, ROWS), 2), True)):
         kernel = CompiledKernel("k", "cpu", "key", ArgBlock((), "<", 0), (TaskInfo("t", "range_for", "t", 0, 0, end),))
         back = decode(encode(kernel))

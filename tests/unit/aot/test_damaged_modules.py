@@ -191,12 +191,12 @@ def test_the_text_of_the_manifest(session: Any, tmp_path: Path) -> None:
         sg.aot.load(tmp_path / "text.zip")
 
     for changed, message in (
-        (text.replace('"format": 2', '"format": 2, "format": 2'), "`manifest.json` has `format` twice"),
-        (text.replace('"format": 2', '"format": NaN'), "has NaN, which JSON does not have"),
+        (text.replace('"format": 3', '"format": 3, "format": 3'), "`manifest.json` has `format` twice"),
+        (text.replace('"format": 3', '"format": NaN'), "has NaN, which JSON does not have"),
         ("[" * 100_000 + "]" * 100_000, "`manifest.json` is nested too deeply"),
         (text[: len(text) // 2], "`manifest.json` is not JSON"),
-        (text.replace('"format": 2', f'"format": {"9" * 5000}'), "is not JSON|has format"),
-        (text.replace('"format": 2', '"format": true'), "has format True"),
+        (text.replace('"format": 3', f'"format": {"9" * 5000}'), "is not JSON|has format"),
+        (text.replace('"format": 3', '"format": true'), "has format True"),
     ):
         with pytest.raises(sg.SpirogradRuntimeError, match=message):
             load(changed)

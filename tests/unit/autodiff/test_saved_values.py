@@ -13,13 +13,13 @@ from spirograd.analysis.trial import run
 from spirograd.autodiff.residuals import residuals
 from spirograd.autodiff.reverse import reverse
 from spirograd.autodiff.saved_values import save_loads
-from spirograd.autodiff.unread_tapes import clean
+from spirograd.autodiff.unread_adstacks import clean
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.options import CompileOptions
 from spirograd.base.sizes.size_nodes import Add, Arg, Max, Mul, Sub
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, TapeRef, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayRef, FieldRef, TempRef, ref_of
 from spirograd.ir.spec import verify
 from spirograd.ir.text import parse
 from spirograd.transforms.pass_context import PassContext
@@ -205,13 +205,13 @@ ref x = ArrayRef("x", 0, f64, 1)
 
 
 def test_gradients_from_logs_alone():
-    """In-place sweeps: the gradient kernel reads no primal memory, keeps no tapes, and agrees with finite differences."""
+    """In-place sweeps: the gradient kernel reads no primal memory, keeps no adstacks, and agrees with finite differences."""
     kernel, n = parse(SWEEPS), 3
     _, conflicts = residuals(kernel, [op for op in kernel.walk() if op.code is ops.load])
     saved = save_loads(kernel, [c.load for c in conflicts], CTX)
     gradient = clean(reverse(saved.replaying, lambda r: replace(r, role="grad") if r.arg == 0 else None).kernel, CTX)
     verify(gradient, "kernel")
-    assert not any(isinstance(ref_of(op), TapeRef) for op in gradient.walk())
+    assert not any(isinstance(ref_of(op), AdstackRef) for op in gradient.walk())
     start, weights = np.array([0.3, 1.2, -0.7, 0.9]), np.array([1.0, -2.0, 0.5, 3.0])
 
     def end(x):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spirograd.analysis.tapes import SIZES
+from spirograd.analysis.adstacks import SIZES
 from spirograd.analysis.trial import run
 from spirograd.autodiff.sizing import sizing
 from spirograd.autodiff.sweep import capacity_of
@@ -16,7 +16,7 @@ from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Arg, Max
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TapeRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempKind, TempRef, ref_of
 from spirograd.ir.spec import verify
 from spirograd.transforms.pass_context import PassContext
 
@@ -28,7 +28,7 @@ ARGS = (ArrayArg("numbers", i32, 1), ArrayArg("out", f32, 1), ScalarArg("n", i32
 
 
 class Writer:
-    """Makes gradient kernels by hand: loops that note their trip counts, tapes, and effects that counting must leave out."""
+    """Makes gradient kernels by hand: loops that note their trip counts, adstacks, and effects that counting must leave out."""
 
     def __init__(self):
         self.b = Builder()
@@ -46,16 +46,16 @@ class Writer:
 
     def recorded(self, number, count):
         """A loop that notes its count and what it carries, then writes to an array."""
-        tape = TapeRef(f"tape{number}", i32, 1, number)
+        adstack = AdstackRef(f"adstack{number}", i32, 1, number)
         self.note(number, count)
 
         def body(i, x):
-            self.b.store(tape, i, self.b.const(0), x)
+            self.b.store(adstack, i, self.b.const(0), x)
             return (self.b.emit(ops.add, x, i, attr="wrap"),)
 
         (total,) = self.loop(count, body, (self.b.const(0),))
         self.b.atomic("add", OUT, self.b.const(0), self.b.cast(total, f32))
-        return tape, total
+        return adstack, total
 
     def kernel(self):
         kernel = Kernel("k", ARGS, self.b.end(), ())
@@ -173,7 +173,7 @@ def test_asynchronous_devices_hand_over_all_counts():
     run(stage.kernel, [np.array([3, 6], np.int32), np.zeros(4, np.float32), 9, sizes], {})
     assert sizes.tolist() == [6, 9]
     # The compiler sees that the second one is what the loop notes.
-    assert [op.attr[1] for op in main.walk() if op.code is ops.tape_word] == [0]
+    assert [op.attr[1] for op in main.walk() if op.code is ops.adstack_word] == [0]
 
 
 def test_temporaries_that_counts_depend_on_stay():
@@ -193,14 +193,14 @@ def test_temporaries_that_counts_depend_on_stay():
 
 
 def test_count_from_a_tape_is_a_stage_of_its_own():
-    """An inner loop whose count an outer one carries: in the reverse of the outer loop it comes from a tape, which is sized first."""
+    """An inner loop whose count an outer one carries: in the reverse of the outer loop it comes from an adstack, which is sized first."""
     w = Writer()
 
     def body(i):
-        tape, _ = w.recorded(0, w.b.load(NUMBERS, i))
+        adstack, _ = w.recorded(0, w.b.load(NUMBERS, i))
 
         def back(j):
-            w.recorded(1, w.b.load(tape, j, w.b.const(0)))
+            w.recorded(1, w.b.load(adstack, j, w.b.const(0)))
 
         w.loop(w.b.load(NUMBERS, i), back)
 
@@ -214,21 +214,21 @@ def test_count_from_a_tape_is_a_stage_of_its_own():
 
 def test_while_is_counted_after_it():
     w = Writer()
-    tape = TapeRef("tape", i32, 1, 0)
+    adstack = AdstackRef("adstack", i32, 1, 0)
 
     def body(i):
         start = w.b.load(NUMBERS, i)
         x, _ = w.b.begin(i32, i32)
         condition = w.b.end([w.b.emit(ops.gt, x, w.b.const(0))])
         x, k = w.b.begin(i32, i32)
-        w.b.store(tape, k, w.b.const(0), x)
+        w.b.store(adstack, k, w.b.const(0), x)
         step = w.b.end([w.b.emit(ops.idiv, x, w.b.const(2)), w.b.emit(ops.add, k, w.b.const(1), attr="nsw")])
         _, count = w.b.while_((start, w.b.const(0)), condition, step)
         w.note(0, count)
-        w.loop(count, lambda j: w.b.atomic("add", OUT, w.b.const(0), w.b.cast(w.b.load(tape, j, w.b.const(0)), f32)) and None)
+        w.loop(count, lambda j: w.b.atomic("add", OUT, w.b.const(0), w.b.cast(w.b.load(adstack, j, w.b.const(0)), f32)) and None)
 
     w.loop(w.size, body, parallel=True)
     counting, capacities = split(w.kernel())
     assert capacities == (None,)
-    assert not [op for op in counting[0].kernel.walk() if isinstance(op.attr, TapeRef)]
+    assert not [op for op in counting[0].kernel.walk() if isinstance(op.attr, AdstackRef)]
     assert counts(counting, [0, 1000, 7], 0) == {0: 10}

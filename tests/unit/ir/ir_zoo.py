@@ -56,7 +56,7 @@ ref a_b = FieldRef("a.b", 0, 7, i32, (4, 8), (), Layout((Term(0, 1, 0, 32), Term
 ref class_2 = FieldRef("class", 1, 8, u1, (4,), (), Layout((Term(0, 1, 0, 1),)))
 ref i32_2 = TempRef("i32", i32)
 ref t = TempRef("t", u64, shape=(4,))
-ref notes = TapeRef("notes", f32, 2, 0)
+ref notes = AdstackRef("notes", f32, 2, 0)
 return i32_2
 {
   %i = arg[0]() : i32
@@ -65,7 +65,7 @@ return i32_2
   %place = address[(1, "grad")]() : u64
   %origin = address[("tree", 0)]() : u64
   %seed = seed()  : u32
-  %base = tape_word[("tape_base", 0)]() : i32
+  %base = adstack_word[("adstack_base", 0)]() : i32
   %zero = const[0]() : i32
   %one = const[1]() : i32
   %f = load[x](%zero, %zero, %one) : f32

@@ -218,7 +218,7 @@ def test_every_pure_operation_is_tested() -> None:
     tested = {*INTEGER, *FLOAT, *MATH, *COMPARE, *BOOL, "isnan", "isinf", "cast", "bitcast", "select"}
     elsewhere = {"const", "result", "vec", "extract", "insert", "call", "stack_room"}
     elsewhere |= {"tile_entries", "tile_rows", "tile_product"}  # of groups: tests/backend/test_tile_products.py
-    elsewhere |= {"arg", "shape", "address", "seed", "tape_word", "thread_slot", "builtin", "slot"}
+    elsewhere |= {"arg", "shape", "address", "seed", "adstack_word", "thread_slot", "builtin", "slot"}
     assert {code.name for code in ops.ALL if code.effect == "pure"} == tested | elsewhere
 
 

@@ -22,7 +22,7 @@ ref x = ArrayRef("x", 1, f32, 1)
 ref two = ArrayRef("x", 1, f32, 2)
 ref t = TempRef("t", i32)
 ref flag = TempRef("flag", u1)
-ref notes = TapeRef("notes", f32, 2, 0)
+ref notes = AdstackRef("notes", f32, 2, 0)
 ref bad = FieldRef("bad", 0, 0, f32, (4,), (), Layout((Term(0, 1, 0, 3),)))
 ref axis = FieldRef("axis", 0, 0, f32, (4,), (), Layout((Term(1, 1, 0, 4),)))
 ref parts = FieldRef("parts", 0, 0, f32, (4,), (2,), Layout((Term(0, 1, 0, 8),)))
@@ -109,7 +109,7 @@ NEGATIVE = [
     ("%s = for[LoopAttr()](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%k)\n}", "its region yields"),
     ("%s = for[LoopAttr(parallel=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "without results"),
     ("%s = while(%i) : (i32) { (%a: i32)\n yield(%a)\n} { (%b: i32)\n yield(%b)\n}", "its region yields"),
-    ("%r = slot[Slot(\"scalar\")]() : i32", "is no operation of kernel IR"),
+    ('%r = slot[Slot("scalar")]() : i32', "is no operation of kernel IR"),
     ("%r = builtin[BuiltIn.LOCAL]() : i32", "is no operation of kernel IR"),
     ("%r = recall(%f, %i) : f32", "different types"),
     ("%r = neg(%i) : i32 {\n yield()\n}", "control operations have regions"),
@@ -134,9 +134,9 @@ def test_mistakes_are_found(text: str, rule: str) -> None:
         ("%r = load[bs](%i) : f32", "is no buffer"),
         ("%r = cas[b](%i, %f, %f) : f32", "32-bit and 64-bit integers"),
         ("%r = thread_slot() : u32", "is i32"),
-        ("%r = load[notes](%i, %i) : f32", "does not access memory through TapeRef"),
+        ("%r = load[notes](%i, %i) : f32", "does not access memory through AdstackRef"),
         ("%r = stop_grad(%f) : f32", "is no operation of device IR"),
-        ('%r = slot[Slot("tape_base")]() : u32', "that slot is"),
+        ('%r = slot[Slot("adstack_base")]() : u32', "that slot is"),
         ('%r = slot[Slot("temps")]() : u64', "that slot is"),
         ('%r = slot[Slot("scalar", dtype=f32)]() : i32', "that slot is f32"),
         ("for[LoopAttr(parallel=True)](%i, %i) : () { (%k: i32)\n yield()\n}", "before offload"),
@@ -256,7 +256,7 @@ def test_functions_that_calls_may_name() -> None:
         functions_check(writing, '%r = call["half"](%f) : f32')
     with pytest.raises(IRError, match="or has another's name"):
         functions_check(FUNCTION + FUNCTION, "")
-    for line in ("%n = thread_slot() : i32", "barrier()", '%n = builtin[BuiltIn.LOCAL]() : i32'):
+    for line in ("%n = thread_slot() : i32", "barrier()", "%n = builtin[BuiltIn.LOCAL]() : i32"):
         with pytest.raises(IRError, match="does what only kernels do"):
             functions_check(FUNCTION.replace("%r = mul", f"{line}\n  %r = mul"), "")
     calling = FUNCTION.replace("mul(%p, %c)", 'call["half"](%p)')

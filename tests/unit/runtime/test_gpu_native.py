@@ -240,7 +240,7 @@ def test_gradients_with_tapes(session, monkeypatch, bound):
     chain.grad(bound)
     expected = told(session, lambda: chain.grad(bound))
     launches = len(by_python)
-    assert context.session().launcher.tapes.nbytes
+    assert context.session().launcher.adstacks.nbytes
     for _ in range(3):
         assert told(session, lambda: chain.grad(bound)) == expected
     assert len(by_python) == launches

@@ -1,4 +1,4 @@
-"""Tapes on every back end, in kernel IR made by hand: each iteration saves a sequence and takes it back in reverse order."""
+"""Adstacks on every back end, in kernel IR made by hand: each iteration saves a sequence and takes it back in reverse order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg, TapeRef, TempRef
+from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg, TempRef
 from spirograd.ir.spec import verify
 from spirograd.runtime import loader
+from spirograd.runtime.adstack_heap import AdstackSizes, AdstacksTooLarge
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
-from spirograd.runtime.tape_heap import TapeSizes, TapesTooLarge
 
 COMPILED = ("cpu", "vulkan", "wgpu")
 COUNTS = ArrayRef("counts", 0, i32, 1)
@@ -81,45 +81,45 @@ class Code:
         )
         return b.cast(b.emit(ops.and_, mixed, b.const(1023)), t)
 
-    def save(self, tapes: Sequence[TapeRef], i: Op, count: Op) -> None:
+    def save(self, adstacks: Sequence[AdstackRef], i: Op, count: Op) -> None:
         def step(j: Op) -> Sequence[Op]:
-            for salt, tape in enumerate(tapes):
-                for entry in range(tape.width):
-                    self.b.store(tape, j, self.b.const(entry), self.number(i, j, 10 * salt + entry, tape.dtype))
+            for salt, adstack in enumerate(adstacks):
+                for entry in range(adstack.width):
+                    self.b.store(adstack, j, self.b.const(entry), self.number(i, j, 10 * salt + entry, adstack.dtype))
             return ()
 
         self.loop(count, step)
 
-    def recall(self, tapes: Sequence[TapeRef], count: Op, total: Op) -> Op:
+    def recall(self, adstacks: Sequence[AdstackRef], count: Op, total: Op) -> Op:
         """``total * 31 + entry`` over all entries, the last step first, in i32."""
         b = self.b
 
         def step(j: Op, running: Op) -> Sequence[Op]:
             at = b.emit(ops.sub, b.emit(ops.sub, count, b.const(1), attr="nsw"), j, attr="nsw")
-            for tape in tapes:
-                for entry in range(tape.width):
-                    value = b.cast(b.load(tape, at, b.const(entry)), i32)
+            for adstack in adstacks:
+                for entry in range(adstack.width):
+                    value = b.cast(b.load(adstack, at, b.const(entry)), i32)
                     running = b.emit(ops.add, b.emit(ops.mul, running, b.const(31), attr="wrap"), value, attr="wrap")
             return (running,)
 
         return self.loop(count, step, (total,))[0]
 
-    def there_and_back(self, tapes: Sequence[TapeRef], n: Op, at: Op | None = None) -> None:
+    def there_and_back(self, adstacks: Sequence[AdstackRef], n: Op, at: Op | None = None) -> None:
         """A parallel loop: out[i] = the sequence of counts[i] steps in reverse."""
         b = self.b
         zero = b.const(0)
 
         def body(i: Op) -> Sequence[Op]:
             count = b.load(COUNTS, i)
-            self.save(tapes, i, count)
+            self.save(adstacks, i, count)
             before = zero if at is None else b.load(OUT, i)
-            b.store(OUT, i, self.recall(tapes, count, before))
+            b.store(OUT, i, self.recall(adstacks, count, before))
             return ()
 
         self.loop(n, body, parallel=True)
 
     def kernel(self, *more: ScalarArg) -> Kernel:
-        return Kernel("tapes", (ArrayArg("counts", i32, 1), ArrayArg("out", i32, 1), *more), self.b.end())
+        return Kernel("adstacks", (ArrayArg("counts", i32, 1), ArrayArg("out", i32, 1), *more), self.b.end())
 
 
 def expected(counts: np.ndarray[Any, Any], widths: Sequence[int], before: np.ndarray[Any, Any] | int = 0) -> np.ndarray[Any, Any]:
@@ -140,29 +140,29 @@ def tape_types(device: Device) -> list[DType]:
     return [i32, f32, *wide]
 
 
-def check(machine: Machine, counts: np.ndarray[Any, Any], tapes: Sequence[TapeRef], capacities: Sequence[int]) -> LaunchPlan:
+def check(machine: Machine, counts: np.ndarray[Any, Any], adstacks: Sequence[AdstackRef], capacities: Sequence[int]) -> LaunchPlan:
     code = Code()
-    code.there_and_back(tapes, code.b.emit(ops.shape, attr=(0, 0), type=i32))
+    code.there_and_back(adstacks, code.b.emit(ops.shape, attr=(0, 0), type=i32))
     plan = machine.plan(code.kernel())
     out = machine.bind(np.full(len(counts), -1, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes(tuple(capacities)))
-    np.testing.assert_array_equal(machine.read(out, np.empty(len(counts), np.int32)), expected(counts, [t.width for t in tapes]))
+    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes(tuple(capacities)))
+    np.testing.assert_array_equal(machine.read(out, np.empty(len(counts), np.int32)), expected(counts, [t.width for t in adstacks]))
     return plan
 
 
 def test_types_mixed_and_ragged(machine: Machine) -> None:
-    tapes = [TapeRef(f"t{k}", t, 1 + k % 3, 0) for k, t in enumerate(tape_types(machine.device))]
+    adstacks = [AdstackRef(f"t{k}", t, 1 + k % 3, 0) for k, t in enumerate(tape_types(machine.device))]
     counts = np.random.default_rng(1).integers(0, 12, 200).astype(np.int32)
-    check(machine, counts, tapes, [11])
+    check(machine, counts, adstacks, [11])
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 65])
 def test_few_iterations(machine: Machine, n: int) -> None:
-    check(machine, np.full(n, 3, np.int32), [TapeRef("a", f32, 2, 0), TapeRef("b", i32, 1, 0)], [3])
+    check(machine, np.full(n, 3, np.int32), [AdstackRef("a", f32, 2, 0), AdstackRef("b", i32, 1, 0)], [3])
 
 
 def test_zero_steps(machine: Machine) -> None:
-    check(machine, np.zeros(100, np.int32), [TapeRef("a", f32, 1, 0)], [0])
+    check(machine, np.zeros(100, np.int32), [AdstackRef("a", f32, 1, 0)], [0])
 
 
 @pytest.mark.archs(*COMPILED)
@@ -171,8 +171,8 @@ def test_more_iterations_than_thread_slots(machine: Machine) -> None:
     caps = machine.device.caps
     most = 70_000 if caps.loop_limit or caps.target.slots_by_thread else 270_000  # cards have up to 1 << 18
     counts = np.random.default_rng(2).integers(0, 6, most * 3 // 2 + 3).astype(np.int32)
-    plan = check(machine, counts, [TapeRef("a", f32, 2, 0), TapeRef("b", i32, 1, 0)], [5])
-    assert 0 < plan.tape_bytes < 5 * 3 * 4 * most
+    plan = check(machine, counts, [AdstackRef("a", f32, 2, 0), AdstackRef("b", i32, 1, 0)], [5])
+    assert 0 < plan.adstack_bytes < 5 * 3 * 4 * most
 
 
 @pytest.mark.archs(*COMPILED)
@@ -180,14 +180,14 @@ def test_more_iterations_than_thread_slots(machine: Machine) -> None:
 def test_a_million_iterations_of_many_steps(machine: Machine) -> None:
     """llvmpipe ends the loops of an invocation after 65,535 iterations: thread slots enough must be given."""
     counts = np.full(1_000_000, 64, np.int32)
-    plan = check(machine, counts, [TapeRef("a", i32, 1, 0)], [64])
-    assert plan.tape_bytes < 1 << 27
+    plan = check(machine, counts, [AdstackRef("a", i32, 1, 0)], [64])
+    assert plan.adstack_bytes < 1 << 27
 
 
 def test_two_tasks(machine: Machine) -> None:
-    """Their tapes do not meet, and each has its own capacity; the first loop runs over few iterations, the second over more."""
-    first = [TapeRef("a", f32, 1, 0), TapeRef("b", i32, 2, 1)]
-    second = [TapeRef("c", i32, 3, 2)]
+    """Their adstacks do not meet, and each has its own capacity; the first loop runs over few iterations, the second over more."""
+    first = [AdstackRef("a", f32, 1, 0), AdstackRef("b", i32, 2, 1)]
+    second = [AdstackRef("c", i32, 3, 2)]
     code = Code()
     size = code.b.emit(ops.shape, attr=(0, 0), type=i32)
     code.there_and_back(first, code.b.emit(ops.idiv, size, code.b.const(3)))
@@ -195,7 +195,7 @@ def test_two_tasks(machine: Machine) -> None:
     plan = machine.plan(code.kernel())
     counts = np.random.default_rng(3).integers(0, 8, 500).astype(np.int32)
     out = machine.bind(np.full(500, 5, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes((7, 8, 7)))
+    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((7, 8, 7)))
     before = np.full(500, 5, np.int32)
     before[:166] = expected(counts, [1, 2])[:166]
     np.testing.assert_array_equal(machine.read(out, np.empty(500, np.int32)), expected(counts, [3], before))
@@ -205,15 +205,15 @@ def test_serial_tape_lasts_over_tasks(machine: Machine) -> None:
     """Saved in a serial task, taken back in another one, after a parallel loop with tapes of its own."""
     code = Code()
     b = code.b
-    serial = [TapeRef("s", i32, 2, 0)]
+    serial = [AdstackRef("s", i32, 2, 0)]
     size = b.emit(ops.shape, attr=(0, 0), type=i32)
     code.save(serial, b.const(4), size)
-    code.there_and_back([TapeRef("p", i32, 1, 1)], size)
+    code.there_and_back([AdstackRef("p", i32, 1, 1)], size)
     b.store(OUT, b.const(0), code.recall(serial, size, b.const(9)))
     plan = machine.plan(code.kernel())
     counts = np.full(300, 5, np.int32)
     out = machine.bind(np.zeros(300, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes((300, 5)))
+    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((300, 5)))
     want = expected(counts, [1])
     want[0] = expected(np.full(5, 300, np.int32), [2], 9)[4]
     np.testing.assert_array_equal(machine.read(out, np.empty(300, np.int32)), want)
@@ -223,14 +223,14 @@ def test_bounds_from_memory(machine: Machine) -> None:
     """Only the device knows how many iterations the task has."""
     code = Code()
     size = code.b.load(COUNTS, code.b.const(0))
-    code.there_and_back([TapeRef("a", f32, 1, 0)], size)
+    code.there_and_back([AdstackRef("a", f32, 1, 0)], size)
     plan = machine.plan(code.kernel())
     counts = np.full(9000, 3, np.int32)
     counts[0] = 5000 if machine.device.caps.target_name in COMPILED else 90
     shown = int(counts[0])
     # Iteration 0 saves as many steps as there are iterations.
     out = machine.bind(np.zeros(9000, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes((shown,)))
+    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((shown,)))
     want = np.where(np.arange(9000) < shown, expected(np.full(9000, 3, np.int32), [1]), 0)
     want[0] = expected(counts[:1], [1])[0]
     np.testing.assert_array_equal(machine.read(out, np.empty(9000, np.int32)), want)
@@ -240,13 +240,13 @@ def test_bounds_from_memory(machine: Machine) -> None:
 def test_launches_share_the_heap(machine: Machine) -> None:
     """A large launch makes it grow while smaller ones before it may still run; it stays for those after."""
     code = Code()
-    code.there_and_back([TapeRef("a", f32, 1, 0)], code.b.emit(ops.shape, attr=(0, 0), type=i32))
+    code.there_and_back([AdstackRef("a", f32, 1, 0)], code.b.emit(ops.shape, attr=(0, 0), type=i32))
     plan = machine.plan(code.kernel())
     runs = []
     for n, steps in ((50, 3), (700, 90), (20, 4), (3000, 200), (60, 8)):
         counts = np.full(n, steps, np.int32)
         out = machine.bind(np.zeros(n, np.int32))
-        plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes((steps,)))
+        plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((steps,)))
         runs.append((counts, out))
     for counts, out in runs:
         np.testing.assert_array_equal(machine.read(out, np.empty(len(counts), np.int32)), expected(counts, [1]))
@@ -254,17 +254,17 @@ def test_launches_share_the_heap(machine: Machine) -> None:
 
 @pytest.mark.archs(*COMPILED)
 def test_threads_that_launch_at_once(machine: Machine) -> None:
-    tape = TapeRef("a", i32, 1, 0)
+    adstack = AdstackRef("a", i32, 1, 0)
     wrong: list[str] = []
 
     def work(steps: int) -> None:
         code = Code()
-        code.there_and_back([tape], code.b.emit(ops.shape, attr=(0, 0), type=i32))
+        code.there_and_back([adstack], code.b.emit(ops.shape, attr=(0, 0), type=i32))
         plan = machine.plan(code.kernel())
         counts = np.full(2000, steps, np.int32)
         for _ in range(10):
             out = machine.bind(np.zeros(2000, np.int32))
-            plan.launch([0, 0], [machine.bind(counts), out], {}, TapeSizes((steps,)))
+            plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((steps,)))
             if not np.array_equal(machine.read(out, np.empty(2000, np.int32)), expected(counts, [1])):
                 wrong.append(f"{steps} steps")
 
@@ -278,16 +278,16 @@ def test_threads_that_launch_at_once(machine: Machine) -> None:
 
 @pytest.mark.archs(*COMPILED)
 def test_too_large(machine: Machine) -> None:
-    """Refused with kernel, bytes and tape before anything runs; the device stays usable."""
+    """Refused with kernel, bytes and adstack before anything runs; the device stays usable."""
     code = Code()
-    code.there_and_back([TapeRef("noted", f32, 1, 0)], code.b.emit(ops.shape, attr=(0, 0), type=i32))
+    code.there_and_back([AdstackRef("noted", f32, 1, 0)], code.b.emit(ops.shape, attr=(0, 0), type=i32))
     plan = machine.plan(code.kernel())
     counts = np.full(1000, 2, np.int32)
     arrays = [machine.bind(counts), machine.bind(np.zeros(1000, np.int32))]
-    with pytest.raises(TapesTooLarge, match=r"tapes.*[\d,]{9,} bytes") as raised:
-        plan.launch([0, 0], arrays, {}, TapeSizes((2**31 - 1,)))
-    assert raised.value.tape == "noted"
-    plan.launch([0, 0], arrays, {}, TapeSizes((2,)))
+    with pytest.raises(AdstacksTooLarge, match=r"adstacks.*[\d,]{9,} bytes") as raised:
+        plan.launch([0, 0], arrays, {}, AdstackSizes((2**31 - 1,)))
+    assert raised.value.adstack == "noted"
+    plan.launch([0, 0], arrays, {}, AdstackSizes((2,)))
     np.testing.assert_array_equal(machine.read(arrays[1], np.empty(1000, np.int32)), expected(counts, [1]))
 
 
@@ -317,13 +317,13 @@ def test_tapes_are_in_the_artifact() -> None:
     try:
         code = Code()
         size = code.b.emit(ops.shape, attr=(0, 0), type=i32)
-        code.save([TapeRef("s", i32, 2, 1)], size, size)
-        code.there_and_back([TapeRef("p", f32, 1, 0)], size)
-        code.b.store(OUT, code.b.const(0), code.recall([TapeRef("s", i32, 2, 1)], size, size))
+        code.save([AdstackRef("s", i32, 2, 1)], size, size)
+        code.there_and_back([AdstackRef("p", f32, 1, 0)], size)
+        code.b.store(OUT, code.b.const(0), code.recall([AdstackRef("s", i32, 2, 1)], size, size))
         compiled = compile_kernel(code.kernel(), device.caps, CompileOptions())
-        found = [(t.name, t.dtype, t.width, t.capacity, t.task is None) for t in compiled.tapes]
+        found = [(t.name, t.dtype, t.width, t.capacity, t.task is None) for t in compiled.adstacks]
         assert found == [("s", i32, 2, 1, True), ("p", f32, 1, 0, False)]
-        assert compiled.tapes[1].task in [task.name for task in compiled.tasks if task.kind == "range_for"]
+        assert compiled.adstacks[1].task in [task.name for task in compiled.tasks if task.kind == "range_for"]
     finally:
         device.close()
 
@@ -335,19 +335,19 @@ def test_temporaries_too(machine: Machine) -> None:
     total = TempRef("total", i32)
     b.store(total, b.const(0))
     size = b.emit(ops.shape, attr=(0, 0), type=i32)
-    tape = TapeRef("a", i32, 1, 0)
+    adstack = AdstackRef("a", i32, 1, 0)
 
     def body(i: Op) -> Sequence[Op]:
         count = b.load(COUNTS, i)
-        code.save([tape], i, count)
-        b.atomic("add", total, code.recall([tape], count, b.const(0)))
+        code.save([adstack], i, count)
+        b.atomic("add", total, code.recall([adstack], count, b.const(0)))
         return ()
 
     code.loop(size, body, parallel=True)
     kernel = code.kernel()
     plan = machine.plan(Kernel(kernel.name, kernel.args, kernel.body, (total,)))
     counts = np.random.default_rng(4).integers(0, 5, 300).astype(np.int32)
-    returned = plan.launch([0, 0], [machine.bind(counts), machine.bind(np.zeros(1, np.int32))], {}, TapeSizes((4,)))
+    returned = plan.launch([0, 0], [machine.bind(counts), machine.bind(np.zeros(1, np.int32))], {}, AdstackSizes((4,)))
     want = expected(counts, [1]).astype(np.int64).sum()
     assert returned is not None
     assert int(returned[0]) == np.int64(want).astype(np.int32)

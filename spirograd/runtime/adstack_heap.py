@@ -1,12 +1,12 @@
-"""The memory of tapes: one heap for all launches, whose layout each launch computes anew (`HeapPlan`).
+"""The memory of adstacks: one heap for all launches, whose layout each launch computes anew (`HeapPlan`).
 
-Where the thread slots of a launch lie is in `base.tape_layout`; how many there are is decided here.
+Where the thread slots of a launch lie is in `base.adstack_layout`; how many there are is decided here.
 
 On the CPU the thread slots of a thread lie one after the other, or side by side if it runs several iterations in lockstep. How many that
 are, and how many threads take part, is up to the pool (see `llvmgen.pool`): it may divide the thread slots of a task as it likes. The
 thread slot of serial tasks comes last.
 
-Where only the device knows the sizes, it lays out the thread slots itself: see transforms/tasks/place_tapes.py.
+Where only the device knows the sizes, it lays out the thread slots itself: see transforms/tasks/place_adstacks.py.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from operator import itemgetter
 import numpy as np
 
 from spirograd.base import knobs, validity
-from spirograd.base.artifact import CompiledKernel, TapeInfo, TaskInfo
+from spirograd.base.adstack_layout import NUMBERS, AdstackWords, Group, Layout
+from spirograd.base.artifact import AdstackInfo, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
-from spirograd.base.tape_layout import NUMBERS, Group, Layout, TapeWords
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device import Device, Readback
 
-# Thread slots of a task at most. More hide latencies better, up to the invocations that a large GPU holds at a time, as long as the tapes
-# fit its caches: an eighth less time on an H200 with four times as many.
+# Thread slots of a task at most. More hide latencies better, up to the invocations that a large GPU holds at a time, as long as the
+# adstacks fit its caches: an eighth less time on an H200 with four times as many.
 _SLOTS = 65536
 _MAX_SLOTS = 1 << 18
 _CACHED_BYTES = 1 << 25
@@ -54,20 +54,20 @@ UNKNOWN = -1
 _CPU_PREFERRED_LIMIT = 1 << 28
 
 
-class TapesTooLarge(OutOfDeviceMemory):
-    """The tapes of a launch do not fit the heap. ``message``: kernel and bytes; ``tape``: the name of the one that takes most; ``share``:
-    how much of the memory for all thread slots there is, from 0 to 1."""
+class AdstacksTooLarge(OutOfDeviceMemory):
+    """The adstacks of a launch do not fit the heap. ``message``: kernel and bytes; ``adstack``: the name of the one that takes most;
+    ``share``: how much of the memory for all thread slots there is, from 0 to 1."""
 
-    def __init__(self, message: str, tape: str, share: float) -> None:
+    def __init__(self, message: str, adstack: str, share: float) -> None:
         super().__init__(message)
         self.message = message
-        self.tape = tape
+        self.adstack = adstack
         self.share = share
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task (None: all serial ones) has of the heap for its tapes behind the guard with size ``guard``, or for those that all its
+    """What a task (None: all serial ones) has of the heap for its adstacks behind the guard with size ``guard``, or for those that all its
     invocations use. Lengths are words of 32 bits."""
 
     task: str | None
@@ -88,12 +88,12 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class TapeSizes:
-    """How large the tapes of a launch must be. ``entries``: their capacities, by number of the size.
+class AdstackSizes:
+    """How large the adstacks of a launch must be. ``entries``: their capacities, by number of the size.
 
-    Where the kernel places its tapes itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether those may be
-    others than at the last launch; ``certain``: whether ``entries`` are those. ``ample``: rather raise TapesTooLarge than have only a small
-    part of the thread slots.
+    Where the kernel places its adstacks itself, the sizes on the device count, and ``entries`` are a hint. ``resized``: whether those may
+    be others than at the last launch; ``certain``: whether ``entries`` are those. ``ample``: rather raise AdstacksTooLarge than have only a
+    small part of the thread slots.
     """
 
     entries: tuple[int, ...] = ()
@@ -106,13 +106,13 @@ class TapeSizes:
 class HeapPlan:
     """How a launch uses the heap: ``words`` for the argument block, ``counts`` the invocations of each task."""
 
-    words: TapeWords
+    words: AdstackWords
     counts: tuple[int | None, ...]
     shares: tuple[Share, ...]
     nbytes: int
 
 
-class TapeHeap:
+class AdstackHeap:
     """Grows to what the largest launch needs. Launches that share it must run one after the other, as they do on one queue.
 
     ``budget``: the user's limit in bytes; ``byte_limit``: that, and what the device and indices of 31 bits allow. ``sized`` counts launches
@@ -139,12 +139,12 @@ class TapeHeap:
 
     @property
     def words(self) -> int:
-        """The words of the heap that tapes may use."""
+        """The words of the heap that adstacks may use."""
         return min(self.nbytes // 4, _MAX_WORDS)
 
     @property
     def address(self) -> int:
-        """Where the heap begins; 0 before the first launch with tapes."""
+        """Where the heap begins; 0 before the first launch with adstacks."""
         return 0 if self._heap is None else self._heap.address
 
     @property
@@ -154,11 +154,11 @@ class TapeHeap:
 
     # --- sizes that the host knows -----------------------------------------------------------------------------------------
 
-    def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
-        """Lay out the tapes of a launch, and allocate the heap for them. ``counts``: iterations of each task, None where only the device
+    def reserve(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
+        """Lay out the adstacks of a launch, and allocate the heap for them. ``counts``: iterations of each task, None where only the device
         knows.
 
-        Raises TapesTooLarge if not even few thread slots fit.
+        Raises AdstacksTooLarge if not even few thread slots fit.
         """
         plan = self._allocate_for(lambda byte_limit: self.plan(kernel, counts, sizes.entries, byte_limit=byte_limit, ample=sizes.ample))
         self.report(kernel, plan, None)
@@ -173,8 +173,9 @@ class TapeHeap:
         byte_limit: int | None = None,
         ample: bool = False,
     ) -> HeapPlan:
-        """As `reserve`, without touching the heap. ``capacities``: entries of tapes, by number; ``slot_limit``: thread slots of a task at
-        most, 0 for the preferred number; ``byte_limit``: bytes at most, None for the limit of the heap; ``ample``: see `TapeSizes`."""
+        """As `reserve`, without touching the heap. ``capacities``: entries of adstacks, by number; ``slot_limit``: thread slots of a task
+        at most, 0 for the preferred number; ``byte_limit``: bytes at most, None for the limit of the heap; ``ample``: see
+        `AdstackSizes`."""
         byte_limit = self.byte_limit if byte_limit is None else byte_limit
         entries = _entries(capacities)
         most, fewest = 0, 1 if kernel.target.slots_by_thread else _MIN_SLOTS
@@ -193,12 +194,12 @@ class TapeHeap:
             slot_limit //= 2  # fewer invocations at a time, each with more iterations
 
     def _place(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], slot_limit: int) -> HeapPlan:
-        """Lay out the tapes with at most ``slot_limit`` thread slots of a task."""
+        """Lay out the adstacks with at most ``slot_limit`` thread slots of a task."""
         if kernel.target.slots_by_thread:
             return self._place_by_thread(kernel, counts, entries, slot_limit)
         limited, slots = list(counts), []
         for k, task in enumerate(kernel.tasks):
-            own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
+            own = {adstack.capacity for adstack in kernel.adstacks if adstack.task == task.name}
             number = 0
             if own:
                 number, limited[k] = self._slots(task, counts[k], [entries[n] for n in own], slot_limit)
@@ -207,11 +208,11 @@ class TapeHeap:
         return HeapPlan(words, tuple(limited), shares, nbytes)
 
     def _place_by_thread(self, kernel: CompiledKernel, counts: Sequence[int | None], entries: Sequence[int], slot_limit: int) -> HeapPlan:
-        """As `_place`, for the CPU: where tapes begin in a thread slot, how long thread slots are, and how many."""
-        bases, pitches, slots = [0] * len(kernel.tapes), [0] * len(kernel.tapes), [1] * len(kernel.tasks)
+        """As `_place`, for the CPU: where adstacks begin in a thread slot, how long thread slots are, and how many."""
+        bases, pitches, slots = [0] * len(kernel.adstacks), [0] * len(kernel.adstacks), [1] * len(kernel.tasks)
         layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
         shares, end = [], 0
-        serial, *tasks = _tapes_of_tasks(kernel)
+        serial, *tasks = _adstacks_of_tasks(kernel)
         for k, task, own in (*tasks, serial):
             if not own:
                 continue
@@ -223,10 +224,10 @@ class TapeHeap:
                 number = slots[k] = max(min(running, slot_limit or running, running if count is None else count), 1)
             shares.append(_share(group, number, number))
             for n, base in layout.bases(group, 1, end if task is None else 0):
-                bases[n], pitches[n] = base, group.words // (kernel.tapes[n].dtype.size // 4)
+                bases[n], pitches[n] = base, group.words // (kernel.adstacks[n].dtype.size // 4)
             length = number * group.words
             end = end + length if task is None else max(end, length)
-        words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(slots))
+        words = AdstackWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(slots))
         return HeapPlan(words, tuple(counts), tuple(shares), 4 * end)
 
     def _slots(self, task: TaskInfo, count: int | None, entries: Sequence[int], slot_limit: int) -> tuple[int, int | None]:
@@ -247,10 +248,10 @@ class TapeHeap:
 
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
-    def reserve_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
-        """Allocate the heap for a launch that lays out its tapes itself.
+    def reserve_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
+        """Allocate the heap for a launch that lays out its adstacks itself.
 
-        Raises TapesTooLarge if the device has too little memory for the least number of thread slots of such capacities.
+        Raises AdstacksTooLarge if the device has too little memory for the least number of thread slots of such capacities.
         """
         capacities = sizes.entries
         invocations, slot_limit = self._invocations(kernel, counts, sizes)
@@ -264,16 +265,16 @@ class TapeHeap:
         plan = self._allocate_for(
             lambda available: self.plan(kernel, invocations, capacities, slot_limit, min(available, byte_limit), ample), preferred
         )
-        words = TapeWords(heap_words=(self.words,), slots=_slots_of_tasks(kernel, counts, invocations))
+        words = AdstackWords(heap_words=(self.words,), slots=_slots_of_tasks(kernel, counts, invocations))
         return HeapPlan(words, invocations, plan.shares, plan.nbytes)
 
-    def plan_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> HeapPlan:
-        """How a launch with these capacities would lay out its tapes after `reserve_on_device`, without touching the heap."""
+    def plan_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
+        """How a launch with these capacities would lay out its adstacks after `reserve_on_device`, without touching the heap."""
         capacities = sizes.entries
         invocations, slot_limit = self._invocations(kernel, counts, sizes)
         plan = self.plan(kernel, invocations, capacities, slot_limit, ample=sizes.ample)
         heap_words = min(self._size_for(plan.nbytes, self._preferred(plan)) // 4, _MAX_WORDS)
-        words = TapeWords(heap_words=(heap_words,), slots=_slots_of_tasks(kernel, counts, invocations))
+        words = AdstackWords(heap_words=(heap_words,), slots=_slots_of_tasks(kernel, counts, invocations))
         return self.resolve(kernel, HeapPlan(words, invocations, (), 0), capacities)
 
     def resolve(self, kernel: CompiledKernel, reserved: HeapPlan, capacities: Sequence[int]) -> HeapPlan:
@@ -282,12 +283,12 @@ class TapeHeap:
         words, shares, nbytes = _lay_out(kernel, reserved.words.slots, _entries(capacities), heap_words)
         return HeapPlan(words, reserved.counts, shares, nbytes)
 
-    def _invocations(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: TapeSizes) -> tuple[tuple[int | None, ...], int]:
+    def _invocations(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> tuple[tuple[int | None, ...], int]:
         """How many invocations of each task to launch at most, and how many thread slots a task may have."""
         slot_limit = _CPU_MAX_SLOTS if self.device.caps.loop_limit else _SLOTS
         invocations = list(counts)
         for k, task in enumerate(kernel.tasks):
-            own = {tape.capacity for tape in kernel.tapes if tape.task == task.name}
+            own = {adstack.capacity for adstack in kernel.adstacks if adstack.task == task.name}
             if own:
                 preferred = self._preferred_slots(counts[k], [max(sizes.entries[n], 1) for n in own])
                 slots = min(slot_limit, preferred) if sizes.certain else slot_limit
@@ -385,15 +386,15 @@ class TapeHeap:
                     )
 
 
-def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], byte_limit: int, most: int) -> TapesTooLarge:
+def _too_large(kernel: CompiledKernel, plan: HeapPlan, entries: Sequence[int], byte_limit: int, most: int) -> AdstacksTooLarge:
     slots = {(share.task, share.guard): share.slots for share in plan.shares}
-    each = [(4 * tape.words * entries[tape.capacity] * slots[tape.task, tape.guard], tape) for tape in kernel.tapes]
-    nbytes, tape = max(each, key=itemgetter(0))
-    held = f"{counted(entries[tape.capacity], 'entry', 'entries')} of {counted(4 * tape.words, 'byte')}"
-    return TapesTooLarge(
-        f"the tapes of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {byte_limit:,}: {nbytes:,} alone for one of this "
-        f"loop, with {held} in each of {counted(slots[tape.task, tape.guard], 'thread slot')}",
-        tape.name,
+    each = [(4 * adstack.words * entries[adstack.capacity] * slots[adstack.task, adstack.guard], adstack) for adstack in kernel.adstacks]
+    nbytes, adstack = max(each, key=itemgetter(0))
+    held = f"{counted(entries[adstack.capacity], 'entry', 'entries')} of {counted(4 * adstack.words, 'byte')}"
+    return AdstacksTooLarge(
+        f"the adstacks of {kernel.name} need {plan.nbytes:,} bytes or more, and may have {byte_limit:,}: {nbytes:,} alone for one of this "
+        f"loop, with {held} in each of {counted(slots[adstack.task, adstack.guard], 'thread slot')}",
+        adstack.name,
         byte_limit / most,
     )
 
@@ -403,22 +404,22 @@ def _entries(capacities: Sequence[int]) -> list[int]:
     return [max(n & 0xFFFFFFFF, 1) for n in capacities]
 
 
-def _tapes_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, list[tuple[int, TapeInfo]]]]:
-    """The tapes of serial tasks, then those of each other task; tasks and tapes with their numbers."""
-    numbered = list(enumerate(kernel.tapes))
+def _adstacks_of_tasks(kernel: CompiledKernel) -> list[tuple[int, TaskInfo | None, list[tuple[int, AdstackInfo]]]]:
+    """The adstacks of serial tasks, then those of each other task; tasks and adstacks with their numbers."""
+    numbered = list(enumerate(kernel.adstacks))
     serial = [item for item in numbered if item[1].task is None]
     return [(-1, None, serial), *[(k, t, [item for item in numbered if item[1].task == t.name]) for k, t in enumerate(kernel.tasks)]]
 
 
 def _lay_out(
     kernel: CompiledKernel, invocations: Sequence[int], entries: Sequence[int], heap_words: int | None
-) -> tuple[TapeWords, tuple[Share, ...], int]:
+) -> tuple[AdstackWords, tuple[Share, ...], int]:
     """Thread slots for ``invocations`` of each task: the words of a launch that the host places, the shares, the bytes in all. In
-    ``heap_words`` words they are divided as the task of `transforms.tasks.place_tapes` does; None: they take as much as they need."""
+    ``heap_words`` words they are divided as the task of `transforms.tasks.place_adstacks` does; None: they take as much as they need."""
     layout = Layout(NUMBERS, None, entries.__getitem__, entries.__getitem__)
-    bases, pitches, limits = [0] * len(kernel.tapes), [0] * len(kernel.tapes), list(invocations)
+    bases, pitches, limits = [0] * len(kernel.adstacks), [0] * len(kernel.adstacks), list(invocations)
     shares, first, end = [], 0, 0
-    for k, task, own in _tapes_of_tasks(kernel):
+    for k, task, own in _adstacks_of_tasks(kernel):
         if not own:
             continue
         if task is None:
@@ -445,12 +446,12 @@ def _lay_out(
             begin = layout.end(group, pitch, begin)
             shares.append(_share(group, number, pitch))
         end = max(end, begin)
-    words = TapeWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(limits))
+    words = AdstackWords(tuple(bases), tuple(pitches), tuple(entries[: kernel.capacities]), (), tuple(limits))
     return words, tuple(shares), 4 * end
 
 
 def _share(group: Group[int], slots: int, pitch: int) -> Share:
-    return Share(group.tapes[0][1].task, slots, group.floats, group.words - group.floats, pitch, group.guard)
+    return Share(group.adstacks[0][1].task, slots, group.floats, group.words - group.floats, pitch, group.guard)
 
 
 def _slots_of(invocations: int, count: int | None, task: TaskInfo) -> int:

@@ -1,4 +1,4 @@
-"""How a launch cuts the heap: no two elements of tapes in one place, none past the end. Few invocations at once would hide that."""
+"""How a launch cuts the heap: no two elements of adstacks in one place, none past the end. Few invocations at once would hide that."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from spirograd.base.artifact import ArgBlock, CompiledKernel, TapeInfo, TaskInfo
+from spirograd.base.artifact import AdstackInfo, ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.runtime.tape_heap import TapeHeap, TapeSizes
+from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes
 
-TAPES = (TapeInfo("a", f32, 2, 0, "one"), TapeInfo("b", f64, 1, 1, "one"), TapeInfo("s", i32, 3, 1, None), TapeInfo("c", i32, 1, 0, "two"))
+TAPES = (
+    AdstackInfo("a", f32, 2, 0, "one"),
+    AdstackInfo("b", f64, 1, 1, "one"),
+    AdstackInfo("s", i32, 3, 1, None),
+    AdstackInfo("c", i32, 1, 0, "two"),
+)
 CAPACITIES = (3, 2)
 COUNTS = [(100, 7), (0, 300), (63, None)]
 
@@ -22,13 +27,13 @@ def heap(target, threads, loop_limit, budget=None):
     if threads:
         device.threads = threads
     memory = SimpleNamespace(allocate=lambda nbytes, zeroed: SimpleNamespace(address=4096, nbytes=nbytes))
-    return TapeHeap(device, memory, budget)
+    return AdstackHeap(device, memory, budget)
 
 
 def kernel_of(target, lanes=1):
     tasks = tuple([TaskInfo(name, "range_for", name, 0, None, None, 64, lanes=lanes) for name in ("one", "two")])
     kernel = CompiledKernel("k", target, "key", ArgBlock((), 0, ""), tasks, (), 0)
-    kernel.tapes = TAPES
+    kernel.adstacks = TAPES
     return kernel
 
 
@@ -39,30 +44,30 @@ def slots_on_gpu(plan, counts, task):
 
 
 def check_apart(plan, elements):
-    """``elements(number, tape, base, pitch)``: of a tape, each as its thread slot and its number."""
+    """``elements(number, adstack, base, pitch)``: of an adstack, each as its thread slot and its number."""
     taken = {}
-    for k, tape in sorted(enumerate(TAPES), key=lambda item: item[1].task is not None):
-        for what, at in elements(k, tape, plan.words.bases[k], plan.words.pitches[k]):
-            place = {at * tape.dtype.size + byte for byte in range(tape.dtype.size)}
+    for k, adstack in sorted(enumerate(TAPES), key=lambda item: item[1].task is not None):
+        for what, at in elements(k, adstack, plan.words.bases[k], plan.words.pitches[k]):
+            place = {at * adstack.dtype.size + byte for byte in range(adstack.dtype.size)}
             # Tasks run one after the other; what serial ones note lasts.
-            for task in {None, tape.task}:
-                assert not place & taken.setdefault(task, set()), (tape.name, what)
-            assert max(place) < plan.nbytes, (tape.name, what)
-            taken[tape.task] |= place
+            for task in {None, adstack.task}:
+                assert not place & taken.setdefault(task, set()), (adstack.name, what)
+            assert max(place) < plan.nbytes, (adstack.name, what)
+            taken[adstack.task] |= place
 
 
 @pytest.mark.parametrize(("target", "loop_limit"), [("vulkan", 0), ("wgpu", 65535)])
 @pytest.mark.parametrize("counts", COUNTS)
 def test_no_two_elements_meet(target, loop_limit, counts):
     owner = heap(target, 0, loop_limit)
-    plan = owner.reserve(kernel_of(target), counts, TapeSizes(CAPACITIES))
+    plan = owner.reserve(kernel_of(target), counts, AdstackSizes(CAPACITIES))
     assert owner.address == 4096
 
-    def elements(_, tape, base, pitch):
-        slots = 1 if tape.task is None else slots_on_gpu(plan, counts, ("one", "two").index(tape.task))
+    def elements(_, adstack, base, pitch):
+        slots = 1 if adstack.task is None else slots_on_gpu(plan, counts, ("one", "two").index(adstack.task))
         for slot in range(min(slots, 500)):
-            for entry in range(CAPACITIES[tape.capacity] * tape.width):
-                yield (slot, entry), base + (entry if tape.task is None else entry * pitch + slot)
+            for entry in range(CAPACITIES[adstack.capacity] * adstack.width):
+                yield (slot, entry), base + (entry if adstack.task is None else entry * pitch + slot)
 
     check_apart(plan, elements)
 
@@ -74,7 +79,7 @@ def test_no_two_elements_meet_however_the_pool_divides_the_slots(lanes, budget, 
     """Between threads, and iterations that one runs in lockstep."""
     threads = 3
     owner = heap("cpu", threads, 0, budget)
-    plan = owner.reserve(kernel_of("cpu", lanes), counts, TapeSizes(CAPACITIES))
+    plan = owner.reserve(kernel_of("cpu", lanes), counts, AdstackSizes(CAPACITIES))
     assert owner.address == 4096
     most = plan.words.slots
     for slots, count in zip(most, counts):
@@ -82,12 +87,12 @@ def test_no_two_elements_meet_however_the_pool_divides_the_slots(lanes, budget, 
         assert slots == wanted if budget is None else 1 <= slots <= wanted
     for used in {1, min(3, lanes), lanes}:
 
-        def elements(_, tape, base, pitch, used=used):
-            for entry in range(CAPACITIES[tape.capacity] * tape.width):
-                if tape.task is None:
+        def elements(_, adstack, base, pitch, used=used):
+            for entry in range(CAPACITIES[adstack.capacity] * adstack.width):
+                if adstack.task is None:
                     yield entry, base + entry
                     continue
-                slots = most[("one", "two").index(tape.task)]
+                slots = most[("one", "two").index(adstack.task)]
                 together = min(used, slots)
                 for slot in range(slots // together):
                     for lane in range(together):
@@ -99,8 +104,8 @@ def test_no_two_elements_meet_however_the_pool_divides_the_slots(lanes, budget, 
 def test_fewer_slots_before_a_launch_is_refused():
     """Down to one."""
     most = 4 * (10 + 6)  # a thread slot of the first task and that of serial ones
-    plan = heap("cpu", 64, 0, most).reserve(kernel_of("cpu", 16), (5000, 5000), TapeSizes(CAPACITIES))
+    plan = heap("cpu", 64, 0, most).reserve(kernel_of("cpu", 16), (5000, 5000), AdstackSizes(CAPACITIES))
     assert plan.words.slots[0] == 1
     assert plan.nbytes <= most
-    with pytest.raises(OutOfDeviceMemory, match=r"the tapes of k need .* in each of 1 thread slot"):
-        heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), TapeSizes(CAPACITIES))
+    with pytest.raises(OutOfDeviceMemory, match=r"the adstacks of k need .* in each of 1 thread slot"):
+        heap("cpu", 64, 0, most - 4).reserve(kernel_of("cpu", 16), (5000, 5000), AdstackSizes(CAPACITIES))

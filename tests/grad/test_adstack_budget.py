@@ -1,4 +1,5 @@
-"""`init(ad_memory_GB=...)`: with little memory for tapes fewer invocations run at a time; with less than that, an error says which loop."""
+"""`init(ad_memory_GB=...)`: with little memory for adstacks fewer invocations run at a time; with less than that, an error says which
+loop."""
 
 from __future__ import annotations
 
@@ -51,9 +52,9 @@ def line_of(marker: str) -> int:
 
 
 def start(arch: str, nbytes: int) -> Any:
-    """A session with so much memory for tapes; its heap."""
+    """A session with so much memory for adstacks; its heap."""
     sg.init(arch=arch, ad_memory_GB=nbytes / 2**30)
-    heap = context.session().launcher.tapes
+    heap = context.session().launcher.adstacks
     assert heap.byte_limit == nbytes
     return heap
 
@@ -82,7 +83,7 @@ def test_fewer_slots(arch: str, kind: str) -> None:
                 compare(run, args, x, y, counts)
         assert heap.nbytes <= nbytes
         plan = run.grad.memory_plan(*args)
-        assert run.grad.tape_bytes == plan.nbytes <= nbytes
+        assert run.grad.adstack_bytes == plan.nbytes <= nbytes
         assert plan.budget == nbytes
         needed = plan.nbytes if part == 1 else needed
         slots.append(plan.slots)
@@ -109,9 +110,9 @@ def test_too_little(arch: str, kind: str) -> None:
         with pytest.raises(sg.OutOfDeviceMemory) as caught:
             started(*many)
         message = str(caught.value)
-        assert "the tapes of run_grad need " in message
+        assert "the adstacks of run_grad need " in message
         assert f"may have {budget:,}" in message
-        assert f"test_tape_budget.py:{line_of(marker)}" in message
+        assert f"test_adstack_budget.py:{line_of(marker)}" in message
         assert isinstance(caught.value, MemoryError)
     if kind == "memory":
         count.fill(small)
@@ -168,7 +169,7 @@ def test_memory_that_others_have_taken(arch: str, kind: str) -> None:
     run, x, y = known() if kind == "known" else from_memory(count)
     for _ in range(3):
         compare(run, (TRIPS,) if kind == "known" else (), x, y, TRIPS)
-    assert 0 < run.grad.tape_bytes <= heap.nbytes <= 1 << 19
+    assert 0 < run.grad.adstack_bytes <= heap.nbytes <= 1 << 19
 
 
 class Dirty:
@@ -211,20 +212,20 @@ def test_smaller_heap_in_the_same_place(arch: str, monkeypatch: pytest.MonkeyPat
     many = 10_000_000 if arch == "cpu" else 100_000 if context.session().device.caps.loop_limit else 400_000
     launch(first, (trips,), x, y)
     wanted = x.grad.to_numpy()
-    with pytest.raises(sg.OutOfDeviceMemory, match="the tapes of run_grad need"):
+    with pytest.raises(sg.OutOfDeviceMemory, match="the adstacks of run_grad need"):
         second.grad(many)
     compare(third, (3,), u, v, 3)
-    assert heap.nbytes < first.grad.tape_bytes
+    assert heap.nbytes < first.grad.adstack_bytes
     launch(first, (trips,), x, y)
     np.testing.assert_array_equal(x.grad.to_numpy(), wanted)
-    assert heap.nbytes >= first.grad.tape_bytes > 1 << 20
+    assert heap.nbytes >= first.grad.adstack_bytes > 1 << 20
 
 
 @pytest.mark.archs("cpu", *DEVICES)
 def test_no_budget_of_ones_own(arch: str) -> None:
     """Then the limit is the device's."""
     sg.init(arch=arch)
-    device, heap = context.session().device, context.session().launcher.tapes
+    device, heap = context.session().device, context.session().launcher.adstacks
     assert heap.byte_limit <= device.caps.max_allocation
     assert heap.byte_limit >= min(device.caps.max_allocation, 1 << 31)
 
@@ -240,6 +241,6 @@ def test_budget_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SG_AD_MEMORY_GB", "0.25")
     sg.init(arch=sg.interpreter, ad_memory_GB=2)
     try:
-        assert context.session().launcher.tapes.byte_limit <= 1 << 28
+        assert context.session().launcher.adstacks.byte_limit <= 1 << 28
     finally:
         sg.reset()

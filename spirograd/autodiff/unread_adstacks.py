@@ -1,4 +1,4 @@
-"""Dead code elimination for gradient kernels: removes tapes that no derivative reads."""
+"""Dead code elimination for gradient kernels: removes adstacks that no derivative reads."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Collection
 from spirograd.autodiff.sweep import capacity_of
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Ref, TapeRef, TempKind, TempRef, ref_of
+from spirograd.ir.nodes import AdstackRef, Kernel, Op, Ref, TempKind, TempRef, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 
 
 def clean(kernel: Kernel, ctx: PassContext) -> Kernel:
-    """Remove tapes that are never read, and the computations that only fed them; number the capacities of the rest from 0 in order of
+    """Remove adstacks that are never read, and the computations that only fed them; number the capacities of the rest from 0 in order of
     appearance."""
     while True:
         kernel = simplify(kernel, ctx)
-        read = [op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, TapeRef)]
-        written = {op.attr for op in kernel.walk() if op.code is ops.store and isinstance(op.attr, TapeRef)}
+        read = [op.attr for op in kernel.walk() if op.code is ops.load and isinstance(op.attr, AdstackRef)]
+        written = {op.attr for op in kernel.walk() if op.code is ops.store and isinstance(op.attr, AdstackRef)}
         if written <= set(read):
-            numbers = {k: n for n, k in enumerate(dict.fromkeys(sorted(tape.capacity for tape in written)))}
-            return _Tapes(written, numbers).kernel(kernel)
-        kernel = _Tapes(set(read), {tape.capacity: tape.capacity for tape in read}).kernel(kernel)
+            numbers = {k: n for n, k in enumerate(dict.fromkeys(sorted(adstack.capacity for adstack in written)))}
+            return _Adstacks(written, numbers).kernel(kernel)
+        kernel = _Adstacks(set(read), {adstack.capacity: adstack.capacity for adstack in read}).kernel(kernel)
 
 
-class _Tapes(Rewriter):
-    """Keeps the given tapes, and numbers their capacities anew."""
+class _Adstacks(Rewriter):
+    """Keeps the given adstacks, and numbers their capacities anew."""
 
     def __init__(self, kept: Collection[Ref], numbers: dict[int, int]) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class _Tapes(Rewriter):
         self.handlers = {ops.store: self._access, ops.load: self._access, ops.atomic: self._count}
 
     def _access(self, op: Op) -> Op | None:
-        if not isinstance(op.attr, TapeRef):
+        if not isinstance(op.attr, AdstackRef):
             return self.copy(op)
         if op.attr not in self.kept:
             return None
-        tape = replace(op.attr, capacity=self.numbers[op.attr.capacity])
-        return self.copy(op) if tape == op.attr else self.b.append(Op(op.code, op.type, self.args(op), tape, (), op.loc))
+        adstack = replace(op.attr, capacity=self.numbers[op.attr.capacity])
+        return self.copy(op) if adstack == op.attr else self.b.append(Op(op.code, op.type, self.args(op), adstack, (), op.loc))
 
     def _count(self, op: Op) -> Op | None:
         ref = ref_of(op)

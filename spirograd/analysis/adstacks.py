@@ -1,0 +1,51 @@
+"""The adstacks of a kernel, by number: the task that each belongs to, and where the task reads their sizes."""
+
+from __future__ import annotations
+
+from spirograd.base.adstack_layout import AdstackWord
+from spirograd.base.artifact import AdstackInfo
+from spirograd.base.dtypes import i32
+from spirograd.ir import ops
+from spirograd.ir.nodes import AdstackRef, ArrayArg, ArrayRef, Kernel, Op, TempKind, TempRef
+
+# The array argument (i32) with the capacities of adstacks by number, of kernels that find or use them on the device.
+SIZES = ArrayArg("%sizes", i32, 1)
+
+
+def adstacks_of(kernel: Kernel) -> dict[AdstackRef, AdstackInfo]:
+    """The adstacks of ``kernel``, a list of tasks, in order of first appearance: the position of each is its number."""
+    found: dict[AdstackRef, AdstackInfo] = {}
+    for task in kernel.body.ops:
+        if task.code is not ops.task:
+            continue
+        if not any(isinstance(ref, AdstackRef) for region in task.regions for _, ref in region.accesses):
+            continue
+        owner = None if task.attr.kind == "serial" else task.attr.name
+        used = [op for region in task.regions for op in region.walk() if op.code is ops.claim or isinstance(op.attr, AdstackRef)]
+        claimed = {guard_of(op) for op in used if op.code is ops.claim}
+        for op in used:
+            ref = op.attr
+            if isinstance(ref, AdstackRef) and ref not in found:
+                found[ref] = AdstackInfo(ref.name, ref.dtype, ref.width, ref.capacity, owner, ref.slots, ref.slots in claimed)
+    return found
+
+
+def counter(guard: int) -> TempRef:
+    """The ticket counter from which a task claims thread slots; ``guard``: `AdstackInfo.slots`."""
+    return TempRef(f"claims{guard}", i32, kind=TempKind.CLAIMS, number=guard)
+
+
+def guard_of(claim: Op) -> int:
+    """The number of the size that is the guard count of ``claim``: how many iterations get there."""
+    return int(claim.attr.number)
+
+
+def sizes_of(kernel: Kernel) -> ArrayRef | None:
+    """The argument `SIZES` of ``kernel``, None if it has none: then the host knows the sizes."""
+    return next((ArrayRef(a.name, k, i32, 1) for k, a in enumerate(kernel.args) if a == SIZES), None)
+
+
+def checked_capacities(kernel: Kernel) -> frozenset[int]:
+    """The numbers of the capacities that loops of ``kernel`` may exceed, as far as the compiler can tell: those that it checks."""
+    words = [op.attr for op in kernel.walk() if op.code is ops.adstack_word] if ops.adstack_word in kernel.codes else []
+    return frozenset([number for kind, number in words if kind == AdstackWord.CAPACITY])
