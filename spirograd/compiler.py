@@ -43,6 +43,8 @@ from spirograd.transforms.checks.space_limits import hoist_space_checks, take_sp
 from spirograd.transforms.loops.add_uncontended import add_uncontended
 from spirograd.transforms.loops.choose_vectors import choose_vectors
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
+from spirograd.transforms.loops.distribute import distribute
+from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
@@ -82,7 +84,7 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 # 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
 _REDUCTION_GROUPS = 1024
 # The passes from device IR to what the code generator for the CPU accepts.
-LOOP_PASSES: tuple[Pass, ...] = (chunk_tasks, add_uncontended, split_rows, choose_vectors, split_edges)
+LOOP_PASSES: tuple[Pass, ...] = (chunk_tasks, add_uncontended, split_rows, choose_vectors, split_edges, distribute, outline_parts)
 
 
 def compile_kernel(

@@ -107,6 +107,18 @@ def _if(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _outlined(c: Compiler, op: Op) -> Step:
+    out = c.entry(op)
+    _, steps, results = c.region(op.regions[0])
+
+    def step(env: Env) -> None:
+        for run in steps:
+            run(env)
+        env[out] = tuple([env[r] for r in results])
+
+    return step
+
+
 def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
@@ -436,7 +448,7 @@ def _print(c: Compiler, op: Op) -> Step:
 
 _READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
-    ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
+    ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task, ops.outlined: _outlined,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.adstack_word: _adstack_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,

@@ -183,6 +183,13 @@ while_ = _op(
     "control",
     "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones.",
 )
+outlined = _op(
+    "outlined",
+    0,
+    "control",
+    "Runs its region, which has no parameters, once, as a function of its own; yields the results. attr: a name for the function.",
+    level="loops",
+)
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------

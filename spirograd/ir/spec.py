@@ -216,7 +216,7 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call, ops.call_memory) and isinstance(types, tuple)
+    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.outlined, ops.call, ops.call_memory) and isinstance(types, tuple)
     v.need(several, op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
@@ -333,6 +333,13 @@ def _for(v: _Verifier, op: Op) -> None:
         v.need(known, op, 'loops over chunks are of the level "loops"')
     if op.attr.over_chunk or op.attr.reductions:
         v.need(tuple([r.dtype for r in op.attr.reductions]) == carried, op, "it carries one accumulator for each of its reductions")
+
+
+def _outlined(v: _Verifier, op: Op) -> None:
+    scalars = isinstance(op.type, tuple) and all(isinstance(t, DType) for t in op.type)
+    v.need(scalars and len(op.regions) == 1 and isinstance(op.attr, str), op, "has one region, a name, and a tuple of scalars as results")
+    assert isinstance(op.type, tuple)
+    v.shape_of(op, op.regions[0], (), op.type)
 
 
 def _while(v: _Verifier, op: Op) -> None:
@@ -553,7 +560,8 @@ def _label(v: _Verifier, op: Op) -> None:
 # --- the tables ----------------------------------------------------------------------------------------------------------
 
 _SPECIAL: dict[OpCode, Rule] = {
-    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.outlined: _outlined,
+    ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.adstack_word: _adstack_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,

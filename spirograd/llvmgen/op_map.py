@@ -22,6 +22,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.if_: emit_control.emit_if,
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
+    ops.outlined: emit_control.emit_outlined,
     ops.task: Unsupported("tasks are functions, made by emit_kernel"),
     # arithmetic
     ops.add: Instr("add", "add", "fadd"),

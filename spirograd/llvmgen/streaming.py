@@ -85,7 +85,7 @@ def _is_stream(store: Op, places: Mapping[Op, range]) -> bool:
 class StreamingEmitter(FunctionEmitter):
     """Emits the function of a range task with this ``body``, of which ``streams`` are stores that bypass caches."""
 
-    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], name: str, body: Region, streams: Sequence[Op]) -> None:
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], body: Region, streams: Sequence[Op]) -> None:
         super().__init__(module, {**handlers, ops.store: self._store})
         self.index = body.params[0]
         self.first = ""  # the first iteration of the block
