@@ -47,6 +47,7 @@ from spirograd.transforms.loops.distribute import distribute
 from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
+from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -84,7 +85,16 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 # 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
 _REDUCTION_GROUPS = 1024
 # The passes from device IR to what the code generator for the CPU accepts.
-LOOP_PASSES: tuple[Pass, ...] = (chunk_tasks, add_uncontended, split_rows, choose_vectors, split_edges, distribute, outline_parts)
+LOOP_PASSES: tuple[Pass, ...] = (
+    chunk_tasks,
+    add_uncontended,
+    split_rows,
+    choose_vectors,
+    split_edges,
+    distribute,
+    outline_parts,
+    stream_stores,
+)
 
 
 def compile_kernel(

@@ -223,6 +223,25 @@ class _Work:
         return trips(loop) < _SHORT or any(stride(index, steps) not in (0, 1) for index in loads)
 
 
+# --- streaming stores: whether a loop writes past the caches ----------------------------------------------------------------------------
+
+# Bytes that a loop writes to a field if it is to bypass caches. AMD EPYC with 32 MiB of cache, y[i] = x[i] * a + b on one core: 64 MiB in
+# 0.63 to 0.70 of the time, 16 MiB in 0.65 to 0.80, 4 MiB in 1.0 to 1.3.
+LEAST_STREAM = 32 << 20
+STREAM_BLOCK = 256  # iterations whose elements lie in local memory before they are written
+LONGEST_STREAMING = 96  # operations of a body
+
+
+def has_streaming_stores(caps: Capabilities) -> bool:
+    """Whether the CPU is an x86: every 64-bit one lists SSE2, and no other CPU does."""
+    return "+sse2" in caps.cpu_features
+
+
+def bypasses_caches(nbytes: int) -> bool:
+    """Whether a loop that writes ``nbytes`` to a field should not read them into caches first."""
+    return nbytes >= LEAST_STREAM
+
+
 # --- functions: how much code LLVM gets at once -----------------------------------------------------------------------------------------
 
 # LLVM's time grows with the square of the size of a function, above all where there are many branches.

@@ -207,6 +207,7 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),
     ops.clock: NoGradient("a clock depends on nothing"),
     ops.label: NoGradient("dropped before differentiation"),
+    ops.stream: NoGradient("made after differentiation"),
     ops.stack_room: NoGradient("functions that call themselves have no derivatives"),
     **dict.fromkeys(sorted(ops.MEETING, key=str), NoGradient("groups of threads have no derivatives")),
     **dict.fromkeys((ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product), NoGradient("device IR only")),

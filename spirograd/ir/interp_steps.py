@@ -119,6 +119,19 @@ def _outlined(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _stream(c: Compiler, op: Op) -> Step:
+    source, target = (c.view(ref)[0] for ref in op.attr)
+    first, count = c.args(op)
+
+    def step(env: Env) -> None:
+        start, n = int(env[first]), int(env[count])
+        if not 0 <= start <= start + n <= len(env[target]):
+            raise IndexError(f"{op} writes {n} elements from {start} on, of {len(env[target])}")
+        env[target][start : start + n] = env[source][:n]
+
+    return step
+
+
 def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
@@ -448,7 +461,8 @@ def _print(c: Compiler, op: Op) -> Step:
 
 _READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
-    ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task, ops.outlined: _outlined,
+    ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
+    ops.outlined: _outlined, ops.stream: _stream,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.adstack_word: _adstack_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,

@@ -431,6 +431,14 @@ stack_room = _op(
     "Whether the stack has room (u1) for the function that it stands in, which calls itself; false, too, once a fault is on record, so that "
     "calls that were made return soon.",
 )
+stream = _op(
+    "stream",
+    2,
+    "write",
+    "attr (SharedRef, Ref); args (index, count): stores the first elements of the memory of a chunk, past the caches where that is possible. "
+    "A barrier orders them.",
+    level="loops",
+)
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 
 # --- workgroups ----------------------------------------------------------------------------------------------------------

@@ -536,6 +536,13 @@ def _claim(v: _Verifier, op: Op) -> None:
     v.need(ref.dtype is i32 and op.type is i32, op, "counts in i32")
 
 
+def _stream(v: _Verifier, op: Op) -> None:
+    pair = op.attr if isinstance(op.attr, tuple) and len(op.attr) == 2 else (None, None)
+    v.need(isinstance(pair[0], SharedRef) and isinstance(pair[1], BufferRef), op, "takes the memory of a chunk and a buffer")
+    v.need(pair[0].dtype is pair[1].dtype and op.type is VOID, op, "both hold one type, and it is void")  # type: ignore[union-attr]
+    v.need(op.args[0].type is op.args[1].type and op.args[0].type in (i32, i64), op, "index and count are i32 or i64")
+
+
 def _barrier(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
     _plain(v, op)
@@ -566,7 +573,7 @@ _SPECIAL: dict[OpCode, Rule] = {
     ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.adstack_word: _adstack_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
-    ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
+    ops.label: _label, ops.stream: _stream, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
     **dict.fromkeys((ops.tile_entries, ops.tile_rows, ops.tile_product), tile),
     **dict.fromkeys((ops.matrix_load, ops.matrix_store, ops.matrix_product), matrix),

@@ -24,7 +24,6 @@ from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
-from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
@@ -203,8 +202,7 @@ def _emitter(module: ModuleText, task: Op, body: Region) -> FunctionEmitter:
         found = lockstep(loop, module.options, has_masks(module.caps))
         assert found is not None
         return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, loop.loop.attr.reductions)
-    streams = () if loop.loop.attr.any_order or loop.loop.attr.reductions else find_streams(loop, module.caps)
-    return StreamingEmitter(module, OP_MAP, loop.body, streams) if streams else FunctionEmitter(module, OP_MAP)
+    return FunctionEmitter(module, OP_MAP)
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:

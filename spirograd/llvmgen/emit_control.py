@@ -9,10 +9,10 @@ from spirograd.analysis.chunk_loops import first_column
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir import ops
 from spirograd.ir.integer_ranges import Range, range_of, type_range
-from spirograd.ir.nodes import LoopAttr, Op, Region, SharedRef
+from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
-from spirograd.llvmgen.module import BLOCK_PARAMETER, is_array, returned_type, type_name
+from spirograd.llvmgen.module import is_array, returned_type, type_name
 
 
 def emit_result(e: FunctionEmitter, op: Op) -> None:
@@ -42,49 +42,6 @@ def _call(e: FunctionEmitter, op: Op, callee: str, operands: Sequence[str], attr
     returned = returned_type(op.type)
     whole = e.value(f"call {returned} {callee}({args})")
     e.env[op] = [e.value(f"extractvalue {returned} {whole}, {k}") for k in range(len(op.type))]
-
-
-# What a function computes again instead of taking it as an argument.
-_REMADE = frozenset((ops.const, ops.slot))
-
-
-def emit_outlined(e: FunctionEmitter, op: Op) -> None:
-    """A function that takes the values from outside that the region uses, and the addresses of local memory."""
-    (region,) = op.regions
-    callee = FunctionEmitter(e.module, e.handlers)
-    callee.last_uses, callee.function = e.last_uses, e.function
-    passed: list[tuple[str, str, str]] = []  # types, arguments, parameters
-    for value in dict.fromkeys(region.uses_from_outside()):
-        if value.code in _REMADE:
-            callee.emit(value)
-            continue
-        callee.env[value] = e.env[value] if value.code is ops.thread_slot else f"%p{len(passed)}"
-        if value.code is not ops.thread_slot:
-            passed.append(("ptr" if is_array(value.type) else type_name(value.type), e.env[value], callee.env[value]))
-    for ref in dict.fromkeys([ref for _, ref in region.accesses if isinstance(ref, SharedRef)]):
-        pointer = e.local_memory(ref)
-        callee.locals[ref] = f"%p{len(passed)}"
-        passed.append(("ptr noalias nonnull align 64 captures(none)", pointer, callee.locals[ref]))
-    if ops.thread_slot in region.codes or any(value.code is ops.thread_slot for value in region.live_ins):
-        passed.append(("i32", "%slot", "%slot"))
-    values = callee.region(region)
-    types = [value.type for value in region.results]
-    kind, returned = returned_type(types) if len(types) > 1 else type_name(types[0]) if types else "void", "poison"
-    for k, (t, value) in enumerate(zip(types, values)):
-        returned = callee.value(f"insertvalue {kind} {returned}, {type_name(t)} {value}, {k}") if len(types) > 1 else value
-    callee.line(f"ret {kind} {returned}" if types else "ret void")
-    name = e.module.unique(f"{e.function}.{op.attr}")
-    params = ", ".join([BLOCK_PARAMETER, *[f"{t} {param}" for t, _, param in passed]])
-    head = f"define internal {kind} @{name}({params}) noinline nounwind"
-    e.module.functions.append(f"{head} {{\n{callee.body_text()}\n}}\n")
-    call = f"call {kind} @{name}({', '.join(['ptr %block', *[f'{t.split()[0]} {argument}' for t, argument, _ in passed]])})"
-    if not types:
-        e.line(call)
-    elif len(types) == 1:
-        e.env[op] = [e.value(call)]
-    else:
-        whole = e.value(call)
-        e.env[op] = [e.value(f"extractvalue {kind} {whole}, {k}") for k in range(len(types))]
 
 
 # --- branches ---
