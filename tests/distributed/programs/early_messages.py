@@ -1,5 +1,6 @@
-"""Runs on any number of processes: the program of `gradients.py` as on GPUs, where messages are written to memory that kernels use, and with
-messages that arrive as soon as they can be received. A tape must not take them for what was there before."""
+"""Runs on any number of processes: the program of `gradients.py` as on GPUs, where messages are written to memory that kernels use.
+
+They arrive as soon as they can be received. A tape must not take them for what was there before."""
 
 from __future__ import annotations
 
