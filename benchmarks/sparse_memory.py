@@ -1,7 +1,7 @@
 """What memory a sparse field takes on the CPU: cells of 8^3 of a grid of 1024^3, 1 % of them active, against the bytes of these cells.
 
-python -m benchmarks.sparse_memory                       # spirograd
-PYTHON -m benchmarks.sparse_memory --module taichi       # by a Python that has a peer, in this folder
+    python -m benchmarks.sparse_memory                       # spirograd
+    PYTHON -m benchmarks.sparse_memory --module taichi       # by a Python that has a peer, in this folder
 """
 
 from __future__ import annotations
