@@ -18,6 +18,7 @@ import numpy as np
 
 from spirograd.base import knobs, spans
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
@@ -38,7 +39,6 @@ from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.generations import OwnWrites
 from spirograd.runtime.graph_recording import GraphRecording

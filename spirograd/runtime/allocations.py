@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base import validity
-from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import (
+from spirograd.base.device import (
     ARRIVAL_LIMIT,
     READBACK_LIMIT,
     Arrival,
@@ -25,6 +23,8 @@ from spirograd.runtime.device import (
     ReadsIntoMemory,
     SharesMemory,
 )
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.generations import write
 
 _numbers = itertools.count(1)

@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
+from spirograd.base.device import Loop, Sections, Step
 from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import Loop, Sections, Step
 from spirograd.runtime.graph_recording import GraphRecording, NotPlanned, NumberedLaunch
 from spirograd.runtime.launcher import Launcher
 

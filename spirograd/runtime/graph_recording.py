@@ -17,10 +17,10 @@ from operator import methodcaller
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
-from spirograd.runtime.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.runtime.generations import observe, tick
 
 _lock = threading.RLock()  # one recording at a time in a process

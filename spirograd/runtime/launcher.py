@@ -18,6 +18,7 @@ import numpy as np
 
 from spirograd.base import validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
+from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
@@ -27,7 +28,6 @@ from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import write
 from spirograd.runtime.graph_recording import NumberedLaunch

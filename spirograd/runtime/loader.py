@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any, cast
 
 from spirograd.base import knobs
+from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.python_limits import gc_paused
-from spirograd.runtime.device import Device
 
 DEVICES = {
     "cuda": "spirograd.runtime.devices.gpu.cuda",

@@ -13,8 +13,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import TaskTime
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import TaskTime
 
 
 @dataclass(slots=True, eq=False)

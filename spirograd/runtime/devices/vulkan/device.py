@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import Buffer, CodeCache, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.loc import Loc
-from spirograd.runtime.device import Buffer, CodeCache, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT

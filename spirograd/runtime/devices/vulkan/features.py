@@ -9,10 +9,10 @@ import vulkan as vk
 
 from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
+from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,

@@ -12,8 +12,8 @@ from typing import Any
 
 import vulkan as vk
 
+from spirograd.base.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.conflicts import UsedMemory, interleaved
-from spirograd.runtime.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
