@@ -43,24 +43,25 @@ _LEVELS = {
 }
 
 
-def _gradient(kernel: Any) -> Any:
-    """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
-    with gc_paused():
-        from spirograd.derivatives.gradient import Gradient
+class _Services(context.Services):
+    """What the language asks of the packages above it. They are imported when they are first used, which takes longer than the rest."""
 
-    return Gradient(kernel)
+    def gradient_of(self, kernel: Any) -> object:
+        with gc_paused():
+            from spirograd.derivatives.gradient import Gradient
+
+        return Gradient(kernel)
+
+    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+        from spirograd.ad.replay import replay_gradient
+
+        replay_gradient(kernel, session, specialization, args, returned)
+
+    def deactivate_cells(self, node: object) -> None:
+        deactivate_cells(node)
 
 
-def _replay(*args: Any) -> None:
-    """The gradient of a kernel, from memory as it was before the kernel."""
-    from spirograd.ad.replay import replay_gradient
-
-    replay_gradient(*args)
-
-
-# The language does not know the packages above it.
-context.set_gradient(_gradient, _replay)
-context.set_deactivation(deactivate_cells)
+context.install(_Services())
 
 
 def available_archs() -> list[str]:

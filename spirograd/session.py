@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import knobs, spans
+from spirograd.base import knobs, protocols, spans
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
 from spirograd.base.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
@@ -32,11 +33,13 @@ from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
-from spirograd.lang.context import LanguageOptions, options_of_device
+from spirograd.lang import context
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
 from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
+from spirograd.lang.language_options import LanguageOptions, options_of_device
+from spirograd.lang.session_protocol import OnOp
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
@@ -72,8 +75,8 @@ class Session:
         )
         # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
-        self.sharing = self.device if isinstance(self.device, SharesMemory) else None
-        self.native = self.device if isinstance(self.device, CallsNatively) else None
+        self.sharing: SharesMemory | None = self.device if isinstance(self.device, SharesMemory) else None
+        self.native: CallsNatively | None = self.device if isinstance(self.device, CallsNatively) else None
         self._kinds: dict[Any, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
@@ -118,6 +121,21 @@ class Session:
         if config.kernel_profiler or spans.sinks:
             self._measure()
 
+    @property
+    def caps(self) -> Capabilities:
+        """What the device can do."""
+        return self.device.caps
+
+    @property
+    def broken_chains(self) -> str:
+        """What happens where a gradient cannot flow on."""
+        return self.cfg.ad_broken_chain
+
+    @property
+    def reports_pending(self) -> bool:
+        """Whether kernels that can fail or print were launched since `sync`."""
+        return self.launcher.diagnostics.pending
+
     def set_default_type(self, option: str, dtype: Any) -> None:
         """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
         set_option(self.cfg, option, dtype)
@@ -146,7 +164,7 @@ class Session:
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
+    def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
         self.prepared += 1
@@ -238,13 +256,13 @@ class Session:
             kind = self._kinds.setdefault(signature, kind_numbers())
         return kind
 
-    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: Allocation | None = None) -> ArrayBinding:
+    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: protocols.Allocation | None = None) -> ArrayBinding:
         """A new array of zeros that only launches see, or the array in ``allocation``."""
         if allocation is None:
             allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
-    def transfers_by_kernel(self, allocation: Allocation) -> bool:
+    def transfers_by_kernel(self, allocation: protocols.Allocation) -> bool:
         """Whether it is for a kernel to change memory with strides: the memory is that of a GPU, or a graph is being recorded. Drivers that
         run on the CPU take ten times as long for it as the host."""
         if allocation.device is not self.device or allocation.freed:
@@ -256,7 +274,7 @@ class Session:
         self,
         key: Hashable,
         make: Callable[[], nodes.Kernel],
-        arrays: Sequence[tuple[Allocation, DType]],
+        arrays: Sequence[tuple[protocols.Allocation, DType]],
         part: str,
         numbers: Sequence[int],
     ) -> None:
@@ -294,6 +312,19 @@ class Session:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
         return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
 
+    def without_prints(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block whose launches repeat earlier ones: what they print is dropped."""
+        return self.launcher.without_prints()
+
+    def adstack_sizings(self, reset: bool) -> dict[str, int]:
+        """Return how often the sizes of adstacks were found in which way. ``reset``: start counting anew."""
+        with self.launcher.lock:
+            sized = self.launcher.adstacks.sized
+            found = dict(sized)
+            if reset:
+                sized.clear()
+        return found
+
     def own_writes(self) -> OwnWrites:
         """Keep track of what the calling thread writes from now on."""
         return OwnWrites()
@@ -325,7 +356,7 @@ class Session:
 
     def raise_reported(self) -> None:
         """As `sync`, if a kernel that can fail or print was launched since the last time."""
-        if self.launcher.diagnostics.pending:
+        if self.reports_pending:
             self.launcher.synchronize()
 
     def close(self) -> None:
@@ -338,6 +369,13 @@ class Session:
                     self._profile.end()
             stream_order.close(self.__dict__.get("streams"))
             self.device.close()
+
+
+def running() -> Session:
+    """Return the running session. Raises SpirogradRuntimeError before `init`."""
+    session = context.session()
+    assert isinstance(session, Session)
+    return session
 
 
 def _interpreted_target(arch: str) -> str:
@@ -495,7 +533,7 @@ class Transfers:
                 allocation.write(0, _bytes(source))
         return allocation
 
-    def host_address(self, binding: ArrayBinding) -> int:
+    def host_address(self, binding: protocols.Place) -> int:
         """Where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
         return next((same[0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
 

@@ -61,7 +61,7 @@ class _RuntimeType(type):
     def __setattr__(cls, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name == "materialize":
-            context.after_allocation(lambda: RUNTIME.materialize())
+            context.services().after_allocation = lambda: RUNTIME.materialize()
 
 
 class Runtime(metaclass=_RuntimeType):

@@ -95,7 +95,8 @@ def _use_gpu(transport: Transport) -> None:
         transport.takes_gpu = False
     if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
         return
-    ordinal = session.device.ordinal
+    assert session.sharing is not None
+    ordinal = session.sharing.ordinal
     gpus = gathered("`sg.distributed.init`", transport.gpu(ordinal))
     if None in gpus or len({*gpus}) < len(gpus):
         if transport.rank == 0:

@@ -105,7 +105,7 @@ class TracedNumber:
         """The plain number, for what ends its history; tells the user, once for each line."""
         if self.is_open:
             session, about = context.session(), ("traced number", str(self.loc))
-            if session.cfg.ad_broken_chain != "ignore" and about not in session.warned:
+            if session.broken_chains != "ignore" and about not in session.warned:
                 session.warned.add(about)
                 problem = f"a number that Python read from memory with a gradient becomes {how}: no gradient flows back through that"
                 logger.warning(render(problem, self.loc, _HINT))

@@ -22,13 +22,14 @@ from spirograd.profiler.bandwidth import copy_bandwidth
 from spirograd.profiler.totals import KernelInfo, of_kernel
 from spirograd.profiler.tracing import trace
 from spirograd.runtime.profiling import Profile
+from spirograd.session import running
 
 _logger = logging.getLogger("spirograd")
 
 
 def _profile() -> Profile | None:
     """The profile of the session, with all launches so far; None, with a warning, if it has none."""
-    session = context.session()
+    session = running()
     if not session.cfg.kernel_profiler:
         _logger.warning("the profiler is off: `init(kernel_profiler=True)` turns it on")
         return None
@@ -85,7 +86,7 @@ def get_kernel_profiler_total_time() -> float:
 def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
     """Whether tasks are measured by the toolkit ``toolkit_name``. There is "default" only: hardware counters are not read."""
     if toolkit_name != "default":
-        _logger.warning("there is no profiler toolkit `%s`: tasks are timed by the device's own clock; use \"default\"", toolkit_name)
+        _logger.warning('there is no profiler toolkit `%s`: tasks are timed by the device\'s own clock; use "default"', toolkit_name)
     return toolkit_name == "default"
 
 

@@ -91,6 +91,7 @@ class DeviceBuffer:
         session = context.session()
         transfers = session.transfers(False)
         memory = transfers.bind(self, (), 0, "a buffer of XLA").allocation
+        assert memory is not None
         if memory.address != self.__cuda_array_interface__["data"][0]:
             raise SpirogradRuntimeError(f"a buffer of XLA lies on another GPU than the session ({session.device.info.name})")
         work(memory)

@@ -357,7 +357,7 @@ class Tree(NearNames):
         if self.regions is None:
             return
         if is_sparse_kind(node):
-            context.deactivate_cells(node)
+            context.services().deactivate_cells(node)
         else:
             for child in node.nodes:
                 self.deactivate(child)
