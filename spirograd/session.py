@@ -28,7 +28,7 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
-from spirograd.base.targets import TARGETS, Generator
+from spirograd.base.targets import TARGETS, Target
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
@@ -67,12 +67,13 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
-        if config.detect_races and config.arch != "interpreter":
-            raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
         )
+        if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
+            self.device.close()
+            raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
         # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing: SharesMemory | None = self.device if isinstance(self.device, SharesMemory) else None
@@ -86,7 +87,7 @@ class Session:
             config.default_fp,
             config.default_ip,
             config.debug,
-            config.check_out_of_bound or config.debug or config.arch == "interpreter",
+            config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
             config.short_circuit_operators,
             config.unrolling_limit,
             group_size=config.default_gpu_block_dim,
@@ -106,7 +107,7 @@ class Session:
             opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
-            interpret_as=_interpreted_target(config.arch),
+            interpret_as=_interpreted_target(self.caps.target),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
@@ -186,7 +187,7 @@ class Session:
         dump = knobs.get("SG_DUMP")
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
-        if shown or self.cache is None or self.device.caps.target.generator is Generator.INTERPRETER:
+        if shown or self.cache is None or self.caps.target.interpreted:
             named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
             compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
             for listener in listeners:
@@ -299,7 +300,7 @@ class Session:
 
     def launched(self) -> None:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
-        if self.arch in ("cpu", "interpreter", "python"):
+        if not self.caps.target.asynchronous:
             self.launcher.synchronize()
 
     @once
@@ -378,11 +379,11 @@ def running() -> Session:
     return session
 
 
-def _interpreted_target(arch: str) -> str:
+def _interpreted_target(target: Target) -> str:
     """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
-    name = knobs.get("SG_INTERPRET_AS") if arch == "interpreter" else ""
-    if name and (name not in TARGETS or TARGETS[name].generator is Generator.INTERPRETER):
-        known = ", ".join(known for known, target in TARGETS.items() if target.generator is not Generator.INTERPRETER)
+    name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
+    if name and (name not in TARGETS or TARGETS[name].interpreted):
+        known = ", ".join(known for known, other in TARGETS.items() if not other.interpreted)
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
 

@@ -20,7 +20,6 @@ from spirograd.base.once import one_at_a_time
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.spans import span
-from spirograd.base.targets import Generator
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.explained import name_of
 from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
@@ -75,7 +74,7 @@ def _planned(session: Session, derivative: Derivative) -> Planned:
     """How to launch ``derivative``, compiled. The interpreter's adstacks grow as they are written: they are sized only if there is a
     limit."""
     growing, counting = None, derivative.sizing
-    if session.device.caps.target.generator is Generator.INTERPRETER:
+    if session.device.caps.target.interpreted:
         budget = session.launcher.adstacks.budget
         if budget is None:
             counting = ()

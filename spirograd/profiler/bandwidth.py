@@ -34,7 +34,7 @@ def copy_bandwidth() -> float:
     """Bytes a second that the device of the session reads and writes while it copies, by its own clock, measured at the first call, with up
     to 1 GiB of its memory; 0 on the interpreter, which has no such limit."""
     session = running()
-    if session.arch in ("interpreter", "python"):
+    if session.caps.target.interpreted:
         return 0.0
     if session.bandwidth is None:
         with session.profile().paused():

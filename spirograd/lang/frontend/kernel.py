@@ -330,7 +330,7 @@ class Kernel(Staged, NearNames):
         Raises SpirogradRuntimeError on other back ends.
         """
         session = context.session()
-        if session.arch != "interpreter":
+        if session.plain or not session.caps.target.interpreted:
             raise SpirogradRuntimeError("only the interpreter can step through a kernel: `sg.init(arch=sg.interpreter)`")
         if session is not self._in_session.session:
             self._start(session)
