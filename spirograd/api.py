@@ -17,6 +17,7 @@ from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
 from spirograd.lang.hints import extension
@@ -58,6 +59,7 @@ class _Services(context.Services):
         replay_gradient(kernel, session, specialization, args, returned)
 
     def deactivate_cells(self, node: object) -> None:
+        assert isinstance(node, SNode)
         deactivate_cells(node)
 
 

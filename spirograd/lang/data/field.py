@@ -15,10 +15,10 @@ from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
 from spirograd.lang.data.shapes import element_index, shape_tuple
-from spirograd.lang.data.tree import SNode
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
 

@@ -7,7 +7,7 @@ import linecache
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -28,10 +28,11 @@ from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.data.nodes import Place, SNode
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
-from spirograd.lang.data.tree import Place, SNode, Tree, root
+from spirograd.lang.data.tree import Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
 from spirograd.lang.scalar import Value
@@ -92,7 +93,7 @@ class Field(HostScope):
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
         place = self.snode  # now, since that may have divided the tree
-        return (place.stored_node or place).tree
+        return cast(Tree, (place.stored_node or place).tree)
 
     @property
     def origin(self) -> tuple[int, ...]:
