@@ -159,7 +159,7 @@ class _CurrentConfig:
             raise NoAttribute("`init`", name, lambda: vars(options), "option")
         return getattr(options, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         getattr(self, name)  # an unknown one says so
         raise SpirogradRuntimeError(f"options of a running session do not change: `init({name}={value!r})` starts one that has it")
 

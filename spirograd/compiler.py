@@ -232,7 +232,7 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     return kernel
 
 
-def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, Any], None] | None) -> CompiledKernel:
+def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
     """The interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 

@@ -78,7 +78,7 @@ class Session:
         self.assembler = self.device if isinstance(self.device, Assembler) else None
         self.sharing: SharesMemory | None = self.device if isinstance(self.device, SharesMemory) else None
         self.native: CallsNatively | None = self.device if isinstance(self.device, CallsNatively) else None
-        self._kinds: dict[Any, int] = {}
+        self._kinds: dict[object, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -250,7 +250,7 @@ class Session:
         self.launcher.pools.add(pool)
         return pool
 
-    def _kind(self, signature: Any) -> int:
+    def _kind(self, signature: object) -> int:
         """A number for the ndarrays of this session with a signature."""
         kind = self._kinds.get(signature)
         if kind is None:

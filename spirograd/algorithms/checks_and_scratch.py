@@ -40,7 +40,7 @@ def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = 
     return n
 
 
-def check_apart(n: int, in_place: bool = False, **arrays: Any) -> None:
+def check_apart(n: int, in_place: bool = False, **arrays: object) -> None:
     """SpirogradValueError if the first ``n`` elements of two arguments, by their names, lie in the same memory. ``in_place``: they may be
     the same ones."""
     for (name, a), (other, b) in combinations(arrays.items(), 2):

@@ -68,7 +68,7 @@ class Module(NearNames):
     def __repr__(self) -> str:
         return f"<module for `sg.{self.arch}` with kernels {', '.join(self._kernels) or 'none'}>"
 
-    def add_field(self, name: str, field: Any) -> None:
+    def add_field(self, name: str, field: object) -> None:
         """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
 
         Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
@@ -79,8 +79,8 @@ class Module(NearNames):
 
     def add_kernel(
         self,
-        kernel: Any,
-        template_args: Mapping[str, Any] | None = None,
+        kernel: object,
+        template_args: Mapping[str, object] | None = None,
         name: str | None = None,
         gradients: bool = False,
         nested_checkpoints: bool | None = None,
@@ -120,7 +120,7 @@ class Module(NearNames):
         self._kernels.update({record.name: record for record in records})
 
     @contextmanager
-    def add_kernel_template(self, kernel: Any) -> Iterator[Template]:
+    def add_kernel_template(self, kernel: object) -> Iterator[Template]:
         """For several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each is named after the
         values of its template arguments: ``k.n-3``."""
         yield Template(self, kernel)
@@ -223,7 +223,7 @@ class _Gradient(SpecializedDerivative):
         self._place = place
         super().__init__(session, kernel, specialization, "reverse", target)
 
-    def shadow(self, ref: Any) -> nodes.FieldRef | nodes.ArrayRef | None:
+    def shadow(self, ref: object) -> nodes.FieldRef | nodes.ArrayRef | None:
         found = super().shadow(ref)
         if not isinstance(found, nodes.FieldRef):
             return found
@@ -256,7 +256,7 @@ class Template:
         return name
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".grad"):
         hint = "letters, digits, `_`, `.` and `-`, beginning with a letter or `_`; what ends with `.grad` is a gradient"
         raise SpirogradValueError(render(f"{name!r} cannot be a name in a module", None, hint))

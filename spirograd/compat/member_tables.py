@@ -44,7 +44,7 @@ def public(module: Any) -> Names:
     return {name: getattr(module, name) for name in module.__all__}
 
 
-def several(module: Any, names: str) -> Names:
+def several(module: object, names: str) -> Names:
     return {name: getattr(module, name) for name in names.split()}
 
 

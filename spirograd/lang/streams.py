@@ -189,7 +189,7 @@ def create_event() -> Event:
     return Event()
 
 
-def taken_from(kwargs: dict[str, Any], parameters: Container[str]) -> AbstractContextManager[Any] | None:
+def taken_from(kwargs: dict[str, object], parameters: Container[str]) -> AbstractContextManager[Any] | None:
     """Directs the launches of a block to the stream among the arguments of a call, which is removed from them; None if there is none: what
     kernels have as parameters is theirs."""
     for name in ("qd_stream", "stream"):
@@ -210,7 +210,7 @@ def _side_handle(stream: Stream | None) -> Any:
     return stream.handle if not isinstance(stream, _OwnStream) else None if stream.side is None else stream.side.handle
 
 
-def _handle(stream: Any) -> int:
+def _handle(stream: object) -> int:
     """The driver's handle of a stream."""
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])

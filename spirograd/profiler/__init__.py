@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from spirograd.base import spans as _spans
 from spirograd.base.errors import SpirogradRuntimeError
@@ -90,14 +89,14 @@ def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
     return toolkit_name == "default"
 
 
-def set_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> None:
+def set_kernel_profiler_metrics(metric_list: Sequence[object] = ()) -> None:
     """Without effect, with a warning if ``metric_list`` has metrics: hardware counters are not read."""
     if metric_list:
         _logger.warning("metrics of the profiler are not collected: hardware counters are not read")
 
 
 @contextmanager
-def collect_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> Iterator[None]:
+def collect_kernel_profiler_metrics(metric_list: Sequence[object] = ()) -> Iterator[None]:
     """As `set_kernel_profiler_metrics` of ``metric_list``, for a block."""
     set_kernel_profiler_metrics(metric_list)
     yield

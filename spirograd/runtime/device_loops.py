@@ -61,19 +61,19 @@ class LoopPlan(GraphRecording):
             raise NotPlanned
         self._open[-1].append(launch)
 
-    def uploaded(self, *_: Any) -> None:
+    def uploaded(self, *_: object) -> None:
         raise NotPlanned
 
-    def filled(self, *_: Any) -> None:
+    def filled(self, *_: object) -> None:
         raise NotPlanned
 
-    def copied(self, *_: Any) -> None:
+    def copied(self, *_: object) -> None:
         raise NotPlanned
 
-    def afterwards(self, *_: Any) -> None:
+    def afterwards(self, *_: object) -> None:
         raise NotPlanned
 
-    def holds_while(self, *_: Any) -> None:
+    def holds_while(self, *_: object) -> None:
         raise NotPlanned
 
 

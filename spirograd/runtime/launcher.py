@@ -584,7 +584,7 @@ def _memory(
     effects: Sequence[tuple[str, int, str]], arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
 ) -> list[tuple[Any, str]]:
     """The allocations that effects of a launch concern, and the parts of them; None for memory that is not ours."""
-    out: list[tuple[Any, str]] = []
+    out: list[tuple[object, str]] = []
     for kind, index, part in effects:
         if kind == "tree":
             out.append((trees[index], part))
@@ -595,7 +595,7 @@ def _memory(
     return out
 
 
-def _exclusively(lock: threading.RLock, work: Callable[[Any], None], device: Any) -> None:
+def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: object) -> None:
     with lock:
         work(device)
 

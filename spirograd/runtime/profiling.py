@@ -114,7 +114,7 @@ class Profile:
     of all sessions contain them. Raises SpirogradUnsupportedError if the device cannot tell when tasks ran."""
 
     def __init__(self, launcher: Launcher, arch: str, tells: bool = True) -> None:
-        device: Any = launcher.device
+        device: object = launcher.device
         if not isinstance(device, TimesTasks):
             raise SpirogradUnsupportedError(f"the back end `{arch}` does not tell when tasks run", None, "profile on another one")
         self.arch = arch

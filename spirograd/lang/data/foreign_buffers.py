@@ -33,7 +33,7 @@ class HostBuffer(np.ndarray[Any, Any]):
         """The one element as a number of Python, or all as a list."""
         return self.tolist()
 
-    def set_number(self, value: Any) -> None:
+    def set_number(self, value: object) -> None:
         """Set all elements."""
         self[...] = value
 
@@ -74,7 +74,7 @@ class DeviceBuffer:
         self._with_memory(lambda memory: memory.read_into(0, numpy_transfer.bytes_of(host.reshape(-1))))
         return host.tolist()
 
-    def set_number(self, value: Any) -> None:
+    def set_number(self, value: object) -> None:
         host = np.full(self.shape, value, self.dtype)
         self._with_memory(lambda memory: memory.write(0, numpy_transfer.bytes_of(host.reshape(-1))))
 

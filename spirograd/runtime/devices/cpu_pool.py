@@ -96,8 +96,8 @@ def _main_stack() -> tuple[int, int]:
 
 
 def _windows_imports() -> dict[str, int]:
-    library: Any = ctypes.CDLL("api-ms-win-core-synch-l1-2-0.dll")
-    kernel: Any = ctypes.CDLL("kernel32.dll")
+    library: object = ctypes.CDLL("api-ms-win-core-synch-l1-2-0.dll")
+    kernel: object = ctypes.CDLL("kernel32.dll")
     places = {"WaitOnAddress": library, "WakeByAddressAll": library, "GetCurrentThreadStackLimits": kernel}
     return {name: ctypes.cast(getattr(place, name), ctypes.c_void_p).value or 0 for name, place in places.items()}
 

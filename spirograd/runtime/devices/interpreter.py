@@ -60,7 +60,7 @@ class InterpreterDevice:
         self._used = 0
         self._next = _FIRST_ADDRESS
         self._starts: list[int] = []
-        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
+        self._arrays: dict[int, np.ndarray[object, object]] = {}
         self._lock = threading.RLock()
         self.waits = 0
 

@@ -120,7 +120,7 @@ class DriverGraph:
         self.handle = handle
         self._steps = steps
 
-    def by_parts(self, device: Any) -> None:
+    def by_parts(self, device: object) -> None:
         """Have ``device`` do the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)

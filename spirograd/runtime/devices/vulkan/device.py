@@ -123,7 +123,7 @@ class VulkanDevice(StreamedDevice):
         """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
         self._check()
         check_target(kernel, self.caps.target_name, self.api)
-        pipelines: list[Any] = []
+        pipelines: list[object] = []
         try:
             for task in kernel.tasks:
                 pipelines.append(self._pipelines.create(kernel.binaries[task.binary], task.entry, f"{kernel.name} ({task.name})"))
