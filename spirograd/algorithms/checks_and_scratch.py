@@ -40,7 +40,7 @@ def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = 
     return n
 
 
-def check_apart(n: int, in_place: bool = False, **arrays: Any) -> None:
+def check_apart(n: int, in_place: bool = False, **arrays: object) -> None:
     """SpirogradValueError if the first ``n`` elements of two arguments, by their names, lie in the same memory. ``in_place``: they may be
     the same ones."""
     for (name, a), (other, b) in combinations(arrays.items(), 2):
@@ -115,22 +115,22 @@ def zeros(use: str, dtype: DType, length: int) -> Iterator[Array]:
 
 def has_groups() -> bool:
     """Whether the device runs workgroups, rather than a few threads."""
-    return bool(session().device.caps.target.invocations)
+    return session().caps.target.invocations
 
 
 def shared_memory() -> int:
     """How many bytes a workgroup may share."""
-    return int(session().device.caps.shared_memory)
+    return session().caps.shared_memory
 
 
 def reads_subgroups() -> bool:
     """Whether threads read values of each other without shared memory."""
-    return bool(session().device.caps.subgroup_read)
+    return session().caps.subgroup_read
 
 
 def runs_side_by_side() -> bool:
-    """Whether a workgroup that has begun goes on while others wait for it: CUDA promises that of Volta and later, and no other device."""
-    return bool(session().device.caps.target_name == "cuda")
+    """Whether a workgroup that has begun goes on while others wait for it."""
+    return session().caps.target.independent_groups
 
 
 def chunks_of(n: int) -> tuple[int, int]:

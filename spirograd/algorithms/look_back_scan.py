@@ -9,8 +9,6 @@ others wait for them, which CUDA does (D. Merrill, M. Garland: Single-pass Paral
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.algorithms.checks_and_scratch import Array, reads_subgroups, scratch
 from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
 from spirograd.base.dtypes import i32, u32, u64
@@ -213,7 +211,7 @@ def _scan_tiles(
         block.sync()  # before the next tile takes the shared memory
 
 
-def scan_in_one_pass(x: Array, out: Array, n: int, op: Any, start: Any) -> None:
+def scan_in_one_pass(x: Array, out: Array, n: int, op: object, start: object) -> None:
     """As `scan_passes.scan`."""
     each = _BYTES // max(x.dtype.size, 4)
     tiles = -(-n // (THREADS * each))

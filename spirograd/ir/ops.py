@@ -72,7 +72,7 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
 # --- evaluators ----------------------------------------------------------------------------------------------------------
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+def _elementwise(function: Callable[..., object]) -> Callable[..., Any]:
     def run(t: DType, *args: Any) -> Any:
         return t.np.type(function(*args))
 
@@ -129,7 +129,7 @@ def _cast(t: DType, a: Any) -> Any:
     return t.np.type(a)
 
 
-def _bitcast(t: DType, a: Any) -> Any:
+def _bitcast(t: DType, a: object) -> Any:
     return np.asarray(a).view(t.np)[()]
 
 
@@ -559,7 +559,7 @@ def identity(kind: str, t: DType) -> int | float:
     return -bound if t.is_float and kind == "max" else bound
 
 
-def evaluate(code: OpCode, t: Type, args: tuple[Any, ...]) -> Any:
+def evaluate(code: OpCode, t: Type, args: tuple[object, ...]) -> Any:
     """The value of a pure operation on NumPy scalars (vectors: tuples of them)."""
     assert code.evaluate is not None, code
     with np.errstate(all="ignore"):
