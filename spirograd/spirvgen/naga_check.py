@@ -49,8 +49,8 @@ _UNSIGNED = _names(
 # The result of these must have the signedness.
 _SIGNED_RESULT, _UNSIGNED_RESULT = ("ConvertFToS",), ("ConvertFToU",)
 _GLSL_FREE = _names(
-    "RoundEven Trunc FAbs Floor Ceil Sin Cos Tan Asin Acos Tanh Atan2 Pow Exp Log Sqrt InverseSqrt NMin NMax Fma FindILsb "
-    "UnpackHalf2x16 PackHalf2x16"
+    "Sin Cos Tan Asin Acos Tanh Atan2 Pow Exp Log Sqrt InverseSqrt "
+    "RoundEven Trunc FAbs Floor Ceil NMin NMax Fma FindILsb UnpackHalf2x16 PackHalf2x16"
 )
 _GLSL_SIGNED, _GLSL_UNSIGNED = ("SAbs", "SMin", "SMax"), ("UMin", "UMax", "FindUMsb")
 # Only these instructions give pointers, and only these, loads, stores and atomics (as the first operand) take them.
