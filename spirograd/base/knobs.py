@@ -16,7 +16,7 @@ class Knob:
 
 
 KNOBS: dict[str, Knob] = {
-    "SG_ARCH": Knob("", "Back end of `init`, whatever its `arch` says (cpu, cuda, amdgpu, vulkan, wgpu, metal, interpreter, python, gpu)."),
+    "SG_ARCH": Knob("", "Back end that overrides the `arch` of `init`: a name such as cpu or cuda, or gpu for the first GPU that works."),
     "SG_DEVICE": Knob("", "Which device to use where there are several: its number, or a part of its name."),
     "SG_WGPU_BACKEND": Knob("", "The API that wgpu uses: vulkan, metal, d3d12 or gl; by default that of the platform."),
     "SG_VULKAN_QUEUES": Knob("1", "The number of queues of a Vulkan device that streams use, if it has that many; by default 1."),

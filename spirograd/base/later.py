@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "dump_compile_config": "print `sg.cfg`",
     "argpack": "`sg.types.argpack(x=sg.f32)` makes types of argpacks",
-    "interop": "pass arrays of NumPy and torch to kernels directly",
 }
 
 # Names inside namespaces that exist.

@@ -10,29 +10,24 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import needs
-import numpy as np
 import pytest
 from pages import ROOT
 
-import spirograd as sg
-from spirograd import api, compiler
+from spirograd import compiler
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr
-from spirograd.runtime import loader
-from spirograd.runtime.devices.interpreter import CAPS, InterpreterDevice
 
 OPERATION = ROOT / "docs" / "adding-an-operation.md"
+DEVICE = ROOT / "docs" / "adding-a-device.md"
 ROWS = re.findall(r"^\| (an? [^|]+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
 _FOLDERS = (ROOT, ROOT / "spirograd")
 
@@ -101,44 +96,6 @@ def test_a_target_with_a_code_generator_of_its_own(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(TARGETS, "toy", TARGETS["cpu"])
     made = compiler.compile_kernel(doubled(), replace(toolchain.host_caps(), target_name="toy"), CompileOptions())
     assert {b"mul", b"load", b"store"} <= set(made.binaries[0].split())
-
-
-@pytest.fixture
-def toy_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A device in a module, in the table of devices and in `ARCHS`."""
-
-    class ToyDevice(InterpreterDevice):
-        """The interpreter's, with capabilities of its own."""
-
-        def __init__(self, limit: int | None = None) -> None:
-            super().__init__(limit)
-            self.caps = replace(CAPS, max_group_size=64)
-
-    module = ModuleType("toy_device")
-    module.open = lambda **options: ToyDevice(options.get("device_memory_bytes"))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "toy_device", module)
-    monkeypatch.setitem(loader.DEVICES, "toy", "toy_device")
-    monkeypatch.setattr(api, "ARCHS", (*api.ARCHS, "toy"))
-    yield "toy"
-    sg.reset()
-
-
-def test_a_device(toy_device: str) -> None:
-    """Programs run on it, with gradients; and the tests know it once `needs.ARCHS` names it: their checks ask the table of devices."""
-    sg.init(arch=toy_device, offline_cache=False)
-    x, loss = sg.field(sg.f32, 5, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
-
-    @sg.kernel
-    def total():
-        for i in x:
-            loss[None] += x[i] ** 2
-
-    x.from_numpy(np.arange(5, dtype=np.float32))
-    with sg.ad.Tape(loss):
-        total()
-    assert sg.cfg.arch == "toy" and loss[None] == 30
-    np.testing.assert_array_equal(x.grad.to_numpy(), 2 * np.arange(5))
-    assert loader.available("toy") is None and needs.CHECKS.keys() >= set(needs.ARCHS)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------
@@ -214,7 +171,7 @@ print(sg.sinh(0.0), "sinh" in run.ir("kernel"))
 
 def applied(package: Path, page: str) -> None:
     """Apply the blocks ``diff`` of a page to the file that is named before each: lines are added after lines that the file has once."""
-    blocks = re.findall(r"`(spirograd/[\w/.]+)`[^`]*```diff\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"`(spirograd/[\w/.]+)`[^\n]*\n+```diff\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == page.count("```diff")
     for file, block in blocks:
         for hunk in re.findall(r"(?:^ .*\n)+(?:^\+.*\n)+", block, re.MULTILINE):
@@ -229,6 +186,40 @@ def test_an_operation(package: Path) -> None:
     lines = printed(package, USING_SINH)
     ran = [arch for arch in ("interpreter", "cpu", "vulkan", "wgpu") if needs.missing(arch) is None]
     assert lines == [*[f"{arch} {t}" for arch in ran for t in ("f32", "f64")], "cuda", "amdgpu", "0.0 True"]
+
+
+USING_TOY = """
+import numpy as np, spirograd as sg
+from spirograd.commands import doctor
+sg.init(arch=sg.toy)
+x, loss = sg.field(sg.f32, 5, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+@sg.kernel
+def total():
+    for i in x:
+        loss[None] += x[i] ** 2
+
+x.from_numpy(np.arange(5, dtype=np.float32))
+with sg.ad.Tape(loss):
+    total()
+print(sg.cfg.arch, loss[None], x.grad.to_numpy().tolist())
+print(sg.available_archs()[0], doctor.probe("toy").info.name)
+try:
+    sg.init(arch="toys")
+except sg.SpirogradRuntimeError as error:
+    print(str(error).rpartition("; ")[2])
+"""
+
+
+def test_a_device(package: Path) -> None:
+    """Its page, with a target: programs run on it, with gradients, and commands know it."""
+    page = DEVICE.read_text(encoding="utf-8")
+    applied(package, page)
+    (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (package / "spirograd/runtime/devices/toy.py").write_text(module, encoding="utf-8")
+    lines = printed(package, USING_TOY)
+    assert lines == ["toy 30.0 [0.0, 2.0, 4.0, 6.0, 8.0]", "toy toy", "did you mean `toy`?"]
+    assert needs.CHECKS.keys() >= set(needs.ARCHS), "checks of tests ask the table of devices"
 
 
 PASS = '''
