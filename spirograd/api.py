@@ -17,6 +17,7 @@ from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
 from spirograd.lang.hints import extension
@@ -43,24 +44,26 @@ _LEVELS = {
 }
 
 
-def _gradient(kernel: Any) -> Any:
-    """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
-    with gc_paused():
-        from spirograd.derivatives.gradient import Gradient
+class _Services(context.Services):
+    """What the language asks of the packages above it. They are imported when they are first used, which takes longer than the rest."""
 
-    return Gradient(kernel)
+    def gradient_of(self, kernel: Any) -> object:
+        with gc_paused():
+            from spirograd.derivatives.gradient import Gradient
+
+        return Gradient(kernel)
+
+    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+        from spirograd.ad.replay import replay_gradient
+
+        replay_gradient(kernel, session, specialization, args, returned)
+
+    def deactivate_cells(self, node: object) -> None:
+        assert isinstance(node, SNode)
+        deactivate_cells(node)
 
 
-def _replay(*args: Any) -> None:
-    """The gradient of a kernel, from memory as it was before the kernel."""
-    from spirograd.ad.replay import replay_gradient
-
-    replay_gradient(*args)
-
-
-# The language does not know the packages above it.
-context.set_gradient(_gradient, _replay)
-context.set_deactivation(deactivate_cells)
+context.install(_Services())
 
 
 def available_archs() -> list[str]:
@@ -156,7 +159,7 @@ class _CurrentConfig:
             raise NoAttribute("`init`", name, lambda: vars(options), "option")
         return getattr(options, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         getattr(self, name)  # an unknown one says so
         raise SpirogradRuntimeError(f"options of a running session do not change: `init({name}={value!r})` starts one that has it")
 

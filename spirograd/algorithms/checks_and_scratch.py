@@ -40,7 +40,7 @@ def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = 
     return n
 
 
-def check_apart(n: int, in_place: bool = False, **arrays: Any) -> None:
+def check_apart(n: int, in_place: bool = False, **arrays: object) -> None:
     """Raise SpirogradValueError if the first ``n`` elements of two arguments, by their names, overlap. ``in_place``: whether they may be
     the same memory."""
     for (name, a), (other, b) in combinations(arrays.items(), 2):
@@ -116,22 +116,22 @@ def zeros(use: str, dtype: DType, length: int) -> Iterator[Array]:
 
 def has_groups() -> bool:
     """Return whether the device runs workgroups, rather than a few threads."""
-    return bool(session().device.caps.target.invocations)
+    return session().caps.target.invocations
 
 
 def shared_memory() -> int:
     """Return the number of bytes of shared memory of a workgroup."""
-    return int(session().device.caps.shared_memory)
+    return session().caps.shared_memory
 
 
 def reads_subgroups() -> bool:
     """Return whether threads can read values of each other without shared memory."""
-    return bool(session().device.caps.subgroup_read)
+    return session().caps.subgroup_read
 
 
 def runs_side_by_side() -> bool:
-    """Return whether a workgroup that has begun makes progress while others wait for it. Only CUDA guarantees this, from Volta on."""
-    return bool(session().device.caps.target_name == "cuda")
+    """Return whether a workgroup that has begun makes progress while others wait for it."""
+    return session().caps.target.independent_groups
 
 
 def chunks_of(n: int) -> tuple[int, int]:

@@ -9,8 +9,6 @@ M. Garland: Single-pass Parallel Prefix Scan with Decoupled Look-back, 2016).
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.algorithms.checks_and_scratch import Array, reads_subgroups, scratch
 from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
 from spirograd.base.dtypes import i32, u32, u64
@@ -214,7 +212,7 @@ def _scan_tiles(
         block.sync()  # before the next tile uses the shared memory
 
 
-def scan_in_one_pass(x: Array, out: Array, n: int, op: Any, start: Any) -> None:
+def scan_in_one_pass(x: Array, out: Array, n: int, op: object, start: object) -> None:
     """Scan as `scan_passes.scan`, in one pass."""
     each = _BYTES // max(x.dtype.size, 4)
     tiles = -(-n // (THREADS * each))

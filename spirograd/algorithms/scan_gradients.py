@@ -12,7 +12,6 @@ There are no divisions, so zeros are no special case.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, copy, scratch
 from spirograd.algorithms.scan_passes import add, max_of, mul, scan
@@ -274,5 +273,5 @@ class _Product(_Products):
         _take_last(flow, taken, self.n)
 
 
-SCANS: dict[str, Any] = {"add": _Sums, "mul": _Products, "min": _Extremes, "max": _Extremes}
-REDUCTIONS: dict[str, Any] = {"add": _Sum, "mul": _Product, "min": _Extreme, "max": _Extreme}
+SCANS: dict[str, object] = {"add": _Sums, "mul": _Products, "min": _Extremes, "max": _Extremes}
+REDUCTIONS: dict[str, object] = {"add": _Sum, "mul": _Product, "min": _Extreme, "max": _Extreme}

@@ -131,7 +131,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
             out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
 
 
-def scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:
+def scan(x: Array, out: Array, n: int, op: object, start: object, level: int = 0) -> None:
     """Set the first ``n`` elements of ``out`` to a scan of those of ``x``: an inclusive one if ``start`` is None, else an exclusive one
     that begins with it."""
     if n == 0:
@@ -162,7 +162,7 @@ def _store_first(x: template(), out: template()):
         out[0] = x[0]
 
 
-def reduced(x: Array, n: int, op: Any, combine: Any, out: Array | None) -> Any:
+def reduced(x: Array, n: int, op: object, combine: object, out: Array | None) -> Any:
     """Combine the first ``n`` elements of ``x``; return a number, or None if it is written to ``out``. ``op``: the name of ``combine``, or
     the function."""
     if n == 0:

@@ -18,7 +18,7 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
 
-def _scan_of_user(x: Array, out: Array, n: int, op: Any, start: Any, name: str) -> None:
+def _scan_of_user(x: Array, out: Array, n: int, op: object, start: object, name: str) -> None:
     """Run a scan that tapes differentiate."""
     combine, recording = _operation(op), tape()
     if recording is None:
@@ -51,7 +51,7 @@ def _adjoint(table: dict[str, Any], op: Any, name: str) -> Any:
     return table[op]
 
 
-def _operation(op: Any) -> Any:
+def _operation(op: object) -> Any:
     if isinstance(op, str):
         if op not in NAMED:
             raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(NAMED)}, or an associative `@sg.func`")
@@ -59,7 +59,7 @@ def _operation(op: Any) -> Any:
     return op
 
 
-def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
+def inclusive_scan(x: Array, out: Array | None = None, op: object = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
     One-dimensional fields, ndarrays or views of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is
@@ -74,7 +74,7 @@ def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     _scan_of_user(x, target, n, op, None, "inclusive_scan")
 
 
-def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: Any = None) -> None:
+def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start: Any = None) -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``, the identity of ``op``.
 
     ``start`` may be omitted for operations with names. Raises SpirogradValueError if it is missing for a function, or if it does not fit
@@ -94,7 +94,7 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
     _scan_of_user(x, target, n, op, start, "exclusive_scan")
 
 
-def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
+def reduce(x: Array, op: object = "add", out: Array | None = None) -> Any:
     """Combine all elements of ``x``, a one-dimensional field, ndarray or view, by ``op``, as in `inclusive_scan`. Returns a number, for
     which Python waits, or None if ``out`` is given, a field or ndarray of one element.
 

@@ -60,7 +60,7 @@ class DType:
             return high if value >= high else low if value <= low else int(value)
         return value if low <= value <= high else (value - low) % (1 << self.bits) + low
 
-    def array(self, values: Any) -> Any:
+    def array(self, values: object) -> Any:
         """Return ``values`` as a NumPy array of this type, converted as in a kernel; the array itself if it has this type."""
         given = np.asarray(values)
         if self.is_int and given.dtype.kind == "O":  # integers of more than 64 bits
@@ -101,7 +101,7 @@ class DType:
 _trace_constant: Any = None
 
 
-def set_constant_tracer(tracer: Any) -> None:
+def set_constant_tracer(tracer: object) -> None:
     """Set the function by which ``sg.u64(3)`` inside a kernel builds a typed constant. The language package calls this once."""
     global _trace_constant
     _trace_constant = tracer

@@ -42,10 +42,10 @@ class Later:
             raise AttributeError(name)
         self._refuse(f"{self.__name__}.{name}", _NoAttribute)
 
-    def __instancecheck__(self, instance: Any) -> bool:
+    def __instancecheck__(self, instance: object) -> bool:
         return False
 
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
+    def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
         self._refuse(self.__name__)
 
     def __repr__(self) -> str:

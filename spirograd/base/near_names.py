@@ -32,7 +32,7 @@ NoAttribute.__name__ = NoAttribute.__qualname__ = "AttributeError"  # tracebacks
 NoAttribute.__module__ = "builtins"
 
 
-def described(x: Any) -> str:
+def described(x: object) -> str:
     """Return a description of ``x``."""
     words = getattr(type(x), "__sg_describe__", None)
     return f"a {type(x).__name__}" if words is None else words(x)

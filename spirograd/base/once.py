@@ -34,7 +34,7 @@ def once_in_process(function: F) -> F:
     known = functools.cache(function)
 
     @functools.wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         with lock:
             return known(*args)
 
@@ -45,7 +45,7 @@ def one_at_a_time(method: F) -> F:
     """Decorate a function so that only one thread at a time runs any function with this decorator."""
 
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with lock:
             return method(*args, **kwargs)
 

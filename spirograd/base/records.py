@@ -62,7 +62,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
     fields |= own
     if slots:
         cls = _with_slots(cls, own)
-    methods: dict[str, Any] = {"__init__": _first_init(cls, frozen)}
+    methods: dict[str, object] = {"__init__": _first_init(cls, frozen)}
     if shown:
         methods["__repr__"] = _repr([name for name, entry in fields.items() if entry.repr])
     if eq:
@@ -81,7 +81,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
 
 
 def _own_fields(cls: Any) -> dict[str, Field[Any]]:
-    found: dict[str, Field[Any]] = {}
+    found: dict[str, Field[object]] = {}
     for name, annotation in inspect.get_annotations(cls).items():
         assert isinstance(annotation, str), f"{cls.__module__} lacks `from __future__ import annotations`"
         if annotation.startswith("ClassVar"):
@@ -97,7 +97,7 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]]:
     return found
 
 
-def _with_slots(cls: Any, own: dict[str, Field[Any]]) -> Any:
+def _with_slots(cls: Any, own: dict[str, Field[object]]) -> Any:
     """Return a copy of the class with slots for its fields."""
     members = {name: value for name, value in cls.__dict__.items() if name not in own and name not in ("__dict__", "__weakref__")}
     inherited = {name for base in cls.__mro__[1:] for name in base.__dict__.get("__slots__", ())}
@@ -121,7 +121,7 @@ def _first_init(cls: Any, frozen: bool) -> Any:
     return __init__
 
 
-def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Assign the fields as the constructor would; return False if the arguments do not fit, so that the constructor raises the error."""
     positional = cls.__match_args__
     given = {**dict(zip(positional, args)), **kwargs}
@@ -149,7 +149,7 @@ def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[Any, ...], kw
 def _compile_init(cls: Any, frozen: bool) -> Any:
     """Compile the constructor from source, as the standard library does. Constructors of frozen classes write to slots without
     `__setattr__`."""
-    names: dict[str, Any] = {"_missing": MISSING, "_set": object.__setattr__}
+    names: dict[str, object] = {"_missing": MISSING, "_set": object.__setattr__}
     by_place: list[str] = []
     by_name: list[str] = []
     body: list[str] = []
@@ -182,33 +182,33 @@ def _compile_init(cls: Any, frozen: bool) -> Any:
 
 
 def _repr(names: list[str]) -> Any:
-    def __repr__(self: Any) -> str:
+    def __repr__(self: object) -> str:
         return f"{type(self).__qualname__}({', '.join([f'{name}={getattr(self, name)!r}' for name in names])})"
 
     return __repr__
 
 
 def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
-    values: Any
+    values: object
     if len(names) > 1:
         values = operator.attrgetter(*names)
     else:  # as a tuple, too: a tuple equals itself even if its element does not
         values = lambda instance: tuple([getattr(instance, name) for name in names])  # noqa: E731
 
-    def __eq__(self: Any, other: Any) -> Any:
+    def __eq__(self: object, other: object) -> Any:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
-    def __hash__(self: Any) -> int:
+    def __hash__(self: object) -> int:
         return hash(values(self))
 
     return {"__eq__": __eq__, "__hash__": __hash__ if frozen else None}
 
 
-def _refuse_set(self: Any, name: str, value: Any) -> None:
+def _refuse_set(self: object, name: str, value: object) -> None:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def _refuse_delete(self: Any, name: str) -> None:
+def _refuse_delete(self: object, name: str) -> None:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
@@ -218,10 +218,10 @@ _FROZEN = {"__setattr__": _refuse_set, "__delattr__": _refuse_delete}
 def _state(names: list[str]) -> dict[str, Any]:
     """Return the state for `copy` and `pickle`, which would otherwise set attributes."""
 
-    def __getstate__(self: Any) -> list[Any]:
+    def __getstate__(self: object) -> list[Any]:
         return [getattr(self, name) for name in names]
 
-    def __setstate__(self: Any, state: list[Any]) -> None:
+    def __setstate__(self: object, state: list[object]) -> None:
         for name, value in zip(names, state, strict=True):
             object.__setattr__(self, name, value)
 
@@ -231,7 +231,7 @@ def _state(names: list[str]) -> dict[str, Any]:
 class _Standard:
     """`__dataclass_fields__`, which the functions of `dataclasses` read, computed when it is first read."""
 
-    def __get__(self, instance: Any, cls: Any) -> dict[str, Field[Any]]:
+    def __get__(self, instance: object, cls: Any) -> dict[str, Field[Any]]:
         made: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
         found: dict[str, Field[Any]] = made.__dataclass_fields__
         return found

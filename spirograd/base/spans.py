@@ -26,7 +26,7 @@ class Span:
     end: int
     thread: int
     depth: int
-    details: dict[str, Any]
+    details: dict[str, object]
 
 
 Listener = Callable[[Span], None]
@@ -36,13 +36,13 @@ _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 _open = threading.local()
 
 
-def span(name: str, category: str, **details: Any) -> AbstractContextManager[None]:
+def span(name: str, category: str, **details: object) -> AbstractContextManager[None]:
     """Record the time that the block takes, if there is a listener when it begins."""
     return _recorded(name, category, details) if listeners else _NOTHING
 
 
 @contextlib.contextmanager
-def _recorded(name: str, category: str, details: dict[str, Any]) -> Iterator[None]:
+def _recorded(name: str, category: str, details: dict[str, object]) -> Iterator[None]:
     depth = getattr(_open, "depth", 0)
     _open.depth = depth + 1
     begin = perf_counter_ns()

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Annotated
 
 from spirograd.base.constraints import one_of
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 
 
 class Generator(Enum):
@@ -24,6 +24,19 @@ class Target:
     """One row of `TARGETS`. Passes and the runtime test these properties, never the name of a target."""
 
     generator: Generator
+    # Kernel IR is run as it is: there is no code to cache. Its adstacks grow as they are written.
+    interpreted: bool = False
+    # Every access is checked while a kernel runs, which takes the fault record and all extents; races between iterations can be detected.
+    checks_accesses: bool = False
+    # Functions may call themselves.
+    call_stack: bool = False
+    # Memory has addresses on every device of the target, not only where `Capabilities.buffer_address` says so.
+    addresses: bool = True
+    # As SPIR-V says: remainders of negative integers, conversions of floats out of range to integers, and quotients and maxima with NaN
+    # are undefined, and bits are counted in 32 bits only.
+    shader_arithmetic: bool = False
+    # A workgroup that has begun goes on while others wait for it.
+    independent_groups: bool = False
     # Launches run while Python continues, and the host reads the memory of kernels only by waiting for them. Values that a launch depends
     # on, such as the lengths of adstacks, are therefore computed on the device and stay there.
     asynchronous: bool = False
@@ -51,12 +64,30 @@ class Target:
     naga: bool = False
 
 
+_SHADERS = Target(
+    Generator.SPIRV,
+    addresses=False,
+    shader_arithmetic=True,
+    asynchronous=True,
+    invocations=True,
+    ordered_sums=True,
+    simplifies_floats=True,
+)
 TARGETS = {
-    "interpreter": Target(Generator.INTERPRETER),
-    "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
-    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
-    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True, naga=True),
-    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
+    "interpreter": Target(Generator.INTERPRETER, interpreted=True, checks_accesses=True, call_stack=True),
+    "cpu": Target(Generator.LLVM, call_stack=True, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
+    "vulkan": _SHADERS,
+    "wgpu": replace(_SHADERS, naga=True),
+    # CUDA promises that workgroups make progress independently for Volta and later, the oldest architectures that are supported.
+    "cuda": Target(
+        Generator.PTX,
+        call_stack=True,
+        independent_groups=True,
+        asynchronous=True,
+        invocations=True,
+        access_bytes=16,
+        fused_multiply_add=True,
+    ),
     "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }
 TargetName = Annotated[str, one_of(*TARGETS)]

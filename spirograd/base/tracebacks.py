@@ -47,7 +47,7 @@ class frames_hidden:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, SpirogradCompilationError) and not knobs.flag("SG_TRACEBACK"):
             raise error.with_traceback(None) from error.__cause__
 

@@ -89,7 +89,7 @@ def _has(package: str) -> bool:
     return True
 
 
-def _simulate(arch: str, particles: int, steps: int, console: Any) -> tuple[list[Any], float]:
+def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[list[Any], float]:
     """Snapshots (seconds, positions, velocities) at the start and after each part of the steps, and the seconds that the steps took."""
     progress = importlib.import_module("rich.progress")
     sg.init(arch=arch, log_level="error")

@@ -112,7 +112,7 @@ class Builder:
     def load(self, ref: Any, *indices: Op) -> Op:
         return self.emit(ops.load, *indices, attr=ref, type=ref.dtype)
 
-    def store(self, ref: Any, *indices_and_value: Op) -> Op:
+    def store(self, ref: object, *indices_and_value: Op) -> Op:
         return self.emit(ops.store, *indices_and_value, attr=ref, type=VOID)
 
     def atomic(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:

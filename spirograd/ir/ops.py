@@ -79,7 +79,7 @@ def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -
 # --- evaluators ----------------------------------------------------------------------------------------------------------
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+def _elementwise(function: Callable[..., object]) -> Callable[..., Any]:
     def run(t: DType, *args: Any) -> Any:
         return t.np.type(function(*args))
 
@@ -136,7 +136,7 @@ def _cast(t: DType, a: Any) -> Any:
     return t.np.type(a)
 
 
-def _bitcast(t: DType, a: Any) -> Any:
+def _bitcast(t: DType, a: object) -> Any:
     return np.asarray(a).view(t.np)[()]
 
 
@@ -566,7 +566,7 @@ def identity(kind: str, t: DType) -> int | float:
     return -bound if t.is_float and kind == "max" else bound
 
 
-def evaluate(code: OpCode, t: Type, args: tuple[Any, ...]) -> Any:
+def evaluate(code: OpCode, t: Type, args: tuple[object, ...]) -> Any:
     """The value of a pure operation on NumPy scalars (vectors: tuples of them)."""
     assert code.evaluate is not None, code
     with np.errstate(all="ignore"):

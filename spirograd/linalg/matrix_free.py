@@ -45,7 +45,7 @@ class LinearOperator(NearNames):
 
     def __init__(self, matvec_kernel: Callable[[Any, Any], Any]) -> None:
         self._kernel = matvec_kernel
-        self._vectors: dict[Any, tuple[Any, list[Any]]] = {}
+        self._vectors: dict[object, tuple[object, list[object]]] = {}
 
     def matvec(self, x: Any, Ax: Any) -> None:
         """Set ``Ax`` to the product with ``x``. Raises SpirogradRuntimeError if their shapes differ."""
@@ -212,7 +212,7 @@ def _bicgstab_step(
 # --- solvers -----------------------------------------------------------------------------------------------------------------
 
 
-def _checked(A: Any, b: Any, x: Any, what: str) -> None:
+def _checked(A: object, b: Any, x: Any, what: str) -> None:
     if not isinstance(A, LinearOperator):
         raise SpirogradTypeError(f"`{what}` takes a LinearOperator, not {describe(A)}", None, "make one: `LinearOperator(kernel)`")
     for name, vector in (("b", b), ("x", x)):
@@ -266,7 +266,7 @@ class _Progress:
 
 
 def conjugate_gradients(
-    A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool = True
+    A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, quiet: bool = True
 ) -> tuple[bool, int]:  # fmt: skip
     """Solve as `MatrixFreeCG`; also return the number of iterations."""
     r, p, ap = A.vectors(x, 3)
@@ -282,7 +282,7 @@ def conjugate_gradients(
     return progress.iterate(iteration, maxiter), int(counters[COUNT])
 
 
-def MatrixFreeCG(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeCG(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by conjugate gradients; returns whether the norm of the residual became smaller than ``tol``.
 
     ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
@@ -331,7 +331,7 @@ class _Transposed(LinearOperator):
         with tape.nested() as self._recorded:
             A.matvec(self._at, self._product)
 
-    def matvec(self, x: Any, Ax: Any) -> None:
+    def matvec(self, x: object, Ax: object) -> None:
         self._at.grad.fill(0)
         _copy_to(x, self._product.grad, 1.0)
         self._recorded.grad()
@@ -365,13 +365,13 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     inner.grad()
 
 
-def MatrixFreeBICGSTAB(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeBICGSTAB(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by BiCGSTAB, for operators that are not symmetric; otherwise as `MatrixFreeCG`. A tape multiplies with the
     transposed matrix by the derivative of the operator's kernel."""
     return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
 
 
-def _bicgstab(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
+def _bicgstab(A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
     """Solve as `MatrixFreeBICGSTAB`; also return the number of iterations."""
     r, p, ap, r0, s, t = A.vectors(x, 6)
     progress = _Progress(x.dtype, tol, quiet, "MatrixFreeBICGSTAB")
@@ -394,7 +394,7 @@ def _bicgstab(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet
 _SOLVERS = {"MatrixFreeCG": (conjugate_gradients, True), "MatrixFreeBICGSTAB": (_bicgstab, False)}
 
 
-def _solved(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
+def _solved(A: LinearOperator, b: object, x: object, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
     _checked(A, b, x, name)
     solve = _SOLVERS[name][0]
     tape = tape_of(b, x)

@@ -16,7 +16,7 @@ from spirograd.linalg.sparse_matrix import STORAGE, SparseMatrix
 from spirograd.linalg.stored_entries import StoredEntries
 
 
-def float_type(dtype: Any, what: str) -> DType:
+def float_type(dtype: object, what: str) -> DType:
     """Return ``dtype``. Raises SpirogradTypeError unless it is f32 or f64."""
     t = arithmetic.as_dtype(dtype)
     if t not in (f32, f64):
@@ -76,7 +76,7 @@ class SparseMatrixBuilder(Triplets):
             )
         return rows, columns, values
 
-    def build(self, dtype: Any = None, _format: str = "CSR") -> SparseMatrix:
+    def build(self, dtype: object = None, _format: str = "CSR") -> SparseMatrix:
         """Return the matrix of all triplets since the last call, and clear the builder. Triplets of one entry are summed in f64.
 
         ``dtype`` of the matrix: by default that of the builder. ``_format`` is accepted and has no meaning here. Raises
@@ -90,7 +90,7 @@ class SparseMatrixBuilder(Triplets):
         tape = tape_of(self.values)
         if tape is None:
             return self._built(t)[0]
-        made: list[tuple[StoredEntries, Any, int]] = []
+        made: list[tuple[StoredEntries, object, int]] = []
 
         def run() -> SparseMatrix:
             matrix, n = self._built(t)

@@ -36,7 +36,7 @@ class SparseCG(NearNames):
         self._start = np.zeros_like(self._b) if x0 is None else self._numbers(x0, "x0")
         self.max_iter, self.atol = max_iter, atol
 
-    def _numbers(self, x: Any, name: str) -> Any:
+    def _numbers(self, x: object, name: str) -> Any:
         if isinstance(x, (Ndarray, ScalarField)) and tape_of(x) is not None:
             refuse("SparseCG", f"takes `{name}` as numbers, which have no gradient", _HINT)
         numbers = x.to_numpy() if isinstance(x, (Ndarray, ScalarField)) else x

@@ -36,7 +36,7 @@ def _multiply(starts: template(), columns: template(), values: template(), x: te
         out[i] = total
 
 
-def is_vector(x: Any) -> bool:
+def is_vector(x: object) -> bool:
     """Return whether ``x`` is a one-dimensional field or ndarray of scalars."""
     return isinstance(x, (ScalarField, Ndarray)) and len(x.shape) == 1 and not x.element_shape
 
@@ -149,7 +149,7 @@ class SparseMatrix(NearNames):
             raise SpirogradValueError(f"`{symbol}` needs matrices of one shape, got {self.shape} and {other.shape}")
         return other._held
 
-    def __add__(self, other: Any) -> SparseMatrix:
+    def __add__(self, other: object) -> SparseMatrix:
         if not isinstance(other, SparseMatrix):
             return NotImplemented
         total = self._held + self._same_shape(other, "+")
@@ -161,7 +161,7 @@ class SparseMatrix(NearNames):
         difference = self._held - self._same_shape(other, "-")
         return self._computed(difference, operator.add, (self, _unchanged), (other, operator.neg))
 
-    def __iadd__(self, other: Any) -> SparseMatrix:
+    def __iadd__(self, other: object) -> SparseMatrix:
         return self._replaced(self + other)
 
     def __isub__(self, other: Any) -> SparseMatrix:
@@ -197,7 +197,7 @@ class SparseMatrix(NearNames):
 
     # --- products --------------------------------------------------------------------------------------------------------
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: object) -> Any:
         """Return the product: a SparseMatrix for a SparseMatrix; an ndarray for an ndarray, computed on the device; a NumPy array for a
         NumPy array (of one axis or two) and for a field."""
         if isinstance(other, SparseMatrix):
@@ -224,7 +224,7 @@ class SparseMatrix(NearNames):
             raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} needs shape ({rows},) or ({rows}, n), got {other.shape}")
         return self._held @ other
 
-    def spmv(self, x: Any, out: Any) -> None:
+    def spmv(self, x: object, out: object) -> None:
         """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix, ``x`` with an
         element for each column and ``out`` for each row. A tape records it.
 
@@ -251,14 +251,14 @@ class SparseMatrix(NearNames):
             self._on_device = session, StoredEntries(self._held, self.dtype, self._needs_grad)
         return self._on_device[1]
 
-    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: Any) -> None:
+    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: object) -> None:
         """Raise SpirogradUnsupportedError if a tape records and one of the matrices has gradients, which would be lost."""
         if tape_of(self, *others) is not None:
             refuse(name, what, hint)
 
     # --- entries ---------------------------------------------------------------------------------------------------------
 
-    def _position(self, indices: Any) -> tuple[int, int]:
+    def _position(self, indices: object) -> tuple[int, int]:
         if not isinstance(indices, tuple) or len(indices) != 2 or not all(isinstance(k, (int, np.integer)) for k in indices):
             raise SpirogradIndexError(f"an entry of a SparseMatrix has two integers as its index, got {indices!r}")
         for k, extent in zip(indices, self.shape):
@@ -271,7 +271,7 @@ class SparseMatrix(NearNames):
     def __getitem__(self, indices: Any) -> float:
         return float(self._held[self._position(indices)])
 
-    def __setitem__(self, indices: Any, value: float) -> None:
+    def __setitem__(self, indices: object, value: float) -> None:
         position = self._position(indices)
         self._refuse_on_tape("A[i, j] = value", "replaces an entry that has a gradient", "add a matrix with that entry")
         editable = self._held.tolil()
@@ -280,7 +280,7 @@ class SparseMatrix(NearNames):
         if self._needs_grad:
             self.entries()
 
-    def build_from_ndarray(self, ndarray: Any) -> None:
+    def build_from_ndarray(self, ndarray: object) -> None:
         """Add triplets of row, column and value, which an ndarray of floats holds one after the other, to the matrix.
 
         Raises SpirogradTypeError if it is not an ndarray of floats, and SpirogradValueError if its length is not a multiple of 3 or an
@@ -308,7 +308,7 @@ class SparseMatrix(NearNames):
         scipy_module("io").mmwrite(filename, self._held, symmetry="general")
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
@@ -319,5 +319,5 @@ def _ones(held: Any) -> Any:
     return ones
 
 
-def _unchanged(held: Any) -> Any:
+def _unchanged(held: object) -> Any:
     return held

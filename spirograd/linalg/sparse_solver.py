@@ -130,7 +130,7 @@ class SparseSolver(NearNames):
     def _solved(self, b: Any) -> Any:
         return self._factors.solve(self._right_side(b).astype(np.float64))
 
-    def _stored(self, x: Any, b: Any, out: Any) -> Any:
+    def _stored(self, x: Any, b: object, out: Any) -> Any:
         x = x.astype(self.dtype.np)
         if out is None and not isinstance(b, Ndarray):
             return x
@@ -138,7 +138,7 @@ class SparseSolver(NearNames):
         out.from_numpy(x)
         return out
 
-    def _right_side(self, b: Any) -> Any:
+    def _right_side(self, b: object) -> Any:
         n = self._factors.shape[0]
         if isinstance(b, (ScalarField, Ndarray)):
             if not is_vector(b) or b.dtype is not self.dtype:
@@ -150,7 +150,7 @@ class SparseSolver(NearNames):
             raise SpirogradValueError(f"the matrix has {n} rows, the right-hand side shape {b.shape}")
         return b
 
-    def _check(self, matrix: Any) -> None:
+    def _check(self, matrix: object) -> None:
         if not isinstance(matrix, SparseMatrix):
             raise SpirogradTypeError(f"a SparseSolver takes a SparseMatrix, not {describe(matrix)}")
         if matrix.dtype is not self.dtype:

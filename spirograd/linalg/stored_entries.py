@@ -66,17 +66,17 @@ class StoredEntries:
         self.values.grad.fill(0)
         return found
 
-    def add_gradient(self, numbers: Any) -> None:
+    def add_gradient(self, numbers: object) -> None:
         """Add a number to the gradient of each entry."""
         add_to(_array(self.values.dtype, numbers), self.values.grad, self.count)
 
-    def places(self, rows: Any, columns: Any, n: int) -> Any:
+    def places(self, rows: object, columns: object, n: int) -> Any:
         """Return the index of the entry of each of ``n`` triplets."""
         found = ScalarNdarray(i32, max(n, 1))
         _find_entries(rows, columns, self.starts, self.columns, found, n)
         return found
 
-    def send_gradient(self, places: Any, target: Any, n: int) -> None:
+    def send_gradient(self, places: object, target: object, n: int) -> None:
         """Take the gradients of the entries, and add them to those of the triplets at these places."""
         _add_from_places(self.values.grad, places, target, n)
         self.values.grad.fill(0)
@@ -89,7 +89,7 @@ def _array(dtype: DType, numbers: Any, needs_grad: bool = False) -> Any:
     return array
 
 
-def sampled(held: Any, rows: Any, columns: Any) -> Any:
+def sampled(held: Any, rows: object, columns: object) -> Any:
     """Return the entries of a sparse array of SciPy at some positions, which are zero where none is stored."""
     by_rows = held.tocsr()
     by_rows.sum_duplicates()

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 from spirograd.base import knobs
+from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.python_limits import gc_paused
-from spirograd.runtime.device import Device
 
 # Modules of devices, best first.
 DEVICES = {
@@ -26,7 +26,7 @@ DEVICES = {
 _MEMORY_OF = {"python": "interpreter"}
 
 
-def open_device(arch: str, device: str = "", **options: Any) -> Device:
+def open_device(arch: str, device: str = "", **options: object) -> Device:
     """Open the device called ``arch`` (a key of `DEVICES`); of several, the one that ``device`` names, by its number or a part of its name.
 
     Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: no cap).

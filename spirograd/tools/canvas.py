@@ -6,8 +6,6 @@ and likewise for lines, which are the points near a segment. Radii are in pixels
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +16,7 @@ from spirograd.tools.pictures import as_array, as_bytes
 Floats = npt.NDArray[np.float32]
 
 
-def colours(color: Any) -> Floats:
+def colours(color: object) -> Floats:
     """Convert 0xRRGGBB, or an array of such numbers, to numbers in [0, 1] in a last axis of three. Raises SpirogradTypeError for other
     types."""
     given = as_array(color)
@@ -38,7 +36,7 @@ class Canvas:
     def clear(self, color: int) -> None:
         self.pixels[:] = colours(color)
 
-    def set_image(self, img: Any) -> None:
+    def set_image(self, img: object) -> None:
         """Replace all pixels by a picture of the same size."""
         array = as_array(img)
         if array.shape[:2] != self.pixels.shape[:2]:
@@ -50,7 +48,7 @@ class Canvas:
             given = np.concatenate([given, np.zeros_like(given[..., :1])], 2)
         self.pixels[:] = np.clip(np.nan_to_num(given[..., :3]), 0, 1)
 
-    def circles(self, pos: Any, radius: Any, color: Any) -> None:
+    def circles(self, pos: object, radius: object, color: object) -> None:
         """Draw discs at ``pos``, (n, 2); ``radius`` and ``color`` are numbers or have n of them. Later discs cover earlier ones; of many
         small ones with the same nearest pixel, only the last is drawn."""
         centres = self.points(pos)
@@ -72,7 +70,7 @@ class Canvas:
             share = covered[there, None]
             self.pixels[x, y] = self.pixels[x, y] * (1 - share) + hues[there] * share
 
-    def lines(self, begin: Any, end: Any, radius: Any, color: Any) -> None:
+    def lines(self, begin: object, end: object, radius: object, color: object) -> None:
         """Draw lines from ``begin`` to ``end``, each (n, 2); ``radius`` and ``color`` are numbers or have n of them."""
         a, b = self.points(begin), self.points(end)
         need_as_many(a, b)
@@ -80,7 +78,7 @@ class Canvas:
             if np.isfinite(p).all() and np.isfinite(q).all():
                 self._near(p, q, r, hue)
 
-    def triangles(self, a: Any, b: Any, c: Any, color: Any) -> None:
+    def triangles(self, a: object, b: object, c: object, color: object) -> None:
         """Draw triangles with the corners ``a``, ``b``, ``c``, each (n, 2); ``color`` is a number or has n of them."""
         ends = [self.points(a), self.points(b), self.points(c)]
         need_as_many(*ends)
@@ -92,7 +90,7 @@ class Canvas:
                 inside = np.all([s >= 0 for s in sides], 0) | np.all([s <= 0 for s in sides], 0)
                 region[inside] = hue
 
-    def text(self, content: str, pos: Any, font_size: float, color: int) -> None:
+    def text(self, content: str, pos: object, font_size: float, color: int) -> None:
         """Draw text below and to the right of ``pos``."""
         image = media_package("PIL.Image", "text in a window")
         drawing = media_package("PIL.ImageDraw", "text in a window")
@@ -118,7 +116,7 @@ class Canvas:
         points = np.stack(np.meshgrid(np.arange(x0, x1), np.arange(y0, y1), indexing="ij"), -1)
         return self.pixels[x0:x1, y0:y1], points.astype(np.float32)
 
-    def points(self, pos: Any) -> Floats:
+    def points(self, pos: object) -> Floats:
         """Convert positions to pixels, (n, 2). Raises SpirogradValueError for other shapes."""
         points = as_array(pos)
         if points.ndim == 0 or points.shape[-1] != 2:
@@ -133,11 +131,11 @@ def need_as_many(*ends: Floats) -> None:
         raise SpirogradValueError(f"a line or triangle has a position in each array, got {' and '.join(map(str, counts))} positions")
 
 
-def _radii(radius: Any, count: int) -> Floats:
+def _radii(radius: object, count: int) -> Floats:
     return _for_each(as_array(radius).astype(np.float32).reshape(-1), count, "radii")
 
 
-def _hues(color: Any, count: int) -> Floats:
+def _hues(color: object, count: int) -> Floats:
     return _for_each(colours(color).reshape(-1, 3), count, "colours")
 
 

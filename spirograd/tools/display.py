@@ -43,7 +43,7 @@ class Display:
         self._label.configure(image=self._image)
         self._label.pack()
         root.protocol("WM_DELETE_WINDOW", self._close)
-        bindings: dict[str, tuple[EventType, Callable[[Any], str]]] = {
+        bindings: dict[str, tuple[EventType, Callable[[object], str]]] = {
             "<KeyPress>": (EventType.Press, _key),
             "<KeyRelease>": (EventType.Release, _key),
             "<ButtonPress>": (EventType.Press, _button),
@@ -92,7 +92,7 @@ class Display:
         self.closed = True
         self._events.put(Event(EventType.Press, "WMClose", self._events.cursor))
 
-    def _reporting(self, kind: EventType, key: Callable[[Any], str]) -> Callable[[Any], None]:
+    def _reporting(self, kind: EventType, key: Callable[[object], str]) -> Callable[[Any], None]:
         def report(event: Any) -> None:
             pos = (event.x / self._size[0], 1 - event.y / self._size[1]) if event.widget is self._label else self._events.cursor
             wheel = {4: 1.0, 5: -1.0}.get(getattr(event, "num", 0), 0.0)

@@ -6,7 +6,6 @@ import enum
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
 
 from spirograd.base.records import dataclass
 
@@ -63,7 +62,7 @@ class EventQueue:
         """Return whether there are pending events."""
         return bool(self._waiting)
 
-    def take(self, filters: tuple[Any, ...]) -> Iterator[Event]:
+    def take(self, filters: tuple[object, ...]) -> Iterator[Event]:
         """Iterate over pending events, and remove them; events that match no filter are dropped. A filter: a type, a key, or a pair of
         both."""
         while self._waiting:
@@ -72,7 +71,7 @@ class EventQueue:
                 yield event
 
 
-def _fits(event: Event, wanted: Any) -> bool:
+def _fits(event: Event, wanted: object) -> bool:
     if isinstance(wanted, (tuple, list)):
         return all(_fits(event, part) for part in wanted)
     return wanted is event.type if isinstance(wanted, EventType) else wanted == event.key

@@ -50,37 +50,37 @@ class PLYWriter:
         self._faces: list[_Channel] = []
         self._indices: npt.NDArray[np.int32] | None = None
 
-    def add_vertex_channel(self, key: str, data_type: str, data: Any) -> None:
+    def add_vertex_channel(self, key: str, data_type: str, data: object) -> None:
         """Add a property ``key`` of the vertices with the values ``data``; ``data_type``: a type of PLY, such as ``"float"``, ``"double"``,
         ``"int"`` or ``"uchar"``.
         """
         _add(self._vertices, key, data_type, data, self.num_vertices, "vertices")
 
-    def add_face_channel(self, key: str, data_type: str, data: Any) -> None:
+    def add_face_channel(self, key: str, data_type: str, data: object) -> None:
         """Add a property of the faces, as `add_vertex_channel`."""
         _add(self._faces, key, data_type, data, self.num_faces, "faces")
 
-    def add_vertex_pos(self, x: Any, y: Any, z: Any) -> None:
+    def add_vertex_pos(self, x: object, y: object, z: object) -> None:
         """Add positions: ``x``, ``y``, ``z``."""
         self._add_floats("x y z", x, y, z)
 
-    def add_vertex_normal(self, nx: Any, ny: Any, nz: Any) -> None:
+    def add_vertex_normal(self, nx: object, ny: object, nz: object) -> None:
         """Add normals: ``nx``, ``ny``, ``nz``."""
         self._add_floats("nx ny nz", nx, ny, nz)
 
-    def add_vertex_vel(self, vx: Any, vy: Any, vz: Any) -> None:
+    def add_vertex_vel(self, vx: object, vy: object, vz: object) -> None:
         """Add velocities: ``vx``, ``vy``, ``vz``."""
         self._add_floats("vx vy vz", vx, vy, vz)
 
-    def add_vertex_color(self, r: Any, g: Any, b: Any) -> None:
+    def add_vertex_color(self, r: object, g: object, b: object) -> None:
         """Add colours: ``r``, ``g``, ``b``, each in [0, 1]."""
         self._add_floats("red green blue", r, g, b)
 
-    def add_vertex_alpha(self, alpha: Any) -> None:
+    def add_vertex_alpha(self, alpha: object) -> None:
         """Add the opacity ``alpha``, in [0, 1]."""
         self._add_floats("Alpha", alpha)
 
-    def add_vertex_rgba(self, r: Any, g: Any, b: Any, a: Any) -> None:
+    def add_vertex_rgba(self, r: object, g: object, b: object, a: object) -> None:
         """Add colours and opacity: ``r``, ``g``, ``b``, ``a``, each in [0, 1]."""
         self._add_floats("red green blue Alpha", r, g, b, a)
 
@@ -88,7 +88,7 @@ class PLYWriter:
         """Add the numbers of the vertices."""
         self.add_vertex_channel("id", "int", np.arange(self.num_vertices))
 
-    def add_vertex_piece(self, piece: Any) -> None:
+    def add_vertex_piece(self, piece: object) -> None:
         """Add the number of the ``piece`` of each vertex."""
         self.add_vertex_channel("piece", "int", piece)
 
@@ -96,11 +96,11 @@ class PLYWriter:
         """Add the numbers of the faces."""
         self.add_face_channel("id", "int", np.arange(self.num_faces))
 
-    def add_face_piece(self, piece: Any) -> None:
+    def add_face_piece(self, piece: object) -> None:
         """Add the number of the ``piece`` of each face."""
         self.add_face_channel("piece", "int", piece)
 
-    def add_faces(self, indices: Any) -> None:
+    def add_faces(self, indices: object) -> None:
         """Add all faces. ``indices``: the numbers of their corners, one face after the other."""
         self._indices = _values(indices, self.num_faces * self._corners, "corners of faces").astype("<i4").reshape(-1, self._corners)
 
@@ -125,7 +125,7 @@ class PLYWriter:
         """Write a text file at ``path``; ``series_num`` is added to its name, with six digits."""
         self.export_ascii(_numbered(path, series_num))
 
-    def _add_floats(self, names: str, *arrays: Any) -> None:
+    def _add_floats(self, names: str, *arrays: object) -> None:
         for name, array in zip(names.split(), arrays):
             self.add_vertex_channel(name, "float", array)
 
@@ -148,7 +148,7 @@ class PLYWriter:
         return vertices, _records(corners + [(c.name, c.values) for c in self._faces], self.num_faces)
 
 
-def _add(channels: list[_Channel], name: str, data_type: str, data: Any, count: int, what: str) -> None:
+def _add(channels: list[_Channel], name: str, data_type: str, data: object, count: int, what: str) -> None:
     if data_type not in _TYPES:
         warnings.warn(f"property `{name}` is omitted: PLY has no type {data_type!r}; use one of {', '.join(_TYPES)}", stacklevel=3)
         return
@@ -157,7 +157,7 @@ def _add(channels: list[_Channel], name: str, data_type: str, data: Any, count: 
     channels.append(_Channel(name, data_type, _values(data, count, what).astype(_TYPES[data_type])))
 
 
-def _values(data: Any, count: int, what: str) -> npt.NDArray[Any]:
+def _values(data: object, count: int, what: str) -> npt.NDArray[Any]:
     array = as_array(data).reshape(-1)
     if array.size != count:
         raise SpirogradValueError(f"expected {count} numbers for the {what}, got {array.size}")

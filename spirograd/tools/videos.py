@@ -51,7 +51,7 @@ class VideoManager:
         """Return the folder of the frames."""
         return self.frame_directory
 
-    def write_frame(self, img: Any) -> None:
+    def write_frame(self, img: object) -> None:
         """Add a picture (see `imwrite`). Raises SpirogradValueError if its size differs."""
         frame = as_array(img) if self.post_processor is None else as_array(self.post_processor(as_array(img)))
         self.width, self.height = self.width or frame.shape[0], self.height or frame.shape[1]
@@ -66,7 +66,7 @@ class VideoManager:
             self._next_build *= 2
             self.make_video()
 
-    def write_frames(self, images: Iterable[Any]) -> None:
+    def write_frames(self, images: Iterable[object]) -> None:
         """Add the pictures ``images``, as `write_frame`."""
         for img in images:
             self.write_frame(img)

@@ -32,7 +32,7 @@ class WidgetValue:
 
     def __init__(self, value: float) -> None:
         self._value = value
-        self._watching: Callable[[float], Any] = lambda _: None
+        self._watching: Callable[[float], object] = lambda _: None
 
     @property
     def value(self) -> float:
@@ -44,7 +44,7 @@ class WidgetValue:
             self._value = value
             self._watching(value)
 
-    def watch(self, changed: Callable[[float], Any]) -> None:
+    def watch(self, changed: Callable[[float], object]) -> None:
         self._watching = changed
 
 
@@ -146,7 +146,7 @@ class GUI(NearNames):
         """Fill the canvas with ``color``, by default the background."""
         self._canvas.clear(self.background_color if color is None else color)
 
-    def set_image(self, img: Any) -> None:
+    def set_image(self, img: object) -> None:
         """Show ``img``, a field or an array with one element for each pixel: floats in [0, 1] or unsigned integers; grey, or with a last
         axis of colours. Raises SpirogradValueError for other shapes.
         """
@@ -156,11 +156,13 @@ class GUI(NearNames):
         """Return the canvas: (width, height, 4), floats in [0, 1]."""
         return np.concatenate([self._canvas.pixels, np.ones((*self.res, 1), np.float32)], 2)
 
-    def circle(self, pos: Any, color: int = 0xFFFFFF, radius: float = 1) -> None:
+    def circle(self, pos: object, color: int = 0xFFFFFF, radius: float = 1) -> None:
         """Draw a disc around ``pos``; ``radius`` in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.circles(pos, radius, color)
 
-    def circles(self, pos: Any, radius: Any = 1, color: Any = 0xFFFFFF, palette: Any = None, palette_indices: Any = None) -> None:
+    def circles(
+        self, pos: object, radius: object = 1, color: object = 0xFFFFFF, palette: object = None, palette_indices: object = None
+    ) -> None:
         """Draw discs at the positions ``pos``, a field or array (n, 2); ``radius`` (pixels), ``color`` (0xRRGGBB): one, or n. With a
         ``palette``, the colour of each disc is given by its entry of ``palette_indices``. Raises SpirogradValueError if these are missing,
         or if there are neither one nor n of an argument.
@@ -171,33 +173,33 @@ class GUI(NearNames):
             color = _chosen(as_array(palette), as_array(palette_indices).reshape(-1))
         self._canvas.circles(pos, radius, color)
 
-    def line(self, begin: Any, end: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
+    def line(self, begin: object, end: object, radius: float = 1, color: int = 0xFFFFFF) -> None:
         """Draw a line from ``begin`` to ``end``; ``radius``: half of its width in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.lines(begin, end, radius, color)
 
-    def lines(self, begin: Any, end: Any, radius: Any = 1, color: Any = 0xFFFFFF) -> None:
+    def lines(self, begin: object, end: object, radius: object = 1, color: object = 0xFFFFFF) -> None:
         """Draw lines from ``begin`` to ``end``, two fields or arrays (n, 2); ``radius`` and ``color`` as for `line`: one, or n."""
         self._canvas.lines(begin, end, radius, color)
 
-    def triangle(self, a: Any, b: Any, c: Any, color: int = 0xFFFFFF) -> None:
+    def triangle(self, a: object, b: object, c: object, color: int = 0xFFFFFF) -> None:
         """Draw a filled triangle with the corners ``a``, ``b``, ``c``; ``color`` as 0xRRGGBB."""
         self._canvas.triangles(a, b, c, color)
 
-    def triangles(self, a: Any, b: Any, c: Any, color: Any = 0xFFFFFF) -> None:
+    def triangles(self, a: object, b: object, c: object, color: object = 0xFFFFFF) -> None:
         """Draw filled triangles with the corners ``a``, ``b``, ``c``, each a field or array (n, 2); ``color``: one, or n."""
         self._canvas.triangles(a, b, c, color)
 
-    def rect(self, topleft: Any, bottomright: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
+    def rect(self, topleft: object, bottomright: object, radius: float = 1, color: int = 0xFFFFFF) -> None:
         """Draw the sides of the rectangle with the corners ``topleft`` and ``bottomright``; ``radius``, ``color`` as for `line`."""
         (x0, y0), (x1, y1) = as_array(topleft), as_array(bottomright)
         corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
         self._canvas.lines(corners, np.roll(corners, -1, 0), radius, color)
 
-    def arrow(self, orig: Any, direction: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
+    def arrow(self, orig: object, direction: object, radius: float = 1, color: int = 0xFFFFFF) -> None:
         """Draw an arrow from ``orig`` to ``orig + direction``; ``radius``, ``color`` as for `line`."""
         self.arrows(as_array(orig)[None], as_array(direction)[None], radius, color)
 
-    def arrows(self, orig: Any, direction: Any, radius: Any = 1, color: Any = 0xFFFFFF) -> None:
+    def arrows(self, orig: object, direction: object, radius: object = 1, color: object = 0xFFFFFF) -> None:
         """Draw arrows from ``orig`` to ``orig + direction``, two fields or arrays (n, 2); ``radius``, ``color`` as for `lines`."""
         begin, along = (self._canvas.points(x) / np.array(self.res) for x in (orig, direction))
         need_as_many(begin, along)
@@ -208,7 +210,7 @@ class GUI(NearNames):
             back = -_HEAD * (pixels + side * np.stack([-pixels[:, 1], pixels[:, 0]], 1) / 2) / np.array(self.res)
             self._canvas.lines(tip, tip + back, radius, color)
 
-    def text(self, content: str, pos: Any, font_size: float = 15, color: int = 0xFFFFFF) -> None:
+    def text(self, content: str, pos: object, font_size: float = 15, color: int = 0xFFFFFF) -> None:
         """Draw the text ``content`` below and to the right of ``pos``; ``font_size`` in pixels, ``color`` as 0xRRGGBB. Needs Pillow."""
         self._canvas.text(content, pos, font_size, color)
 
@@ -234,14 +236,14 @@ class GUI(NearNames):
             self._display.add_button(text, key)
         return key
 
-    def get_events(self, *filters: Any) -> Iterator[events.Event]:
+    def get_events(self, *filters: object) -> Iterator[events.Event]:
         """Iterate over pending events that match one of the filters, or over all: a type (`PRESS`, `RELEASE`, `MOTION`), a key, or a pair
         of both."""
         if self._display is not None:
             self._display.poll()
         return self._events.take(filters)
 
-    def get_event(self, *filters: Any) -> bool:
+    def get_event(self, *filters: object) -> bool:
         """Take the next event that matches one of the filters, as `get_events`, and assign it to ``event``; return False if there is
         none."""
         found = next(self.get_events(*filters), None)

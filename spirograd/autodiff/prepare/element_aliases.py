@@ -115,7 +115,7 @@ class Numbers:
 
     def __init__(self) -> None:
         self._numbers: dict[Op, int] = {}
-        self._found: dict[Any, int] = {}
+        self._found: dict[object, int] = {}
 
     def __call__(self, op: Op) -> int:
         number = self._numbers.get(op)

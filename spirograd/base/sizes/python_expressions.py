@@ -16,7 +16,7 @@ _LOAD = ast.Load()
 _OPERATORS: dict[type[Binary], ast.operator] = {Add: ast.Add(), Sub: ast.Sub(), Mul: ast.Mult(), FloorDiv: ast.FloorDiv(), Mod: ast.Mod()}
 _CALLED: dict[type[Binary], str] = {Min: "min", Max: "max", FloorDiv: "floordiv", Mod: "mod"}
 # The functions that `size_expression` calls.
-_FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "floordiv": floordiv, "mod": mod, "min": min, "max": max}
+_FUNCTIONS: dict[str, object] = {"__builtins__": {}, "floordiv": floordiv, "mod": mod, "min": min, "max": max}
 
 
 def number(n: int) -> Expression:
@@ -115,5 +115,5 @@ def function(parameters: Sequence[str], result: Expression, names: Mapping[str, 
     taken = [ast.arg(parameter, **_AT) for parameter in parameters]
     signature = ast.arguments(posonlyargs=[], args=taken, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.Lambda(signature, result, **_AT))
-    made: Callable[..., Any] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
+    made: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
     return made

@@ -27,7 +27,7 @@ class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[tuple[Any, ...], Op] = {}
-        self.added: list[list[tuple[Any, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
+        self.added: list[list[tuple[object, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
         self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
         self.memory = WriteEpochs()
         self.written_in: dict[Op, frozenset[int] | None] = {}

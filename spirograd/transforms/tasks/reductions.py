@@ -111,7 +111,7 @@ class _Invariance:
     def __init__(self, body: Region, written: set[Ref]) -> None:
         self.written = written
         self.number: dict[Op, int] = {}
-        known: dict[Any, int] = {}
+        known: dict[object, int] = {}
         for op in body.walk():
             key = self._key(op)
             if key is not None:
