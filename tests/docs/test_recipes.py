@@ -28,6 +28,7 @@ from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr
 
 OPERATION = ROOT / "docs" / "adding-an-operation.md"
 DEVICE = ROOT / "docs" / "adding-a-device.md"
+NODE = ROOT / "docs" / "adding-a-node.md"
 ROWS = re.findall(r"^\| (an? [^|]+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
 _FOLDERS = (ROOT, ROOT / "spirograd")
 
@@ -220,6 +221,58 @@ def test_a_device(package: Path) -> None:
     lines = printed(package, USING_TOY)
     assert lines == ["toy 30.0 [0.0, 2.0, 4.0, 6.0, 8.0]", "toy toy", "did you mean `toy`?"]
     assert needs.CHECKS.keys() >= set(needs.ARCHS), "checks of tests ask the table of devices"
+
+
+USING_BLOCKED = """
+import numpy as np, spirograd as sg
+for arch in (sg.interpreter, sg.cpu, sg.vulkan, sg.wgpu):
+    if arch not in sg.available_archs():
+        continue
+    sg.init(arch=arch)
+    x, y = sg.field(sg.f32, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    node = sg.root.blocked(sg.ij, (64, 64))
+    node.place(x, x.grad)
+
+    @sg.kernel
+    def write():
+        x[3, 5] = 2.0
+        x[40, 41] = 3.0
+
+    @sg.kernel
+    def total() -> sg.i32:
+        count = 0
+        for i, j in x:
+            count += 1
+            y[None] += x[i, j] ** 2
+        return count
+
+    @sg.kernel
+    def energy():
+        for i, j in x:
+            y[None] += x[i, j] ** 2
+
+    write()
+    count = total()
+    y[None] = 0
+    with sg.ad.Tape(y):
+        energy()
+    print(arch, count, y[None], x.grad[3, 5], x.grad[40, 41], x[63, 63], repr(node))
+sg.init(arch=sg.interpreter)
+try:
+    sg.root.blocked(sg.i, 60).place(sg.field(sg.f32))
+    sg.field(sg.f32, ())[None]
+except sg.SpirogradTypeError as error:
+    print(error)
+"""
+
+
+def test_a_node(package: Path) -> None:
+    """Its page: a sparse kind of node by two parts of an index, on every back end."""
+    applied(package, NODE.read_text(encoding="utf-8"))
+    *lines, refusal = printed(package, USING_BLOCKED)
+    ran = [arch for arch in ("interpreter", "cpu", "vulkan", "wgpu") if needs.missing(arch) is None]
+    assert lines == [f"{arch} 128 13.0 4.0 6.0 0.0 root => blocked [64, 64]" for arch in ran]
+    assert refusal == "the extents of a blocked node are multiples of 8, got (60,)"
 
 
 PASS = '''
