@@ -566,7 +566,7 @@ def contents_of(allocation: object, view: HostView, dtype: Any, copy: bool | Non
         return out
     if copy is False:
         raise SpirogradValueError(
-            "`copy=False` needs memory that the host can address, in one regular range, and no conversion: leave it away to get a copy"
+            "`copy=False` needs memory that the host can address, in one regular range, and no conversion: omit it to get a copy"
         )
     return converted(numpy_transfer.read(allocation, view), dtype)
 
