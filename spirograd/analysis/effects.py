@@ -65,12 +65,17 @@ def place(ref: Ref) -> tuple[str, int]:
     return (ref.slot.kind, ref.slot.index)
 
 
-def may_alias(a: Ref, b: Ref) -> bool:
+def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
     """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
 
     Two fields never do, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the exported
     memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
+
+    ``separate_arrays``: two array arguments count as different memory, and no array as that of a field. The primal makes no such
+    assumption; derivatives need it, because memory that two arguments share would have two gradients.
     """
+    if separate_arrays and (isinstance(a, ArrayRef) or isinstance(b, ArrayRef)):
+        return isinstance(a, ArrayRef) and isinstance(b, ArrayRef) and (a.arg, a.role) == (b.arg, b.role)
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
     if a is b or a == b:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spirograd.analysis.effects import may_alias, nested, orders, touches, writes
-from spirograd.analysis.injectivity import determines, invariant_values
+from spirograd.analysis.injectivity import determines
+from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.analysis.private_updates import private_updates
 from spirograd.analysis.running_sums import may_accumulate
 from spirograd.ir import ops
@@ -97,7 +98,7 @@ class _Pair:
 
     def __init__(self, a: Op, b: Op) -> None:
         self.index, self.other = a.regions[0].params[0], b.regions[0].params[0]
-        self.invariant = invariant_values(a.regions[0])
+        self.invariant = Invariants(contents(a.regions[0]))
         self.bounds = a.args[:2]
         self.known: dict[tuple[Op, Op], bool] = {}
 
@@ -163,7 +164,7 @@ def _shared_updates(loop: Op) -> list[Op]:
 
 def _is_reduction(op: Op, body: Region) -> bool:
     """Whether all iterations update one element."""
-    invariant = invariant_values(body)
+    invariant = Invariants(contents(body))
     return all(index in invariant for index in _indices(op))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.analysis.effects import may_alias
-from spirograd.analysis.injectivity import determines, invariant_values
+from spirograd.analysis.injectivity import determines
+from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op, Ref, Region, accesses_of, rank, ref_of
 
@@ -21,7 +22,7 @@ def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
     everything = list(body.walk())
     writes = [x for x in everything if x.code.effect in ("write", "atomic") and ref_of(x) is not None]
     called = {ref for x in everything if x.code is ops.call_memory for effect, ref in accesses_of(x) if effect != "read"}
-    invariant = invariant_values(body)
+    invariant = Invariants(contents(body))
     rivals_of: dict[Ref, list[Op]] = {}
     out = set()
     for op in everything:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 from spirograd.analysis.axes import Axis, Digits, bound
 from spirograd.analysis.effects import may_alias
-from spirograd.analysis.injectivity import invariant_values
+from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import i32
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -126,7 +126,7 @@ class _Body:
         self.body = loop.regions[0]
         self.index = self.body.params[0]
         self.bounds = loop.args[:2]
-        self.invariant = invariant_values(self.body)
+        self.invariant = Invariants(contents(self.body))
         self.everything = list(self.body.walk())
         self.used = {a for op in self.everything for a in op.args}
         self.around: dict[Op, Op] = {}  # what stands in a branch -> the `if`
@@ -316,7 +316,7 @@ def _may_meet(load: Op, update: Op) -> bool:
     return ref != other or not any(a.code is b.code is ops.const and a.attr != b.attr for a, b in pairs)
 
 
-def _inside(value: Op, invariant: set[Op]) -> Op | None:
+def _inside(value: Op, invariant: Container[Op]) -> Op | None:
     """The operand that varies of a sum, difference (not below one), minimum or maximum with an invariant."""
     if value.code not in (ops.add, ops.sub, ops.min_, ops.max_):
         return None

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.existence import has_trips
-from spirograd.analysis.injectivity import determines, invariant_values
+from spirograd.analysis.injectivity import determines
+from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import DType, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, Region, accesses_of, rank
@@ -38,7 +39,7 @@ class _Carry(Threaded):
         super().__init__()
         self.bounds: Sequence[Op] = ()  # of the task; none in functions, whose elements may be those of several iterations
         self.body = Region((), ())
-        self.invariant: set[Op] = set()
+        self.invariant = Invariants(())
         self.writes: list[Op] = []  # in the task
         self.carried: dict[Op, Cell] = {}  # access -> what the element holds
         self.accessed: list[set[_Element]] = []  # per open region
@@ -50,7 +51,7 @@ class _Carry(Threaded):
             return self.b.append(op)
         self.body, self.bounds = op.regions[1], op.regions[0].results[:2]
         self.writes = [x for x in self.body.walk() if x.code is ops.store or x.code.effect in ("atomic", "call")]
-        self.invariant = invariant_values(self.body)
+        self.invariant = Invariants(contents(self.body))
         return self.copy(op)
 
     def _region(self, region: Region, params: tuple[Op, ...], yields: Sequence[Cell]) -> Region:

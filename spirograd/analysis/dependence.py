@@ -1,0 +1,120 @@
+"""Memory dependence: whether two accesses may, must or cannot be to the same element, within an iteration of a loop and across iterations.
+
+An access (`Access`) is an effect on the element of a reference at some indices, under guards: the branches around it. References are
+compared by `may_alias`, indices by their affine forms (`ValueNumbers.affine`), and across iterations by whether the indices determine the
+iteration (`injectivity`). All answers are conservative: `Alias.NO` and `Alias.MUST` are certain, and so is that nothing is carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from spirograd.analysis.effects import may_alias
+from spirograd.analysis.injectivity import determines
+from spirograd.analysis.loop_invariants import Invariants, contents
+from spirograd.analysis.value_numbers import ValueNumbers
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Ref, Region, accesses_of, rank, ref_of
+
+# The control operations around an operation, outermost first, each with the number of the region.
+Around = tuple[tuple[Op, int], ...]
+
+
+class Access(NamedTuple):
+    """What ``op`` does to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``; None: at any, as calls do."""
+
+    op: Op
+    effect: str
+    ref: Ref
+    indices: tuple[Op, ...] | None
+    around: Around = ()
+
+    @property
+    def writes(self) -> bool:
+        return self.effect != "read"
+
+
+def access_of(op: Op, around: Around = ()) -> Access:
+    """The access of an operation on one element."""
+    ref = ref_of(op)
+    assert ref is not None
+    return Access(op, op.code.effect, ref, op.args[: rank(ref)], around)
+
+
+def accesses_in(regions: Iterable[Region], around: Around = ()) -> Iterator[Access]:
+    """Every access in ``regions``, in order."""
+    for region in regions:
+        for op in region.ops:
+            if op.code.effect != "pure":
+                if op.code is ops.call_memory:
+                    yield from (Access(op, effect, ref, None, around) for effect, ref in accesses_of(op))
+                elif ref_of(op) is not None:
+                    yield access_of(op, around)
+                for number, inner in enumerate(op.regions):
+                    yield from accesses_in((inner,), (*around, (op, number)))
+
+
+class Alias(Enum):
+    NO = "no"
+    MAY = "may"
+    MUST = "must"
+
+
+class Iterations:
+    """The iterations of a loop over ``body``, whose index is the first parameter. ``bounds``: where it begins and ends, if that is known."""
+
+    def __init__(self, body: Region, bounds: Sequence[Op] = ()) -> None:
+        self.index = body.params[0]
+        self.bounds = bounds
+        self.invariant = Invariants(contents(body))
+
+
+class Dependence:
+    """Queries about accesses of one kernel. ``separate_arrays``: as of `may_alias`."""
+
+    def __init__(self, numbers: ValueNumbers | None = None, separate_arrays: bool = False) -> None:
+        self.numbers = numbers or ValueNumbers()
+        self.separate_arrays = separate_arrays
+
+    def may_alias(self, a: Ref, b: Ref) -> bool:
+        return may_alias(a, b, self.separate_arrays)
+
+    def alias(self, a: Access, b: Access, invariant: Container[Op] | None = None) -> Alias:
+        """Whether two accesses are to one element, for the same values of ``invariant`` and any others; None: for the same values of all, as
+        within one iteration."""
+        if not self.may_alias(a.ref, b.ref):
+            return Alias.NO
+        if a.ref != b.ref or a.indices is None or b.indices is None:
+            return Alias.MAY
+        equal = True
+        for x, y in zip(a.indices, b.indices):
+            (base, c, value), (other, d, _) = self.numbers.affine(x), self.numbers.affine(y)
+            if base != other or x.type is not y.type or not (value is None or invariant is None or value in invariant):
+                equal = False
+            elif isinstance(x.type, DType) and (c - d) % (1 << x.type.bits):
+                return Alias.NO
+        return Alias.MUST if equal else Alias.MAY
+
+    def carried(self, a: Access, b: Access, loop: Iterations) -> bool:
+        """Whether ``a`` in one iteration of ``loop`` and ``b`` in another may be to one element. What is outside of the loop is the same for
+        both."""
+        found = self.alias(a, b, loop.invariant)
+        if found is not Alias.MAY or a.ref != b.ref or a.indices is None or b.indices is None:
+            return found is not Alias.NO
+        common = [x for x, y in zip(a.indices, b.indices) if self.numbers(x) == self.numbers(y)]
+        return not determines(common, loop.index, loop.invariant, loop.bounds)
+
+    def is_private(self, access: Access, writes: Iterable[Access], loop: Iterations) -> bool:
+        """Whether one iteration of ``loop`` alone changes the element of ``access``, given the writes of the loop."""
+        return not any(self.may_alias(access.ref, write.ref) and self.carried(access, write, loop) for write in writes)
+
+
+def are_exclusive(a: Access, b: Access) -> bool:
+    """Whether the guards of two accesses exclude each other: they are on different sides of one branch."""
+    for (op, number), (other, side) in zip(a.around, b.around):
+        if op is not other or number != side:
+            return op is other and op.code is ops.if_
+    return False
