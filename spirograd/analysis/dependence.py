@@ -24,7 +24,8 @@ Around = tuple[tuple[Op, int], ...]
 
 
 class Access(NamedTuple):
-    """What ``op`` does to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``; None: at any, as calls do."""
+    """What ``op`` does to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``. Calls have no indices, and
+    may access any element."""
 
     op: Op
     effect: str
@@ -64,12 +65,19 @@ class Alias(Enum):
 
 
 class Iterations:
-    """The iterations of a loop over ``body``, whose index is the first parameter. ``bounds``: where it begins and ends, if that is known."""
+    """The iterations of a loop over ``body``, whose index is the first parameter. ``bounds``: where it begins and ends, if known."""
 
     def __init__(self, body: Region, bounds: Sequence[Op] = ()) -> None:
         self.index = body.params[0]
         self.bounds = bounds
         self.invariant = Invariants(contents(body))
+        self._determined: dict[tuple[Op, ...], bool] = {}
+
+    def are_determined_by(self, values: tuple[Op, ...]) -> bool:
+        """Whether ``values`` together differ between any two iterations."""
+        if values not in self._determined:
+            self._determined[values] = determines(values, self.index, self.invariant, self.bounds)
+        return self._determined[values]
 
 
 class Dependence:
@@ -83,8 +91,8 @@ class Dependence:
         return may_alias(a, b, self.separate_arrays)
 
     def alias(self, a: Access, b: Access, invariant: Container[Op] | None = None) -> Alias:
-        """Whether two accesses are to one element, for the same values of ``invariant`` and any others; None: for the same values of all, as
-        within one iteration."""
+        """Whether two accesses are to one element, where the values of ``invariant`` are the same for both, and others may differ. None:
+        all are the same, as within one iteration."""
         if not self.may_alias(a.ref, b.ref):
             return Alias.NO
         if a.ref != b.ref or a.indices is None or b.indices is None:
@@ -99,17 +107,30 @@ class Dependence:
         return Alias.MUST if equal else Alias.MAY
 
     def carried(self, a: Access, b: Access, loop: Iterations) -> bool:
-        """Whether ``a`` in one iteration of ``loop`` and ``b`` in another may be to one element. What is outside of the loop is the same for
-        both."""
+        """Whether ``a`` in one iteration of ``loop`` and ``b`` in another may be to one element. Values from outside of the loop are the
+        same for both."""
         found = self.alias(a, b, loop.invariant)
         if found is not Alias.MAY or a.ref != b.ref or a.indices is None or b.indices is None:
             return found is not Alias.NO
-        common = [x for x, y in zip(a.indices, b.indices) if self.numbers(x) == self.numbers(y)]
-        return not determines(common, loop.index, loop.invariant, loop.bounds)
+        return not loop.are_determined_by(tuple([x for x, y in zip(a.indices, b.indices) if self.numbers(x) == self.numbers(y)]))
 
     def is_private(self, access: Access, writes: Iterable[Access], loop: Iterations) -> bool:
         """Whether one iteration of ``loop`` alone changes the element of ``access``, given the writes of the loop."""
-        return not any(self.may_alias(access.ref, write.ref) and self.carried(access, write, loop) for write in writes)
+        return not any(self.carried(access, write, loop) for write in writes)
+
+
+def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
+    """The atomics of a loop over ``bounds`` at elements that one iteration alone changes, such as those of steps from ``x[t, i]`` to
+    ``x[t + 1, i]``."""
+    if ops.atomic not in body.codes:
+        return set()
+    query, loop = Dependence(), Iterations(body, bounds)
+    writes = [access for access in accesses_in([body]) if access.writes]
+    rivals: dict[Ref, list[Access]] = {}
+    for access in writes:
+        if access.op.code is ops.atomic and access.ref not in rivals:
+            rivals[access.ref] = [write for write in writes if may_alias(access.ref, write.ref)]
+    return {a.op for a in writes if a.op.code is ops.atomic and query.is_private(a, rivals[a.ref], loop)}
 
 
 def are_exclusive(a: Access, b: Access) -> bool:

@@ -39,7 +39,7 @@ class Invariants:
             return True
         known = self._known.get(value)
         if known is None:
-            known = self._known[value] = value.code in _LEAVES or (self._is_computed(value) and all([a in self for a in value.args]))
+            known = self._known[value] = value.code in _LEAVES or (self._is_computed(value) and all(a in self for a in value.args))
         return known
 
     def _is_computed(self, value: Op) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.analysis.private_updates import private_updates
+from spirograd.analysis.dependence import private_updates
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op

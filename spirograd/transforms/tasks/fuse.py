@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
+from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
-from spirograd.analysis.private_updates import private_updates
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from spirograd.analysis.axes import Bound
-from spirograd.analysis.private_updates import private_updates
+from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.scatters import LAST_INDEX, Preimage, Preimages, Scatter, scatters
 from spirograd.base.dtypes import DType, i32, u1
 from spirograd.ir import ops
