@@ -24,8 +24,8 @@ Around = tuple[tuple[Op, int], ...]
 
 
 class Access(NamedTuple):
-    """What ``op`` does to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``. Calls have no indices, and
-    may access any element."""
+    """What ``op`` does to memory: ``effect`` ("read", "write", "atomic") on the element of ``ref`` at ``indices``. Calls have no indices,
+    and may access any element."""
 
     op: Op
     effect: str

@@ -88,7 +88,7 @@ class _Promote(Threaded):
 
     def _atomic(self, op: Op, element: _Element) -> Op | None:
         old, value, kind = element.values[0], self.value(op.args[-1]), op.attr[0]
-        self._set(element, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
+        self._set(element, self.b.combined(kind, old, value))
         return old
 
     def _set(self, element: _Element, value: Op) -> None:

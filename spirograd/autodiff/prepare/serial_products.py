@@ -81,10 +81,7 @@ class _SerialProducts(Rewriter):
         kind, ref = op.attr
         if kind not in _KINDS or not ref.dtype.is_float or not self._own(op):
             return self.copy(op)
-        *indices, value = self.args(op)
-        old = self.b.load(ref, *indices)
-        self.b.store(ref, *indices, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
-        return old
+        return self.b.update(kind, ref, *self.args(op))
 
     def _own(self, op: Op) -> bool:
         return self.parallel is None or _is_own(op, self.parallel)

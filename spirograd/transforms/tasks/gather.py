@@ -21,7 +21,6 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 from spirograd.transforms.tasks.accumulating import Accumulating
-from spirograd.transforms.tasks.demote_atomics import demoted
 from spirograd.transforms.tasks.overlap import overlap
 
 # Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
@@ -125,7 +124,7 @@ class _Gather(Rewriter):
     def _atomic(self, op: Op) -> Op | None:
         if op in self.dropped:
             return None
-        return demoted(self, op) if op in self.private else self.copy(op)
+        return self.b.update(*op.attr, *self.args(op)) if op in self.private else self.copy(op)
 
     # --- the loop over elements ------------------------------------------------------------------------------------------
 
