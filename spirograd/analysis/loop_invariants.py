@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.nodes import Kernel, Op, Ref, Region
 
 # Operations without operands that are the same in every iteration, on every thread.
 _LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
@@ -26,9 +26,9 @@ def contents(*regions: Region) -> set[Op]:
 class Invariants:
     """The values that are the same in every iteration of a loop: those from outside of it, and those computed from nothing else.
 
-    ``inside``: what the loop defines. ``steady``: loads of the loop whose memory does not change while it runs."""
+    ``inside``: what the loop defines. ``steady``: memory that does not change while it runs."""
 
-    def __init__(self, inside: Container[Op], steady: Container[Op] = ()) -> None:
+    def __init__(self, inside: Container[Op], steady: Container[Ref] = ()) -> None:
         self._inside = inside
         self._steady = steady
         self._known: dict[Op, bool] = {}
@@ -43,7 +43,9 @@ class Invariants:
         return known
 
     def _is_computed(self, value: Op) -> bool:
-        return value in self._steady or (value.code.effect == "pure" and value.code is not ops.result and bool(value.args))
+        if value.code is ops.load:
+            return value.attr in self._steady
+        return value.code.effect == "pure" and value.code is not ops.result and bool(value.args)
 
 
 class Spans:

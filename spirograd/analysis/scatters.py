@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Container, Iterator, Sequence
 
 from spirograd.analysis.axes import Axis, Digits, bound
+from spirograd.analysis.dependence import Access, Alias, Dependence, accesses_in
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import i32
@@ -193,14 +194,14 @@ class _Body:
 
     def _movable(self, needed: frozenset[Op], atomics: set[Op]) -> bool:
         """Whether ``needed`` may be computed in a loop before this one, and more than once: no other update is read."""
-        written: list[Op] = []
-        for op in self.everything:
-            if ref_of(op) is None or op in atomics:
+        query, written = Dependence(), list[Access]()
+        for access in accesses_in([self.body]):
+            if access.op in atomics:
                 continue
-            if op in needed and (op.code is not ops.load or any(_may_meet(op, other) for other in written)):
+            if access.op in needed and (access.writes or any(query.alias(access, other) is not Alias.NO for other in written)):
                 return False
-            if op.code.effect != "read":
-                written.append(op)
+            if access.writes:
+                written.append(access)
         return True
 
     # --- indices ---------------------------------------------------------------------------------------------------------
@@ -304,16 +305,6 @@ def _has_small_indices(ref: FieldRef | ArrayRef, dims: Sequence[int]) -> bool:
         return False
     origin = ref.layout.origin or (0,) * len(ref.shape)
     return all(origin[dim] > -LAST_INDEX and origin[dim] + ref.shape[dim] < LAST_INDEX for dim in dims)
-
-
-def _may_meet(load: Op, update: Op) -> bool:
-    """Whether ``load`` may read what ``update`` writes."""
-    ref, other = ref_of(load), ref_of(update)
-    assert ref is not None and other is not None
-    if not may_alias(ref, other):
-        return False
-    pairs = zip(load.args, update.args[: len(load.args)])
-    return ref != other or not any(a.code is b.code is ops.const and a.attr != b.attr for a, b in pairs)
 
 
 def _inside(value: Op, invariant: Container[Op]) -> Op | None:
