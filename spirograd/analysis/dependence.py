@@ -65,19 +65,26 @@ class Alias(Enum):
 
 
 class Iterations:
-    """The iterations of a loop over ``body``, whose index is the first parameter. ``bounds``: where it begins and ends, if known."""
+    """The iterations of a loop with these ``regions``. ``index``: of a `for`; ``bounds``: where that begins and ends, if known."""
 
-    def __init__(self, body: Region, bounds: Sequence[Op] = ()) -> None:
-        self.index = body.params[0]
+    def __init__(self, regions: Sequence[Region], index: Op | None = None, bounds: Sequence[Op] = ()) -> None:
+        self.index = index
         self.bounds = bounds
-        self.invariant = Invariants(contents(body))
+        self.invariant = Invariants(contents(*regions))
         self._determined: dict[tuple[Op, ...], bool] = {}
 
     def are_determined_by(self, values: tuple[Op, ...]) -> bool:
         """Whether ``values`` together differ between any two iterations."""
+        if self.index is None:
+            return False
         if values not in self._determined:
             self._determined[values] = determines(values, self.index, self.invariant, self.bounds)
         return self._determined[values]
+
+
+def iterations_of(loop: Op) -> Iterations:
+    """The iterations of a `for` or `while`."""
+    return Iterations(loop.regions, loop.regions[0].params[0], loop.args[:2]) if loop.code is ops.for_ else Iterations(loop.regions)
 
 
 class Dependence:
@@ -124,7 +131,7 @@ def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
     ``x[t + 1, i]``."""
     if ops.atomic not in body.codes:
         return set()
-    query, loop = Dependence(), Iterations(body, bounds)
+    query, loop = Dependence(), Iterations([body], body.params[0], bounds)
     writes = [access for access in accesses_in([body]) if access.writes]
     rivals: dict[Ref, list[Access]] = {}
     for access in writes:

@@ -6,7 +6,7 @@ an element stays the same. The analysis is conservative: loops that it cannot pr
 
 from __future__ import annotations
 
-from spirograd.analysis.dependence import Alias, Dependence, Iterations, access_of, accesses_in, private_updates
+from spirograd.analysis.dependence import Alias, Dependence, Iterations, access_of, accesses_in, iterations_of, private_updates
 from spirograd.analysis.effects import may_alias, nested, orders, touches, writes
 from spirograd.analysis.running_sums import may_accumulate
 from spirograd.analysis.value_numbers import ValueNumbers
@@ -59,7 +59,7 @@ def conflict(a: Op, b: Op, disjoint_by: str = "", assumed: set[Arrays] | None = 
         return f"both have {_ORDERED[effect]}, those of the first come first"
     if _mix(a, b) or _mix(b, a):
         return "both update shared elements, one of them by adding floats"
-    iterations = Iterations(a.regions[0], a.args[:2])
+    iterations = iterations_of(a)
     used = [_used(loop.regions[0]) for loop in (a, b)]
     others = list(accesses_in(b.regions))
     for x in accesses_in(a.regions):
@@ -115,7 +115,7 @@ def _shared_updates(loop: Op) -> list[Op]:
 def _is_reduction(op: Op, body: Region) -> bool:
     """Whether all iterations update one element."""
     access = access_of(op)
-    return Dependence().alias(access, access, Iterations(body).invariant) is Alias.MUST
+    return Dependence().alias(access, access, Iterations([body]).invariant) is Alias.MUST
 
 
 def _has(loop: Op, effect: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from spirograd.analysis.dependence import Access, Alias, Dependence, Iterations, accesses_in, are_exclusive
+from spirograd.analysis.dependence import Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
 from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.base import dtypes as dt
 from spirograd.ir import ops
@@ -127,7 +127,7 @@ def test_answers_against_all_executions(part: int) -> None:
 
 def _check(loop: Loop, certain: dict[str, int]) -> None:
     accesses = list(accesses_in([loop.body]))
-    query, space = Dependence(separate_arrays=True), Iterations(loop.body, loop.bounds)
+    query, space = Dependence(separate_arrays=True), Iterations([loop.body], loop.index, loop.bounds)
     elements = {a.op: {at: loop.element(a, at) for at in loop.iterations()} for a in accesses}
     for a, b in itertools.product(accesses, repeat=2):
         mine, other = elements[a.op], elements[b.op]
@@ -206,7 +206,7 @@ def test_answers(first: str, second: str, within: Alias, carried: bool) -> None:
     stores = "\n".join(f"store[{a[0]}]({a[2:]}, %h)" for a in (first, second))
     (loop,) = (op for op in parse(KERNEL.replace("BODY", stores)).walk() if op.code is ops.for_)
     a, b = (access for access in accesses_in(loop.regions) if access.writes)
-    query, space = Dependence(), Iterations(loop.regions[0], loop.args[:2])
+    query, space = Dependence(), iterations_of(loop)
     assert (query.alias(a, b), query.alias(b, a)) == (within, within)
     assert (query.carried(a, b, space), query.carried(b, a, space)) == (carried, carried)
     separate = Dependence(separate_arrays=True)
