@@ -17,8 +17,10 @@ from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Ref, Region, accesses_of, rank, ref_of
+from spirograd.ir.nodes import REFS, ArrayRef, FieldRef, Op, Ref, Region, TempRef, accesses_of, rank, ref_of
 
+# References to memory of programs, as opposed to adstacks, shared memory, and buffers of devices.
+VARIABLES = (FieldRef, ArrayRef, TempRef)
 # The control operations around an operation, outermost first, each with the number of the region.
 Around = tuple[tuple[Op, int], ...]
 
@@ -45,17 +47,18 @@ def access_of(op: Op, around: Around = ()) -> Access:
     return Access(op, op.code.effect, ref, op.args[: rank(ref)], around)
 
 
-def accesses_in(regions: Iterable[Region], around: Around = ()) -> Iterator[Access]:
-    """Every access in ``regions``, in order."""
+def accesses_in(regions: Iterable[Region], of: tuple[type, ...] = REFS, around: Around = ()) -> Iterator[Access]:
+    """Every access in ``regions`` to references of the types ``of``, in order."""
     for region in regions:
         for op in region.ops:
-            if op.code.effect != "pure":
-                if op.code is ops.call_memory:
-                    yield from (Access(op, effect, ref, None, around) for effect, ref in accesses_of(op))
-                elif ref_of(op) is not None:
-                    yield access_of(op, around)
-                for number, inner in enumerate(op.regions):
-                    yield from accesses_in((inner,), (*around, (op, number)))
+            if op.code.effect == "pure":
+                continue
+            if op.code is ops.call_memory:
+                yield from (Access(op, effect, ref, None, around) for effect, ref in accesses_of(op) if isinstance(ref, of))
+            elif isinstance(ref_of(op), of):
+                yield access_of(op, around)
+            for number, inner in enumerate(op.regions):
+                yield from accesses_in((inner,), of, (*around, (op, number)))
 
 
 class Alias(Enum):
@@ -141,7 +144,7 @@ def private_updates(body: Region, bounds: Sequence[Op]) -> set[Op]:
 
 
 def are_exclusive(a: Access, b: Access) -> bool:
-    """Whether the guards of two accesses exclude each other: they are on different sides of one branch."""
+    """Whether the guards of two accesses exclude each other in one iteration: they are on different sides of a branch."""
     for (op, number), (other, side) in zip(a.around, b.around):
         if op is not other or number != side:
             return op is other and op.code is ops.if_

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
-from spirograd.analysis.dependence import Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
+from spirograd.analysis.dependence import VARIABLES, Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
 from spirograd.autodiff.derivative import Outer, Residual
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempRef, ref_of
 
-Memory = FieldRef | ArrayRef | TempRef
 _BOTH = frozenset(("before", "after"))
 
 
@@ -23,7 +22,7 @@ class Conflict:
     ``load`` may also be an atomic whose old value is needed: that is nowhere. ``savable``: the primal can save the value as it runs.
     """
 
-    ref: Memory
+    ref: Ref
     load: Op
     load_loc: Loc | None
     write_loc: Loc | None
@@ -142,9 +141,7 @@ class _Order:
 
     def __init__(self, kernel: Kernel) -> None:
         self.query = Dependence(separate_arrays=True)
-        self.accesses = {
-            access.op: access for access in accesses_in([kernel.body]) if isinstance(access.ref, (FieldRef, ArrayRef, TempRef))
-        }
+        self.accesses = {access.op: access for access in accesses_in([kernel.body], VARIABLES)}
         self.position = {op: number for number, op in enumerate(self.accesses)}
         self.writes = [access for access in self.accesses.values() if access.writes]
         self.iterations: dict[Op, Iterations] = {}
@@ -161,7 +158,7 @@ class _Order:
                 out.later.append(write.op)
         return out
 
-    def overtaken(self, extremum: Op, reads: Sequence[Access]) -> Iterator[tuple[Memory, Op]]:
+    def overtaken(self, extremum: Op, reads: Sequence[Access]) -> Iterator[tuple[Ref, Op]]:
         """The writes behind which the winner of ``extremum`` may hide; see `not_final`. ``reads``: of all memory."""
         kind, ref = extremum.attr
         access = self.accesses[extremum]
