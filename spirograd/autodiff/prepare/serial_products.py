@@ -7,11 +7,11 @@ accumulates those of the factors after.
 
 from __future__ import annotations
 
+from spirograd.analysis.dependence import Dependence, access_of, iterations_of
 from spirograd.autodiff.activity import ShadowOf
-from spirograd.autodiff.prepare.element_aliases import fixes
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -54,8 +54,8 @@ def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
 
 def _is_own(op: Op, parallel: Op) -> bool:
     """Whether the element that ``op`` changes belongs to one iteration of a loop."""
-    ref = ref_of(op)
-    return isinstance(ref, (FieldRef, ArrayRef)) and fixes(op.args[: rank(ref) - len(ref.element_shape)], parallel)
+    access = access_of(op)
+    return isinstance(access.ref, (FieldRef, ArrayRef)) and not Dependence().carried(access, access, iterations_of(parallel))
 
 
 def serial_products(kernel: Kernel, ctx: PassContext) -> Kernel:
