@@ -10,7 +10,7 @@ from spirograd.autodiff.derivative import Outer, Residual
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, TempRef, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, ref_of
 
 _BOTH = frozenset(("before", "after"))
 
@@ -74,7 +74,7 @@ def states(primal: Kernel) -> dict[Op, str]:
     order = _Order(primal)
     found: dict[Op, str] = {}
     for load, access in order.accesses.items():
-        if access.writes or (not isinstance(access.ref, TempRef) and access.ref.role != "primal"):
+        if access.writes or (isinstance(access.ref, (FieldRef, ArrayRef)) and access.ref.role != "primal"):
             continue
         allowed = order.demand(load).allowed
         found[load] = "" if allowed == _BOTH else next(iter(allowed)) if allowed else f"lost{len(found)}"
