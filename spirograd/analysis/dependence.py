@@ -17,10 +17,8 @@ from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import REFS, ArrayRef, FieldRef, Op, Ref, Region, TempRef, accesses_of, rank, ref_of
+from spirograd.ir.nodes import REFS, Op, Ref, Region, accesses_of, rank, ref_of
 
-# References to memory of programs, as opposed to adstacks, shared memory, and buffers of devices.
-VARIABLES = (FieldRef, ArrayRef, TempRef)
 # The control operations around an operation, outermost first, each with the number of the region.
 Around = tuple[tuple[Op, int], ...]
 

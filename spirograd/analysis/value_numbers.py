@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref
 
+_SUMS = frozenset((ops.add, ops.sub))
+
 
 class Affine(NamedTuple):
     """The sum of a value and a constant. ``number``: of the value, -1 if the sum is the constant alone, without ``value``."""
@@ -52,15 +54,19 @@ class ValueNumbers:
 
     def affine(self, op: Op) -> Affine:
         """The affine form of ``op``, which wraps around as its type does."""
-        offset = 0
-        while op.code in (ops.add, ops.sub):
-            a, b = op.args
-            if a.code is ops.const and op.code is ops.add:
-                a, b = b, a
-            if b.code is not ops.const:
-                break
-            offset += int(b.attr) if op.code is ops.add else -int(b.attr)
-            op = a
-        if op.code is ops.const:
-            return Affine(-1, offset + int(op.attr), None)
-        return Affine(self(op), offset, op)
+        value, offset = affine(op)
+        return Affine(-1 if value is None else self(value), offset, value)
+
+
+def affine(op: Op) -> tuple[Op | None, int]:
+    """``op`` as the sum of a value, None if there is none, and a constant."""
+    offset = 0
+    while op.code in _SUMS:
+        a, b = op.args
+        if a.code is ops.const and op.code is ops.add:
+            a, b = b, a
+        if b.code is not ops.const:
+            return op, offset
+        offset += int(b.attr) if op.code is ops.add else -int(b.attr)
+        op = a
+    return (None, offset + int(op.attr)) if op.code is ops.const else (op, offset)

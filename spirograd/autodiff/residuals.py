@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
-from spirograd.analysis.dependence import VARIABLES, Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
+from spirograd.analysis.dependence import Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
 from spirograd.autodiff.derivative import Outer, Residual
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Ref, ref_of
+from spirograd.ir.nodes import VARIABLES, ArrayRef, FieldRef, Kernel, Op, Ref, ref_of
 
 _BOTH = frozenset(("before", "after"))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import field
 
-from spirograd.analysis.dependence import VARIABLES, Access, Alias, Dependence, access_of, accesses_in
+from spirograd.analysis.dependence import Access, Alias, Dependence, access_of, accesses_in
 from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Ref, Region, ref_of
+from spirograd.ir.nodes import VARIABLES, Op, Ref, Region, ref_of
 from spirograd.ir.threaded import LOOPS, Cell, Threaded
 
 # A memory, and the numbers of the indices.

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from spirograd.analysis.available_values import AvailableValues
 from spirograd.analysis.dependence import Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
-from spirograd.analysis.value_numbers import ValueNumbers
+from spirograd.analysis.value_numbers import ValueNumbers, affine
 from spirograd.base import dtypes as dt
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -153,6 +154,21 @@ def _check(loop: Loop, certain: dict[str, int]) -> None:
             for b in writes:
                 pairs = [(p, q) for p, q in itertools.product(mine, elements[b.op]) if p[0] == q[0] and p[1] != q[1]]
                 assert not any(mine[p] is not None and mine[p] == elements[b.op][q] for p, q in pairs)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_available_values_agree(part: int) -> None:
+    """A write ends what is known of an element unless the two accesses cannot be to one element."""
+    for seed in range(60 * part, 60 * part + 60):
+        accesses = list(accesses_in([Loop(seed).body]))
+        query, known = Dependence(), AvailableValues(affine)
+        for a, b in itertools.product(accesses, repeat=2):
+            known.clear()
+            assert a.indices is not None and b.indices is not None
+            element = known.element(a.ref, a.indices)
+            known.set(element, a.op, a.indices)
+            known.clobber(known.element(b.ref, b.indices))
+            assert (known.get(element) is not None) == (query.alias(a, b) is Alias.NO)
 
 
 KERNEL = """kernel "k"
