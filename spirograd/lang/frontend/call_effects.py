@@ -14,7 +14,7 @@ from typing import Any
 from spirograd.lang import forms
 from spirograd.lang.frontend.call_targets import Callee, is_atomic, resolved, struct_method
 from spirograd.lang.frontend.runtime_values import is_runtime
-from spirograd.lang.frontend.syntax_facts import RNG, assigned
+from spirograd.lang.frontend.syntax_facts import assigned
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.struct import Struct
 
@@ -29,9 +29,8 @@ class UnassumedMutation(Exception):
 
 
 def changed_names(t: Tracer, statements: Sequence[ast.stmt]) -> set[str]:
-    """What the statements may change: variables, flags of jumps, the counter of random numbers."""
-    out = assigned(statements, functools.partial(changed_arguments, t))
-    return out | {RNG} if t.random_key is not None else out
+    """What the statements may change: variables and flags of jumps."""
+    return assigned(statements, functools.partial(changed_arguments, t))
 
 
 def changed_arguments(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:

@@ -94,14 +94,14 @@ def inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: froze
     caller = t.frame
     frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)
     frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
-    if t.random_key is not None:
+    if t.random_stream is not None:
         frame.variables[RNG] = caller.variables[RNG]
     t.frame, t.call_depth = frame, t.call_depth + 1
     try:
         function_body(t, func.source.tree.body)
     finally:
         t.frame, t.call_depth = caller, t.call_depth - 1
-    if t.random_key is not None:
+    if t.random_stream is not None:
         caller.variables[RNG] = frame.variables[RNG]
     return frame
 

@@ -7,10 +7,8 @@ import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spirograd.base.dtypes import u32
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
-from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
 from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
@@ -25,13 +23,13 @@ from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.handlers import HANDLERS
 from spirograd.lang.frontend.parameters import Parameter
+from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
-from spirograd.lang.frontend.tracer import Foreseen, NeedsRandom, Tracer
+from spirograd.lang.frontend.tracer import Foreseen, Tracer
 from spirograd.lang.leaves import as_type, leaf_dtypes
-from spirograd.lang.scalar import Value
 from spirograd.lang.tuples import result_type
 
 
@@ -53,13 +51,11 @@ def trace_kernel(
 
     What the loops of a kernel carry must be known before their bodies are traced. Where tracing finds out more, it begins again.
     """
-    draws_random, cells_last, foreseen = False, True, Foreseen()
+    cells_last, foreseen = True, Foreseen()
     held: list[Any] = []
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, draws_random, cells_last, held, foreseen)
-        except NeedsRandom:
-            draws_random = True
+            return _trace(source, parameters, returns, args, options, cells_last, held, foreseen)
         except EndsCells:
             cells_last = False
         except HoldsCells as found:
@@ -74,7 +70,6 @@ def _trace(
     annotation: Any,
     args: Sequence[Any],
     options: LanguageOptions,
-    draws_random: bool,
     cells_last: bool,
     held: Sequence[Any],
     foreseen: Foreseen,
@@ -89,10 +84,8 @@ def _trace(
         t.cells_last, t.held_nodes = cells_last, list(held)
         trace.b.begin()
         _declare(t, parameters, args)
-        if draws_random:
-            seed = Value(trace.b.emit(ir.seed, type=u32))
-            t.random_key = (seed, scalar.constant(0, u32))
-            frame.variables[RNG] = scalar.constant(0, u32)
+        t.random_stream = RandomStream(trace.b)
+        frame.variables[RNG] = t.random_stream.first
         _refuse_assigned_arguments(source, parameters)
         with deep_recursion():
             function_body(t, source.tree.body)

@@ -26,7 +26,7 @@ from spirograd.lang.frontend.func import Func, is_scalar_type
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT
-from spirograd.lang.frontend.tracer import CalledFunction, Inlined, NeedsRandom, Tracer
+from spirograd.lang.frontend.tracer import CalledFunction, Inlined, NotCallable, Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.leaves import AggregateType, build, leaf_dtypes
@@ -44,10 +44,6 @@ class Called(NamedTuple):
     """A call that was emitted, with the value that it gives: None if it gives none."""
 
     value: Any
-
-
-class _NotCallable(Exception):
-    """The function cannot be called with these arguments."""
 
 
 def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, Any], found_in: Ref) -> Value:
@@ -70,7 +66,7 @@ def call_real_function(
         if any(is_runtime(settled[name]) for name in func.references()):
             return Inlined("it changes a variable")
         key = (func, *[(name, _signature(value, values, known.kept)) for name, value in settled.items()])
-    except _NotCallable as error:
+    except NotCallable as error:
         return Inlined(str(error))
     if key in known.being_traced:
         return Called(_call_itself(t, func, key, values, loc))
@@ -132,7 +128,7 @@ def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
     if isinstance(value, tuple):
         return ("tuple", *[_signature(member, values, kept) for member in value])
     if isinstance(value, (*_MUTABLE, ViewProxy)):  # a view holds values of the caller
-        raise _NotCallable(f"it takes {describe(value)}")
+        raise NotCallable(f"it takes {describe(value)}")
     if isinstance(value, _NUMBERS):
         return (type(value), repr(value))
     kept.append(value)
@@ -141,15 +137,14 @@ def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
 
 def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | Inlined:
     """Trace ``func``. If it has to be inlined, its errors are found again, with the chain of calls."""
-    b, caller, depth, temps, random_key = t.b, t.frame, t.b.depth, t.temps, t.random_key
+    b, caller, depth, temps, random_stream = t.b, t.frame, t.b.depth, t.temps, t.random_stream
     frame = Frame(func.source, func.source.names(), False, func.returns)
     params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
     frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
     given = {name: frame.variables[name] for name in func.references()}
     frame.by_reference, frame.depth = frozenset(given), b.depth
     t.real_functions.being_traced.add(key)
-    # A function that is called draws no random numbers, so that its loops have no counter of those to carry.
-    t.frame, t.call_depth, t.random_key = frame, t.call_depth + 1, None
+    t.frame, t.call_depth, t.random_stream = frame, t.call_depth + 1, None
     try:
         with t.trace.guarded():  # as another call of it may be
             function_body(t, func.source.tree.body)
@@ -158,10 +153,10 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
         if isinstance(made, Inlined) and key in t.real_functions.recursive:
             raise _refused_recursion(t, func)
         return made
-    except NeedsRandom:
+    except NotCallable as error:
         if key in t.real_functions.recursive:
             raise _refused_recursion(t, func) from None
-        return Inlined("it draws random numbers")
+        return Inlined(str(error))
     except SpirogradCompilationError as error:
         if error is t.real_functions.recursion or key in t.real_functions.recursive:
             t.real_functions.recursion = error
@@ -169,7 +164,7 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
         return Inlined(error.message)
     finally:
         t.real_functions.being_traced.discard(key)
-        t.frame, t.call_depth, t.temps, t.random_key = caller, t.call_depth - 1, temps, random_key
+        t.frame, t.call_depth, t.temps, t.random_stream = caller, t.call_depth - 1, temps, random_stream
         while b.depth > depth:
             b.suspend()
 

@@ -22,7 +22,7 @@ from spirograd.lang.frontend.formatted_text import emit_print, text_parts
 from spirograd.lang.frontend.lvalues import Element, Lvalue
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG
-from spirograd.lang.frontend.tracer import Handler, NeedsRandom, Tracer
+from spirograd.lang.frontend.tracer import Handler, NotCallable, Tracer
 from spirograd.lang.frontend.view_proxy import ViewProxy, subview
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
@@ -110,8 +110,8 @@ def _volatile_load(t: Tracer, node: ast.Call) -> Any:
 
 
 def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
-    if t.random_key is None:
-        raise NeedsRandom
+    if t.random_stream is None:
+        raise NotCallable("it draws random numbers")
     args, kwargs = arguments(t, node)
     t.at(node)
     if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
@@ -121,7 +121,7 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
         raise type_error(f"`randn` gives floats, not {dtype}", "`sg.random(sg.i32)` draws integers")
     counter = t.frame.variables[RNG]
     t.frame.variables[RNG] = scalar.add(counter, scalar.constant(1, u32))
-    return draw(dtype, counter, *t.random_key)
+    return draw(dtype, counter, *t.random_stream.key())
 
 
 def _super(t: Tracer, node: ast.Call) -> Any:

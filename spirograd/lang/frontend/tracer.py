@@ -21,6 +21,7 @@ from spirograd.ir.nodes import FieldRef, Function, Op, Ref, TempRef
 from spirograd.lang.context import Trace
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
+from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.unsupported import unsupported_expression, unsupported_statement
 from spirograd.lang.scalar import Value
 
@@ -63,8 +64,8 @@ class CalledFunction(NamedTuple):
     recursive: bool
 
 
-class NeedsRandom(Exception):
-    """The kernel draws random numbers, and has no counter of them: trace it again, with the counter carried through loops."""
+class NotCallable(Exception):
+    """The function being traced cannot be called, so it is inlined. The text says why."""
 
 
 class Inlined(NamedTuple):
@@ -98,7 +99,7 @@ class Tracer:
         self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
         self.real_functions = RealFunctions()
         self.displays: dict[int, tuple[Any, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
-        self.random_key: tuple[Value, Value] | None = None  # of the stream of random numbers, if the kernel draws any
+        self.random_stream: RandomStream | None = None  # None in functions that are called, which draw no random numbers
         self.loop_options: dict[str, Any] = {}  # for the next loop
         self.parallel_loops = 0  # traced so far
         self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
