@@ -11,7 +11,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang.frontend.access import get_attribute, resolve
 from spirograd.lang.frontend.builtin_functions import BUILTINS
-from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.call_targets import is_hashable, resolved
 from spirograd.lang.frontend.expressions import arguments, display, values_of
 from spirograd.lang.frontend.formatted_text import formatted
@@ -46,7 +46,7 @@ def _call(t: Tracer, node: ast.Call) -> Any:
         return call_function(t, function, node, lvalue)
     if lvalue is not None and getattr(callee, "__func__", None) is Matrix.fill:
         assert isinstance(node.func, ast.Attribute)
-        check_foreseen(t, node, [node.func.value])
+        check_unchanged(t, [node.func.value])
         lvalue.store(callee.__self__.filled(*values_of(t, node.args)))
         return None
     args, kwargs = arguments(t, node)

@@ -14,7 +14,7 @@ from spirograd.base.loc import Loc
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
-from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.call_targets import Argument, Callee
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
@@ -56,7 +56,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
         return called.value
     frame = inline(t, func, variables, frozenset(by_reference), call_loc)
     t.at(node)
-    _copy_back(t, callee, node, frame, bound.arguments, references)
+    _copy_back(t, callee, frame, bound.arguments, references)
     return unpack_tuple(frame.variables.get(RESULT))
 
 
@@ -169,9 +169,7 @@ def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
     return settle(value) if is_scalar(value) and not is_template(annotation) else value
 
 
-def _copy_back(
-    t: Tracer, callee: Callee, node: ast.Call, frame: Frame, given: Mapping[str, Any], references: Mapping[str, Argument]
-) -> None:
+def _copy_back(t: Tracer, callee: Callee, frame: Frame, given: Mapping[str, Any], references: Mapping[str, Argument]) -> None:
     """Store what parameters taken by reference have become to the variables that they stand for."""
     func, changed = callee.func, list[tuple[ast.expr, Lvalue, Any]]()
     for name, argument in references.items():
@@ -194,6 +192,6 @@ def _copy_back(
         if texts[ast.dump(expression)] > 1:
             message = f"`{func.function.__name__}` changes `{ast.unparse(expression)}`, which it takes by reference more than once"
             raise type_error(message, "pass a copy of it, which the function may read: `old = " + ast.unparse(expression) + "`")
-    check_foreseen(t, node, [argument for argument, _, _ in changed])
+    check_unchanged(t, [argument for argument, _, _ in changed])
     for _, lvalue, value in changed:
         lvalue.store(value)

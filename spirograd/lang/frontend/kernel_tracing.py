@@ -14,9 +14,8 @@ from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import LanguageOptions, Trace
-from spirograd.lang.frontend.call_effects import UnassumedMutation
+from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
-from spirograd.lang.frontend.cell_activation import EndsCells, HoldsCells
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.freed_cells import collect
 from spirograd.lang.frontend.function_bodies import function_body
@@ -28,7 +27,7 @@ from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
-from spirograd.lang.frontend.tracer import Foreseen, Tracer
+from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.leaves import as_type, leaf_dtypes
 from spirograd.lang.tuples import result_type
 
@@ -47,21 +46,13 @@ class TracedKernel(NamedTuple):
 def trace_kernel(
     source: Source, parameters: Sequence[Parameter], returns: Any, args: Sequence[Any], options: LanguageOptions
 ) -> TracedKernel:
-    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result.
-
-    What the loops of a kernel carry must be known before their bodies are traced. Where tracing finds out more, it begins again.
-    """
-    cells_last, foreseen = True, Foreseen()
-    held: list[Any] = []
+    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result."""
+    assumptions = Assumptions()
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, cells_last, held, foreseen)
-        except EndsCells:
-            cells_last = False
-        except HoldsCells as found:
-            held += found.nodes
-        except UnassumedMutation as found:
-            foreseen.setdefault(found.call, []).extend(found.arguments)
+            return _trace(source, parameters, returns, args, options, assumptions)
+        except Contradiction:
+            assumptions.begin_trace()
 
 
 def _trace(
@@ -70,9 +61,7 @@ def _trace(
     annotation: Any,
     args: Sequence[Any],
     options: LanguageOptions,
-    cells_last: bool,
-    held: Sequence[Any],
-    foreseen: Foreseen,
+    assumptions: Assumptions,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
     before = context.set_trace(trace)
@@ -80,8 +69,7 @@ def _trace(
         trace.b.loc = loc
         returns = None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
-        t = Tracer(trace, frame, HANDLERS, foreseen)
-        t.cells_last, t.held_nodes = cells_last, list(held)
+        t = Tracer(trace, frame, HANDLERS, assumptions)
         trace.b.begin()
         _declare(t, parameters, args)
         t.random_stream = RandomStream(trace.b)

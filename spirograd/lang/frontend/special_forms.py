@@ -16,7 +16,7 @@ from spirograd.lang.data.ndarray import BufferView
 from spirograd.lang.frontend import cell_activation, element_addresses, lists
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy
-from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.expressions import arguments, values_of
 from spirograd.lang.frontend.formatted_text import emit_print, text_parts
 from spirograd.lang.frontend.lvalues import Element, Lvalue
@@ -87,7 +87,7 @@ def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue,
 
 def _atomic(kind: str, t: Tracer, node: ast.Call) -> Any:
     lvalue, (value,) = _operands(t, node, f"atomic_{kind}", 2)
-    check_foreseen(t, node, node.args[:1])
+    check_unchanged(t, node.args[:1])
     return lvalue.atomic(kind, value)
 
 
