@@ -53,7 +53,7 @@ def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, Any]:
     return None, t.expression(node)
 
 
-def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, base: Any) -> tuple[Lvalue | None, Any]:
+def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, base: object) -> tuple[Lvalue | None, Any]:
     """As `resolve`, of a part of the lvalue ``whole``, or else of the object ``base``."""
     if isinstance(node, ast.Subscript):
         key = t.expression(node.slice)
@@ -127,7 +127,7 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
         raise type_error(f"{describe(base)} cannot be indexed with {describe(key)}", str(error)) from None
 
 
-def _named(t: Tracer, node: ast.Subscript, key: Any, item: Any) -> Any:
+def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> Any:
     """``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None

@@ -73,11 +73,11 @@ class ArrayProxy:
     def dual(self) -> ArrayProxy:
         return self._shadow("dual", "dual", self.decl.needs_dual)
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         """Stands for the loop that a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
-    def subview(self, offset: Any, size: Any) -> Any:
+    def subview(self, offset: object, size: object) -> Any:
         """As of a view. Stands for what a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 

@@ -33,7 +33,7 @@ def branch(t: Tracer, condition: Value, then: Callable[[], None], orelse: Callab
     _join(t, condition, sides, sorted(name for name in {*a, *b} if not a.get(name) is before.get(name) is b.get(name)))
 
 
-def choose(t: Tracer, condition: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+def choose(t: Tracer, condition: object, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
     """``then()`` or ``orelse()``; only the one chosen runs, unless running both cannot be told apart."""
     if not isinstance(condition, Value):
         return then() if condition else orelse()
@@ -115,7 +115,7 @@ def _common(a: DType, b: DType) -> DType:
     return a if a is b else promote(a, b)
 
 
-def _broadcast(a: Any, b: Any) -> Any:
+def _broadcast(a: object, b: object) -> Any:
     return make([a] * len(b.entries), b.shape) if isinstance(a, Value) and isinstance(b, Matrix) else a
 
 

@@ -41,14 +41,14 @@ def _convert(t: Any) -> Callable[[Any], Any]:
 
 
 def _reduce(method: str) -> Callable[[Any], Any]:
-    def run(x: Any) -> Any:
+    def run(x: object) -> Any:
         items = x if isinstance(x, Matrix) else Matrix(_items(x, method))
         return getattr(items, method)()
 
     return run
 
 
-def _items(x: Any, what: str) -> list[Any]:
+def _items(x: object, what: str) -> list[Any]:
     """The items of something whose length is known while compiling."""
     if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not isinstance(x, (Iterable, Matrix)):
         hint = "" if isinstance(x, Value) else "write a loop"

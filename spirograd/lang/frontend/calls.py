@@ -126,7 +126,7 @@ def _check_change(t: Tracer, callee: Any, values: Sequence[Any]) -> None:
         )
 
 
-def _is_traceable(callee: Any) -> bool:
+def _is_traceable(callee: object) -> bool:
     """Whether a callable is made to run while tracing."""
     owner = getattr(callee, "__self__", None)
     if getattr(callee, "__sg_traceable__", False) or getattr(type(callee), "__sg_traceable__", False):

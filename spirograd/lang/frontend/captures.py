@@ -60,17 +60,17 @@ class Captures:
         self._proxies: dict[Any, ArrayProxy | ViewProxy] = {}
         self._paths: dict[int, Path] = {}
 
-    def reachable(self, path: Path, obj: Any) -> None:
+    def reachable(self, path: Path, obj: object) -> None:
         """Attributes of ``obj``, which a launch reaches by ``path``, may change between launches: they are guarded."""
         self._paths[id(obj)] = path
 
-    def global_name(self, name: str, obj: Any) -> Any:
+    def global_name(self, name: str, obj: object) -> Any:
         """What ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
         if isinstance(obj, Field):
             obj.suggest_name(name)
         return self.item(obj, name)
 
-    def attribute(self, owner: Any, name: str, obj: Any, text: str = "") -> Any:
+    def attribute(self, owner: object, name: str, obj: object, text: str = "") -> Any:
         """As `global_name`, of ``owner.name``, which is guarded if ``owner`` can be reached from the arguments. ``text``: what messages
         call it."""
         if isinstance(obj, Field):
@@ -86,7 +86,7 @@ class Captures:
             self._paths.setdefault(id(obj), path)
         return obj
 
-    def item(self, obj: Any, name: str = "") -> Any:
+    def item(self, obj: object, name: str = "") -> Any:
         """As `global_name`, of an object that has no name, as an item of a list has none, or of a local variable."""
         return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
 

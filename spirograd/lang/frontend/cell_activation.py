@@ -150,7 +150,7 @@ def _free_cell(t: Tracer, region: Region, number: Value) -> None:
         t.freed_regions.append(region)
 
 
-def _clear(t: Tracer, region: Region, node: Any, cell: Value | None, begin: dict[int, Value]) -> None:
+def _clear(t: Tracer, region: Region, node: object, cell: Value | None, begin: dict[int, Value]) -> None:
     """Set to 0 what lies below a node of a region, in ``cell``. ``begin``: where along each axis, in cells of the node."""
     for group in region.groups:
         path = group.node.path
@@ -195,7 +195,7 @@ def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNod
     return path, [Value(i) for i in index], what
 
 
-def sparse_node(what: Any, name: str) -> tuple[SNode, Path]:
+def sparse_node(what: object, name: str) -> tuple[SNode, Path]:
     """A sparse node, or the node of a field, and the way to its cells. ``name``: the function that takes it."""
     node = what.snode.above if isinstance(what, Field) else what
     if not isinstance(node, SNode):
@@ -208,7 +208,7 @@ def sparse_node(what: Any, name: str) -> tuple[SNode, Path]:
     return node, path
 
 
-def list_index(node: SNode, key: Any) -> list[Value]:
+def list_index(node: SNode, key: object) -> list[Value]:
     """The index of a list of a `dynamic` node, with 0 for the entry. ``key``: the index of the cell around it."""
     around = node.above
     assert around is not None

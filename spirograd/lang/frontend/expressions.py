@@ -37,7 +37,7 @@ def arguments(t: Tracer, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
-def display(t: Tracer, x: Any) -> Any:
+def display(t: Tracer, x: object) -> Any:
     """``x``, with a record of the block in which a list, dict or set was made: only there it can be changed."""
     if isinstance(x, (list, dict, set)):
         t.displays[id(x)] = (x, t.b.depth)

@@ -64,7 +64,7 @@ def formatted(text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Form
     return FormattedText(parts)
 
 
-def _shown(value: Any, spec: str, quoted: bool) -> list[Any]:
+def _shown(value: object, spec: str, quoted: bool) -> list[Any]:
     """The parts that show a value."""
     if isinstance(value, FormattedText) and not spec:
         return value.parts
@@ -75,19 +75,19 @@ def _shown(value: Any, spec: str, quoted: bool) -> list[Any]:
     return [(value, spec)]
 
 
-def _format(value: Any, spec: str, what: str) -> str:
+def _format(value: object, spec: str, what: str) -> str:
     try:
         return format(value, spec)
     except (TypeError, ValueError):
         raise type_error(f"the format {spec!r} does not fit {what}") from None
 
 
-def text_parts(value: Any) -> list[Any]:
+def text_parts(value: object) -> list[Any]:
     """``value`` as literal strings and (value, format spec) pairs."""
     return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
 
 
-def _holes(value: Any, spec: str, operands: list[Value]) -> list[Any]:
+def _holes(value: object, spec: str, operands: list[Value]) -> list[Any]:
     """The parts that show a run-time value, with each of its scalars appended to ``operands``."""
     if isinstance(value, Struct):
         out: list[Any] = ["{"]

@@ -29,7 +29,7 @@ class Frame:
     is_kernel: bool
     returns: Any = None
     caller: Loc | None = None
-    variables: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, object] = field(default_factory=dict)
     out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()

@@ -26,7 +26,7 @@ from spirograd.lang.tuples import TupleType
 class _FoundReturn(Exception):
     """The value of the first `return`, while probing for it."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         super().__init__()
         self.value = value
 

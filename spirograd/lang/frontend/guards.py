@@ -36,12 +36,12 @@ class Path:
         return lambda args: follow(args[argument])
 
 
-def is_stored(owner: Any, name: str) -> bool:
+def is_stored(owner: object, name: str) -> bool:
     """Whether an attribute is data of the instance, rather than a method or something computed."""
     return name in getattr(owner, "__dict__", ()) or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType)
 
 
-def is_guardable(owner: Any, name: str, value: Any) -> bool:
+def is_guardable(owner: object, name: str, value: object) -> bool:
     """Whether the kernel depends on an attribute of ``owner`` such that a change must be noticed."""
     return isinstance(value, PLAIN) or (is_stored(owner, name) and not isinstance(value, (types.ModuleType, Ndarray)))
 

@@ -44,7 +44,7 @@ class TracedKernel(NamedTuple):
 
 
 def trace_kernel(
-    source: Source, parameters: Sequence[Parameter], returns: Any, args: Sequence[Any], options: LanguageOptions
+    source: Source, parameters: Sequence[Parameter], returns: object, args: Sequence[Any], options: LanguageOptions
 ) -> TracedKernel:
     """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result."""
     assumptions = Assumptions()
@@ -58,7 +58,7 @@ def trace_kernel(
 def _trace(
     source: Source,
     parameters: Sequence[Parameter],
-    annotation: Any,
+    annotation: object,
     args: Sequence[Any],
     options: LanguageOptions,
     assumptions: Assumptions,

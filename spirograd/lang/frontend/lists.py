@@ -35,7 +35,7 @@ class DynamicList:
     def __sg_describe__(self) -> str:
         return "a list of a `dynamic` node"
 
-    def append(self, value: Any) -> Value:
+    def append(self, value: object) -> Value:
         """Add an entry, in which other fields of the node are 0; its number in the list."""
         return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
 
@@ -51,7 +51,7 @@ class DynamicList:
 METHODS = ("append", "length", "deactivate")
 
 
-def list_at(t: Tracer, base: Any, key: Any = ()) -> DynamicList | None:
+def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
     """The list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
     if not isinstance(base, Field) or base.snode.above is None or base.snode.above.kind != "dynamic":
         return None
@@ -129,7 +129,7 @@ def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: S
     return number
 
 
-def _element(field: Any, at: Callable[[ScalarField], Element]) -> Lvalue:
+def _element(field: object, at: Callable[[ScalarField], Element]) -> Lvalue:
     """The entry of a field."""
     if isinstance(field, StructField):
         return StructElement({name: _element(member, at) for name, member in field.members.items()}, field.make_value)

@@ -43,7 +43,7 @@ def _for(t: Tracer, node: ast.For) -> None:
         _space_loop(t, node, inner, grouped, options)
 
 
-def _space_loop(t: Tracer, node: ast.For, space: Any, grouped: bool, options: dict[str, Any]) -> None:
+def _space_loop(t: Tracer, node: ast.For, space: object, grouped: bool, options: dict[str, Any]) -> None:
     """A loop over an index space. ``grouped``: its indices are one vector."""
     points = loop_space(t, space)
     if points is None:

@@ -83,7 +83,7 @@ class NativeCalls:
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
         self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
 
-    def forget(self, prepared: Any = None) -> None:
+    def forget(self, prepared: object = None) -> None:
         """Use a record no longer, or none of them."""
         self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
 
@@ -97,8 +97,8 @@ class NativeCalls:
             self._use([r for r in self._records if all(reference() is not None for reference in r.watched)])
 
 
-def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any], None]:
-    def forget(_: Any) -> None:
+def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[Any], None]:
+    def forget(_: object) -> None:
         owner = calls()
         if owner is not None:
             owner.forget(prepared)

@@ -49,7 +49,7 @@ _STATIC_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-def _logical_not(value: Any) -> Any:
+def _logical_not(value: object) -> Any:
     hook = getattr(value, "__sg_elementwise__", None)
     if hook is not None:
         return hook(scalar.logical_not, (value,))
@@ -70,7 +70,7 @@ def _binary(t: Tracer, node: ast.BinOp) -> Any:
     return apply_binary(type(node.op), left, right)
 
 
-def apply_binary(op: type[ast.operator], left: Any, right: Any) -> Any:
+def apply_binary(op: type[ast.operator], left: object, right: object) -> Any:
     """The value of a binary operator."""
     left, right = _as_matrix(left, right), _as_matrix(right, left)
     symbol, function = BINARY[op]
@@ -84,7 +84,7 @@ def apply_binary(op: type[ast.operator], left: Any, right: Any) -> Any:
         raise undefined(symbol, left, right) from None
 
 
-def _as_matrix(x: Any, other: Any) -> Any:
+def _as_matrix(x: object, other: object) -> Any:
     """Lists take part in vector arithmetic."""
     return Matrix(x) if isinstance(x, list) and isinstance(other, Matrix) else x
 
@@ -128,7 +128,7 @@ def _both(first: Any, second: Any) -> Any:
     return scalar.bit_and(scalar.truth(first), scalar.truth(second))
 
 
-def _compare_values(op: type[ast.cmpop], left: Any, right: Any) -> Any:
+def _compare_values(op: type[ast.cmpop], left: object, right: object) -> Any:
     symbol, function = _COMPARE[op]
     try:
         result = function(left, right)
@@ -141,7 +141,7 @@ def _compare_values(op: type[ast.cmpop], left: Any, right: Any) -> Any:
     return result
 
 
-def _compare_objects(op: type[ast.cmpop], left: Any, right: Any) -> bool:
+def _compare_objects(op: type[ast.cmpop], left: object, right: object) -> bool:
     if isinstance(left, Value) or (op in (ast.In, ast.NotIn) and contains_runtime(right)):
         raise type_error("`is` and `in` work on compile-time objects only", "compare run-time values with `==`")
     return bool(_STATIC_COMPARE[op](left, right))
@@ -176,7 +176,7 @@ def _operands_from(t: Tracer, node: ast.BoolOp, first: int) -> Any:
         return truth if scalar.dtype_of(right) is u1 else right
 
     def known() -> Any:
-        return scalar.constant(not is_and) if scalar.dtype_of(left) is u1 else left
+        return scalar.constant(not is_and) if scalar.as_value(left).dtype is u1 else left
 
     return choose(t, condition, otherwise, known) if is_and else choose(t, condition, known, otherwise)
 

@@ -116,7 +116,7 @@ def _refused(t: Tracer, message: str, loc: Loc | None, hint: str) -> SpirogradSy
     return error
 
 
-def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
+def _signature(value: object, values: list[Value], kept: list[Any]) -> Hashable:
     """What of an argument decides which function it calls; its scalars are appended to ``values``, objects to be kept alive to ``kept``."""
     if isinstance(value, Struct):
         kept.append(value._methods)
@@ -195,7 +195,7 @@ def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> Called
     return CalledFunction(function, model, accesses, loops, recursive)
 
 
-def _rebuilt(value: Any, params: list[Value]) -> Any:
+def _rebuilt(value: object, params: list[Value]) -> Any:
     """``value`` with parameters, taken from the end of ``params``, for its scalars."""
     if is_runtime(value):
         return rebuild(value, [params.pop() for _ in leaves(value)])

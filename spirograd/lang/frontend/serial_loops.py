@@ -116,7 +116,7 @@ def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], ca
     with t.trace.guarded():
         body_region = _body_region(t, carried, before, params, body)
     if carried[-1:] == [RNG]:
-        initial.append(before[RNG].op)
+        initial.append(scalar.as_value(before[RNG]).op)
         test_region = Region((*test_region.params, Op(ops.param, u32, loc=loc)), test_region.ops)
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
@@ -154,10 +154,10 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
         return scalar.cast(scalar.less(t.frame.variables[counter], end), u1)
 
     def start() -> Value | None:
-        return bind_targets(t.frame.variables[counter])
+        return bind_targets(scalar.as_value(t.frame.variables[counter]))
 
     def step() -> None:
-        t.frame.variables[counter] = t.frame.variables[counter] + 1
+        t.frame.variables[counter] = scalar.as_value(t.frame.variables[counter]) + 1
 
     _loop_with_jumps(t, test, node.body, counter, start, step)
     del t.frame.variables[counter]
@@ -172,7 +172,7 @@ def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], change
     with t.trace.guarded(not (begin.code is ops.const and end.code is ops.const and begin.attr < end.attr)):
         region = _body_region(t, carried, before, params, lambda: body(Value(index)))
     if carried[-1:] == [RNG]:
-        initial.append(before[RNG].op)
+        initial.append(scalar.as_value(before[RNG]).op)
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
     bind(t, carried, before, b.for_(begin, end, initial, region))

@@ -167,16 +167,16 @@ class SparseElement(Element):
         chosen = [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in entries]
         return make(chosen, value.shape) if isinstance(value, Matrix) else chosen[0]
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         self._write(lambda element: element.store(value))
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         return self._write(lambda element: element.atomic(kind, value))
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         self._write(lambda element: element.update(kind, value))
 
-    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+    def compare_and_swap(self, expected: object, desired: object) -> Value:
         swapped: Value = self._write(lambda element: element.compare_and_swap(expected, desired))
         return swapped
 

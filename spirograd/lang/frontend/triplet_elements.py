@@ -24,7 +24,7 @@ def _as_i32(index: Value) -> Value:
 class TripletElement(Lvalue):
     """An entry of a matrix that is being built: it can be added to."""
 
-    def __init__(self, builder: TripletsProxy, key: Any) -> None:
+    def __init__(self, builder: TripletsProxy, key: object) -> None:
         self.builder = builder
         self.what = f"an entry of {describe(builder)}"
         self._position = index_values(key, 2, builder.name)
@@ -32,13 +32,13 @@ class TripletElement(Lvalue):
     def load(self) -> Any:
         raise type_error(f"{self.what} cannot be read", _HINT)
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         raise type_error(f"{self.what} cannot be assigned", _HINT)
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         raise type_error(f"{self.what} has no old value", _HINT)
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         if kind not in ("add", "sub"):
             raise type_error(f"{self.what} can be added to and subtracted from only", _HINT)
         if not scalar.is_scalar(value):
@@ -57,6 +57,6 @@ class TripletElement(Lvalue):
         b.begin()
         b.if_(has_room, then, b.end())
 
-    def _put(self, array: str, place: Value, value: Any) -> None:
+    def _put(self, array: str, place: Value, value: object) -> None:
         position: tuple[Op, ...] = (place.op,)
         Element(self.builder.arrays[array].ref, position).store(value)

@@ -72,7 +72,7 @@ def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[Any]:
     return items
 
 
-def bind_static(t: Tracer, target: ast.expr, item: Any) -> None:
+def bind_static(t: Tracer, target: ast.expr, item: object) -> None:
     """Bind a loop target to a compile-time object, as it is."""
     if isinstance(target, ast.Name):
         t.frame.variables[target.id] = item
