@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
@@ -77,7 +76,7 @@ class ArrayProxy:
         """Stands for the loop that a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
-    def subview(self, offset: object, size: object) -> Any:
+    def subview(self, offset: object, size: object) -> object:
         """As of a view. Stands for what a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.access import lvalue_of
@@ -55,7 +54,7 @@ def _assign_name(t: Tracer, target: ast.Name, value: object) -> None:
     assign(t, name, Matrix(value) if isinstance(value, list) and value and _is_numeric(value) else value)
 
 
-def _is_numeric(items: list[Any]) -> bool:
+def _is_numeric(items: list[object]) -> bool:
     """Whether lists are made of what vectors and matrices are made of."""
     return all(scalar.is_scalar(x) or isinstance(x, Matrix) or (isinstance(x, list) and x and _is_numeric(x)) for x in items)
 

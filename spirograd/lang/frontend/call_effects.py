@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.lang import forms
 from spirograd.lang.frontend.assumptions import Changes
@@ -57,7 +56,7 @@ def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
     return () if function is None else function.changed_by(node)
 
 
-def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> Any:
+def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
     """What a name or dotted name stands for, if that is known without evaluating anything at run time."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)

@@ -67,7 +67,7 @@ def changed_parameters(func: Func) -> frozenset[str]:
     return func.changed
 
 
-def _possibly_changed(names: Mapping[str, Any], call: ast.Call) -> Sequence[ast.expr]:
+def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[ast.expr]:
     """The expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
     callee = _found_outside(call.func, names)
     target = resolved(callee)
@@ -87,7 +87,7 @@ def _possibly_changed(names: Mapping[str, Any], call: ast.Call) -> Sequence[ast.
 _READING = frozenset(name for name in vars(Matrix) if not name.startswith("_") and name != "fill")
 
 
-def _found_outside(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def _found_outside(node: ast.expr, names: Mapping[str, object]) -> object:
     """What a name or a dotted name stands for; None if that is not among ``names``."""
     if isinstance(node, ast.Name):
         return names.get(node.id)

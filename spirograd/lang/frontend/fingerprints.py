@@ -33,8 +33,8 @@ class Identity:
 
     def __init__(self, value: object) -> None:
         self.number = id(value)
-        kind: Any = type(value)
-        self.ref: Callable[[], Any] = weakref.ref(value) if _can_be_weak(kind) else lambda: value
+        kind: object = type(value)
+        self.ref: Callable[[], object] = weakref.ref(value) if _can_be_weak(kind) else lambda: value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Identity):
@@ -59,7 +59,7 @@ def compared_by_identity(t: object) -> bool:
 
 def fingerprint(value: object) -> Hashable:
     """What is equal for two values that mean the same to a kernel: value and type of numbers, contents of containers, else identity."""
-    kind: Any = type(value)
+    kind: object = type(value)
     if compared_by_identity(kind):
         return weakref.ref(value)
     if isinstance(value, BY_VALUE):
@@ -92,7 +92,7 @@ def is_dead(key: object) -> bool:
     return isinstance(key, weakref.ref) and key() is None
 
 
-def named_by(key: object) -> Iterator[Any]:
+def named_by(key: object) -> Iterator[object]:
     """The objects that a key, or a `fingerprint`, tells apart by identity: once one of them is gone, `is_dead`."""
     if isinstance(key, tuple):
         for part in key:

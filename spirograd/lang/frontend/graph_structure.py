@@ -89,7 +89,7 @@ class _Splitter:
         self.names = source.names()
         self.is_graph, self.checkpoints = is_graph, checkpoints
         self.parts: list[Part] = []
-        self.labels: list[Any] = []
+        self.labels: list[object] = []
 
     def run(self) -> Structure:
         tree = self.source.tree
@@ -225,7 +225,7 @@ class _Splitter:
 
     # --- names -----------------------------------------------------------------------------------------------------------
 
-    def _value(self, node: ast.expr) -> Any:
+    def _value(self, node: ast.expr) -> object:
         """What a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)

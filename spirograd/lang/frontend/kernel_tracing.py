@@ -44,7 +44,7 @@ class TracedKernel(NamedTuple):
 
 
 def trace_kernel(
-    source: Source, parameters: Sequence[Parameter], returns: object, args: Sequence[Any], options: LanguageOptions
+    source: Source, parameters: Sequence[Parameter], returns: object, args: Sequence[object], options: LanguageOptions
 ) -> TracedKernel:
     """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result."""
     assumptions = Assumptions()
@@ -59,7 +59,7 @@ def _trace(
     source: Source,
     parameters: Sequence[Parameter],
     annotation: object,
-    args: Sequence[Any],
+    args: Sequence[object],
     options: LanguageOptions,
     assumptions: Assumptions,
 ) -> TracedKernel:
@@ -90,7 +90,7 @@ def _trace(
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
 
 
-def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[object]) -> None:
     """Declare the arguments of the kernel, and bind its parameters to them."""
     for number, (parameter, value) in enumerate(zip(parameters, args)):
         for names, obj in parameter.constants(value):

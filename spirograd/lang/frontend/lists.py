@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32, u1
@@ -87,7 +86,7 @@ def length(t: Tracer, node: ast.Call) -> Value:
     return _length(t, path, index)
 
 
-def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[Any]]:
+def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[object]]:
     """The node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
     values, kwargs = arguments(t, node)
     t.at(node)

@@ -14,7 +14,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
@@ -101,14 +100,14 @@ def _refusal(found: Finding, loc: Loc | None, caller: str = "") -> SpirogradSynt
     return SpirogradSyntaxError(f"{what} would run once, while compiling, and all iterations and launches would get one value", loc, hint)
 
 
-def watched(t: Tracer, callee: object, arguments: Sequence[Any] = ()) -> AbstractContextManager[None]:
+def watched(t: Tracer, callee: object, arguments: Sequence[object] = ()) -> AbstractContextManager[None]:
     """A context in which ``callee`` runs while compiling: see `watching`. Nothing is watched within `static`."""
     if t.in_static or not _may_run_python(callee, arguments):
         return nullcontext()
     return watching(t.b.loc, getattr(callee, "__name__", type(callee).__name__))
 
 
-def _may_run_python(callee: object, arguments: Sequence[Any]) -> bool:
+def _may_run_python(callee: object, arguments: Sequence[object]) -> bool:
     """Whether a call may run functions written in Python."""
     built_in = isinstance(callee, types.BuiltinFunctionType) or type(callee).__module__ == "numpy"
     if isinstance(callee, type):
@@ -147,7 +146,7 @@ def _states() -> dict[str, bytes]:
     return out
 
 
-def _look(found: list[Finding], outer: Callable[..., Any] | None, frame: types.FrameType, event: str, arg: object) -> None:
+def _look(found: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
     """The profile function: look at a call of a built-in function, and at the frame of a Python function that returns."""
     if outer is not None:
         outer(frame, event, arg)

@@ -49,7 +49,7 @@ class OutsideValue:
     loc: Loc | None
     hides: Any = _MISSING
 
-    def getter(self) -> Callable[[], Any]:
+    def getter(self) -> Callable[[], object]:
         """A function that gives the present value, or raises an error if there is none."""
         if self.kind == "item":
             return functools.partial(self.owner.get, self.key, _MISSING)
@@ -59,7 +59,7 @@ class OutsideValue:
             return functools.partial(self.owner.__getitem__, self.key)
         return functools.partial(getattr, self.owner, self.key, _MISSING)
 
-    def now(self) -> Any:
+    def now(self) -> object:
         """The present value; `_MISSING` if there is none."""
         try:
             return self.getter()()
@@ -72,8 +72,8 @@ class OutsideValues:
 
     def __init__(self) -> None:
         self.values: list[OutsideValue] = []
-        self._known: set[tuple[int, Any]] = set()
-        self._looks: list[tuple[Callable[[], Any], Any]] | None = None
+        self._known: set[tuple[int, object]] = set()
+        self._looks: list[tuple[Callable[[], object], object]] | None = None
 
     # --- while tracing -----------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class OutsideValues:
 
     def record(self, into: Any) -> None:
         """Record how compiled code compares them: see `runtime.native.launch_preparation.Recording`."""
-        dictionaries: dict[int, tuple[dict[Any, Any], dict[Any, tuple[Any, ...]]]] = {}
+        dictionaries: dict[int, tuple[dict[object, object], dict[object, tuple[object, ...]]]] = {}
         cells = [value for value in self.values if value.kind == "cell"]
         for value in self.values:
             if value.kind == "item":
@@ -155,7 +155,7 @@ class OutsideValues:
         if cells:
             into.cells([cell.owner for cell in cells], [cell.value for cell in cells])
 
-    def report(self, kernel: Callable[..., Any], warned: set[Any]) -> bool:
+    def report(self, kernel: Callable[..., object], warned: set[object]) -> bool:
         """Warn of those that have changed, once for each, and follow them no more. Whether there were any."""
         kept, changed = list[OutsideValue](), False
         for value in self.values:
@@ -179,7 +179,7 @@ def _message(kernel: str, name: str, old: object, now: object) -> str:
     return f"kernel `{kernel}` was compiled with {_shown(old, now)} for {name}, which {became}: it keeps what it was compiled with"
 
 
-def _dictionary(owner: object, name: str) -> dict[Any, Any] | None:
+def _dictionary(owner: object, name: str) -> dict[object, object] | None:
     """The dictionary in which ``owner`` has its own attributes, if ``name`` may be one of them."""
     if isinstance(owner, type) or hasattr(getattr(type(owner), name, None), "__set__"):
         return None
@@ -187,7 +187,7 @@ def _dictionary(owner: object, name: str) -> dict[Any, Any] | None:
     return found if type(found) is dict else None
 
 
-def _holder(cls: type, name: str) -> dict[Any, Any] | None:
+def _holder(cls: type, name: str) -> dict[object, object] | None:
     """The dictionary of the class in which ``cls`` finds ``name``."""
     for base in cls.__mro__:
         if name in vars(base):

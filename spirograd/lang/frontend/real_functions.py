@@ -46,7 +46,7 @@ class Called(NamedTuple):
     value: Any
 
 
-def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, Any], found_in: Ref) -> Value:
+def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, object], found_in: Ref) -> Value:
     """The value of a call of ``func``, a function of the compiler, which can always be called. ``found_in``: see `MemoryCall`."""
     called = call_real_function(t, func, arguments, t.b.loc, found_in)
     if isinstance(called, Inlined):
@@ -55,7 +55,7 @@ def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, Any], found
 
 
 def call_real_function(
-    t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None, found_in: Ref | None = None
+    t: Tracer, func: Func, arguments: Mapping[str, object], loc: Loc | None, found_in: Ref | None = None
 ) -> Called | Inlined:
     """Call ``func`` with ``arguments``, unless it must be inlined. ``found_in``: see `MemoryCall`. Raises SpirogradSyntaxError for
     functions that call themselves and do more than compute."""
@@ -87,7 +87,7 @@ def call_real_function(
     return Called(None if called.model is None else unpack_tuple(rebuild(called.model, [Value(r) for r in results])))
 
 
-def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> Any:
+def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> object:
     """A call of a function that is being traced: of its result only what the annotation says is known."""
     known, name, returns = t.real_functions, func.function.__name__, func.returns
     if is_scalar_type(returns):
@@ -116,7 +116,7 @@ def _refused(t: Tracer, message: str, loc: Loc | None, hint: str) -> SpirogradSy
     return error
 
 
-def _signature(value: object, values: list[Value], kept: list[Any]) -> Hashable:
+def _signature(value: object, values: list[Value], kept: list[object]) -> Hashable:
     """What of an argument decides which function it calls; its scalars are appended to ``values``, objects to be kept alive to ``kept``."""
     if isinstance(value, Struct):
         kept.append(value._methods)
@@ -135,7 +135,7 @@ def _signature(value: object, values: list[Value], kept: list[Any]) -> Hashable:
     return ("object", id(value))
 
 
-def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | Inlined:
+def _trace(t: Tracer, func: Func, arguments: Mapping[str, object], values: list[Value], key: Hashable) -> CalledFunction | Inlined:
     """Trace ``func``. If it has to be inlined, its errors are found again, with the chain of calls."""
     b, caller, depth, temps, random_stream = t.b, t.frame, t.b.depth, t.temps, t.random_stream
     frame = Frame(func.source, func.source.names(), False, func.returns)
@@ -195,7 +195,7 @@ def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> Called
     return CalledFunction(function, model, accesses, loops, recursive)
 
 
-def _rebuilt(value: object, params: list[Value]) -> Any:
+def _rebuilt(value: object, params: list[Value]) -> object:
     """``value`` with parameters, taken from the end of ``params``, for its scalars."""
     if is_runtime(value):
         return rebuild(value, [params.pop() for _ in leaves(value)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.dtypes import Type, u1, u32
 from spirograd.ir import ops
@@ -181,13 +180,13 @@ def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], change
 # --- regions -----------------------------------------------------------------------------------------------------------------
 
 
-def _begin(t: Tracer, carried: Sequence[str], models: dict[str, Any], *index: Type) -> tuple[Op, ...]:
+def _begin(t: Tracer, carried: Sequence[str], models: dict[str, object], *index: Type) -> tuple[Op, ...]:
     """Open a region of a loop. Its parameters: an index, if ``index`` is the type of one, and the scalars of loop-carried variables."""
     types = [leaf.dtype for name in carried for leaf in leaves(models[name])]
     return t.b.begin(*index, *types, names=_names_of_scalars(carried, models))
 
 
-def _body_region(t: Tracer, carried: list[str], models: dict[str, Any], params: Sequence[Op], body: Callable[[], None]) -> Region:
+def _body_region(t: Tracer, carried: list[str], models: dict[str, object], params: Sequence[Op], body: Callable[[], None]) -> Region:
     """Close the region that `_begin` opened, with what ``body`` traces. ``params``: for the variables ``carried``, which get RNG as the
     last if the body draws random numbers."""
     bind(t, carried, models, params)
@@ -201,7 +200,7 @@ def _body_region(t: Tracer, carried: list[str], models: dict[str, Any], params: 
     return t.b.end(_next_values(t, carried, models))
 
 
-def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, Any]) -> list[Op]:
+def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -> list[Op]:
     """The loop-carried values for the next iteration."""
     out: list[Op] = []
     for name in carried:
@@ -209,7 +208,7 @@ def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, Any]) -> l
     return out
 
 
-def _names_of_scalars(carried: Sequence[str], models: dict[str, Any]) -> list[str | None]:
+def _names_of_scalars(carried: Sequence[str], models: dict[str, object]) -> list[str | None]:
     """What the source calls each loop-carried scalar; None for what only the compiler has."""
     names: list[str | None] = []
     for name in carried:

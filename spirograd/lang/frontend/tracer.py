@@ -95,13 +95,13 @@ class Tracer:
         self._expressions, self._statements = handlers
         self.assumptions = assumptions
         self.captures = Captures()
-        self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
+        self.fields: dict[FieldRef, object] = {}  # which field each reference stands for
         self.real_functions = RealFunctions()
-        self.displays: dict[int, tuple[Any, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
+        self.displays: dict[int, tuple[object, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
         self.random_stream: RandomStream | None = None  # None in functions that are called, which draw no random numbers
-        self.loop_options: dict[str, Any] = {}  # for the next loop
+        self.loop_options: dict[str, object] = {}  # for the next loop
         self.parallel_loops = 0  # traced so far
-        self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
+        self.freed_regions: list[object] = []  # in which the kernel deactivates cells
         self.activated: dict[Hashable, tuple[Value | None, list[Op]]] = {}  # cells, with the block in which they were activated
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.in_static = False  # whether an argument of `static` is traced

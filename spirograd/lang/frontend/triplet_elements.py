@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.dtypes import i32
 from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar
@@ -29,13 +27,13 @@ class TripletElement(Lvalue):
         self.what = f"an entry of {describe(builder)}"
         self._position = index_values(key, 2, builder.name)
 
-    def load(self) -> Any:
+    def load(self) -> object:
         raise type_error(f"{self.what} cannot be read", _HINT)
 
     def store(self, value: object) -> None:
         raise type_error(f"{self.what} cannot be assigned", _HINT)
 
-    def atomic(self, kind: str, value: object) -> Any:
+    def atomic(self, kind: str, value: object) -> object:
         raise type_error(f"{self.what} has no old value", _HINT)
 
     def update(self, kind: str, value: object) -> None:

@@ -45,7 +45,7 @@ class Variable(Lvalue):
         self.name = name
         self.what = f"`{name}`"
 
-    def load(self) -> Any:
+    def load(self) -> object:
         return self.t.frame.variables[self.name]
 
     def store(self, value: object) -> None:
@@ -131,7 +131,7 @@ def bind(t: Tracer, names: Sequence[str], models: dict[str, Any], values: Sequen
         at += count
 
 
-def end_scope(t: Tracer, before: dict[str, Any], why: str, statements: Sequence[ast.stmt]) -> None:
+def end_scope(t: Tracer, before: dict[str, object], why: str, statements: Sequence[ast.stmt]) -> None:
     """Restore the variables that there were before a loop of ``statements``. Those that it introduced are out of scope, for a reason that
     messages give; and so are those that it gave other objects known while compiling, which iterations cannot hand on."""
     after = t.frame.variables
