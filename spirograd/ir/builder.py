@@ -62,6 +62,11 @@ class Builder:
         self._stack.append((params, self.ops))
         return params
 
+    def add_param(self, param: Op) -> None:
+        """Give the innermost region one more parameter."""
+        params, body = self._stack[-1]
+        self._stack[-1] = (*params, param), body
+
     def end(self, results: Sequence[Op] = ()) -> Region:
         """Close the innermost region with its results."""
         params, body = self.suspend()
