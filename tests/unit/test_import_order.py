@@ -32,7 +32,7 @@ ALLOWED = {
     "session": {"base", "ir", "compiler", "config", "dumps", "kernel_key", "lang", "runtime"},
     "derivatives": {"base", "ir", "autodiff", "lang", "runtime", "session"},
     "ad": {"base", "ir", "lang", "derivatives"},
-    "interop": {"base", "ir", "lang", "ad"},
+    "interop": {"base", "ir", "lang", "derivatives", "ad"},
     "report": {"base", "ir", "compiler", "dumps", "spirvgen", "llvmgen"},
     "api": {"base", "ad", "config", "derivatives", "lang", "runtime", "session"},
     "tools": {"base"},
