@@ -172,3 +172,9 @@ def clear_elements(shadow: Any, changed: Array) -> None:
         shadow.fill(0.0)
     else:
         shadow.from_numpy(np.where(changed, 0, shadow.to_numpy()))
+
+
+def wait_for_exposed(changed: Iterable[Any]) -> None:
+    """Wait for the device if memory was ``changed`` that was handed out: the host may write to it next."""
+    if any(is_exposed(whole) for whole in changed):
+        context.session().sync()

@@ -12,8 +12,11 @@ from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.exposed import wait_for_exposed
+from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
+from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
@@ -23,9 +26,12 @@ Parts = Mapping[tuple[Any, int | None], tuple[str, Any]]  # memory by key and fi
 
 
 class Recording:
-    """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`.
+    """Steps that are run one after the other, then reversed: a `StepStore`. ``events``: what happened; ``versions``: of memory.
 
     ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object."""
+
+    repeats = ""
+    closed = False
 
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         self._copy_memory = copy_memory
@@ -33,10 +39,19 @@ class Recording:
         self.events: list[Event] = []
         self.check = check_if_wanted()
         self._scratched: list[Any] = []  # allocations for saved values
+        self._report: MemoryReport | None = None  # of copies that the last replay has freed
 
     def add(self, step: Any) -> Any:
         """Run a step of the program for the first time, and record it; returns what it returns. See `steps`."""
         return step.record(self)
+
+    def host_write(self, step: Any) -> None:
+        """Record a write of the host, which comes next."""
+        step.begin(self)
+
+    def nested(self) -> Recording:
+        """See `StepStore`."""
+        return self
 
     def launch(self, made: Any, launch: Launch, returned: Any) -> Any:
         """Run a launch whose derivative is ``made``, and record it; returns what it returns. ``returned``: the adjoints of that."""
@@ -77,8 +92,8 @@ class Recording:
         event.saved += self.versions.write(key, lambda: first)
         event.reverse = reverse
 
-    def written(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
-        """The host has replaced what ``before`` has."""
+    def unseen_write(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
+        """Record that the host has replaced the contents ``before``."""
         self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
 
     def call(self, reverse: Callable[[], None], used: Parts) -> None:
@@ -122,16 +137,37 @@ class Recording:
         event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
 
     def used(self) -> Iterator[Any]:
-        """The fields and ndarrays of the launches so far."""
+        """Yield the fields and ndarrays of the launches so far."""
         return (memory for event in self.events for launch in event.used for memory in launch.used())
 
     def wanted(self) -> Iterator[tuple[Any, str, Any]]:
-        """The memory whose current contents the reverse needs: key, name, and field or ndarray."""
+        """Yield the memory whose current contents the reverse reads: key, name, and field or ndarray."""
         return ((key, memory.name, memory.whole) for key, memory in self.versions.wanted())
 
-    def reverse(self) -> Iterator[Saved]:
-        """Run all reverses, each on memory as it was then. Gives what was exchanged for that, in order: exchange it once more, last first,
-        and memory holds what it held."""
+    def replay(self, last: bool) -> None:
+        """Run all reverses, each on memory as it was then; afterwards memory holds what it held. ``last``: the copies are freed on the way.
+        Else they are exchanged for what memory holds, so that the reverses can run again."""
+        if last:
+            self._report = self.report()
+            end = UndoLog()
+            try:
+                self.reverse_once(end.before)
+            finally:
+                changed = [saved.memory.whole for _, saved in end.saved]
+                end.restore()
+                wait_for_exposed(changed)
+            return
+        swapped: list[Saved] = []
+        try:
+            for saved in self._reverse():
+                swapped.append(saved)
+        finally:
+            for saved in reversed(swapped):
+                saved.swap()
+            wait_for_exposed([saved.memory.whole for saved in swapped])
+
+    def _reverse(self) -> Iterator[Saved]:
+        """Run all reverses; yield the copies that were exchanged for the contents of memory, in order."""
         for event in reversed(self.events):
             yield from _swap([saved for key, saved in event.saved if key in event.before])
             self._run_reverse(event)
@@ -184,8 +220,15 @@ class Recording:
         allocation.fill(0, -(-nbytes // 4) * 4, 0)
         return session.scratch(dtype, shape, allocation)
 
+    def close(self) -> None:
+        """Do nothing: the copies are freed with this object. See `StepStore`."""
+
+    def report(self) -> MemoryReport:
+        """Return the bytes of the copies; once the last replay has freed them, those that there were."""
+        return self._report or MemoryReport(sum(event.launches for event in self.events), totals(self.copies()))
+
     def copies(self) -> Iterator[tuple[str, int]]:
-        """All copies of memory: name and bytes."""
+        """Yield the name and bytes of each copy."""
         for event in self.events:
             yield from ((saved.memory.name, saved.nbytes) for _, saved in event.saved)
             yield from event.copies

@@ -6,12 +6,13 @@ index, None for all), ``run`` (do it, any number of times), ``record`` (do it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.recording import Parts, Recording
+from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.versions import Saved, Stored, nbytes_of
 
 Used = tuple[Any, str, Any]  # key, name, field or ndarray
@@ -80,6 +81,11 @@ class WriteStep:
         self._reverse = reverse
         self._repeat = repeat
         self.copy: Saved | None = None
+
+    @property
+    def memory(self) -> Any:
+        """The field or ndarray."""
+        return self._memory[2]
 
     def used(self) -> Iterator[Used]:
         yield self._memory
@@ -160,3 +166,29 @@ def obstacle(launch: Launch, exposed: Callable[[Any], bool]) -> tuple[str, str] 
             hint = "copy it (`to_numpy()`), and give it back by `from_numpy`"
             return f"uses `{name}`, which was handed out by `to_numpy(copy=False)` or DLPack and may have changed by then", hint
     return None
+
+
+def parts_of(step: Step, stored: dict[Any, Stored]) -> list[Part]:
+    """Return the memory that a step writes. ``stored``: known memory by key, to which it is added."""
+    parts: list[Part] = []
+    for key, name, whole, first in step.written():
+        memory = stored.get(key)
+        if memory is None:
+            memory = stored[key] = Stored(name, whole)
+        parts.append((key, memory, memory.part(first)))
+    return parts
+
+
+def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Any, Stored], copy_memory: CopyMemory | None = None) -> int:
+    """Run steps again and record them, then run their reverses; returns the bytes of the recording, in ``copy_memory``. ``log`` is
+    extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
+    recording = Recording(copy_memory)
+    try:
+        for step in steps:
+            log.before(parts_of(step, stored))
+            step.fresh().record(recording)
+        recorded = sum(nbytes for _, nbytes in recording.copies())
+        recording.reverse_once()
+    finally:
+        recording.free()
+    return recorded

@@ -5,24 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
-from spirograd.ad.memory_report import MemoryReport, totals
+from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
+from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
-from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
@@ -30,7 +29,7 @@ from spirograd.base.near_names import NearNames
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED
 from spirograd.lang import context
-from spirograd.lang.data import numpy_transfer, shadows
+from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
@@ -84,8 +83,7 @@ class Tape(FollowsNumbers, NearNames):
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
-        self._steps: Recording | Checkpoints | Repeated = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Any, tuple[str, Any, Any]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
@@ -94,7 +92,6 @@ class Tape(FollowsNumbers, NearNames):
         self._active_outputs: set[Any] = set()
         self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
-        self._report: MemoryReport | None = None  # of copies that the reverse pass has freed since
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
@@ -168,10 +165,6 @@ class Tape(FollowsNumbers, NearNames):
         if self._check is not None:
             self._check.run()
 
-    def _close(self) -> None:
-        if isinstance(self._steps, Checkpoints):
-            self._steps.close()
-
     def grad(self) -> None:
         """Run the reverse pass of the recorded launches, starting from 1 for the gradient of the loss, or without a loss from the gradients
         that are set. Raises SpirogradRuntimeError if memory that it needs was written after the block, or if a tape with a loss has run.
@@ -201,61 +194,18 @@ class Tape(FollowsNumbers, NearNames):
 
     def _replay(self, last: bool) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
-        assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
         self._numbers.record.begin()
         try:
             if self._loss is not None:
                 self._loss.seed()
-            if isinstance(self._steps, Checkpoints):
-                self._check_handed_out()
-                with context.session().launcher.without_prints():
-                    self._reverse_steps(self._steps)
-            elif last:
-                self._replay_once(self._steps)
-            else:
-                self._replay_again(self._steps)
+            self._steps.replay(last)
+        except BaseException:
+            if self._steps.closed:
+                self._release(_FAILED)
+            raise
         finally:
             context.set_recorder(recorder)
-
-    def _replay_again(self, steps: Recording) -> None:
-        """Run all reverses such that they can run again: what they put back is exchanged for what memory holds."""
-        swapped: list[Saved] = []
-        try:
-            for saved in steps.reverse():
-                swapped.append(saved)
-        finally:
-            for saved in reversed(swapped):
-                saved.swap()
-            _wait_for_exposed(saved.memory.whole for saved in swapped)
-
-    def _replay_once(self, steps: Recording) -> None:
-        """Run all reverses, and free the copies on the way. What memory holds at the end is kept once."""
-        self._report = self.memory_report()
-        end = UndoLog()
-        try:
-            steps.reverse_once(end.before)
-        finally:
-            changed = [saved.memory.whole for _, saved in end.saved]
-            end.restore()
-            _wait_for_exposed(changed)
-
-    def _reverse_steps(self, steps: Checkpoints) -> None:
-        try:
-            steps.reverse()
-        except BaseException:
-            self._release(_FAILED)
-            raise
-
-    def _check_handed_out(self) -> None:
-        """Raise if memory that is to be used again may have been written unseen."""
-        for memory in self._used():
-            if is_exposed(memory):
-                name = getattr(memory, "name", "an ndarray")
-                problem = (
-                    f"a tape with checkpoints runs launches again, and they use `{name}`, which was handed out by `to_numpy(copy=False)`"
-                )
-                raise SpirogradUnsupportedError(f"{problem} or DLPack and may have changed by then", None, "copy it: `to_numpy()`")
 
     def _warn_without_active_output(self, key: Any) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
@@ -268,14 +218,11 @@ class Tape(FollowsNumbers, NearNames):
         planned before the reverse pass, and counted after it."""
         if self._released is not None:
             return self._released
-        if isinstance(self._steps, Checkpoints):
-            return self._steps.report()
-        recording = self._recording()
-        return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
+        return self._steps.report()
 
     def _release(self, why: str) -> None:
-        self._released, self._ended = self._report or self.memory_report(), why
-        self._close()
+        self._released, self._ended = self.memory_report(), why
+        self._steps.close()
         self._steps = Recording()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
@@ -353,14 +300,11 @@ class Tape(FollowsNumbers, NearNames):
 
     def _check_repeatable(self, launch: Launch) -> None:
         """Raise if the tape runs launches again, which this one does not allow."""
-        if isinstance(self._steps, Recording):
-            return
-        found = obstacle(launch, is_exposed)
-        if found is not None:
+        repeats = self._steps.repeats
+        reason = obstacle(launch, is_exposed) if repeats else None
+        if reason is not None:
             kernel = launch.specialization.kernel
-            repeats = "`ad.checkpoint`" if isinstance(self._steps, Repeated) else "a tape with checkpoints"
-            problem = f"{repeats} runs launches again, and kernel `{kernel.name}` {found[0]}"
-            raise SpirogradUnsupportedError(problem, kernel.loc, found[1])
+            raise SpirogradUnsupportedError(f"{repeats} runs launches again, and kernel `{kernel.name}` {reason[0]}", kernel.loc, reason[1])
 
     def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
@@ -402,20 +346,11 @@ class Tape(FollowsNumbers, NearNames):
         if source is not None and self._paused is None:
             reverse = self._follow_copy(memory, source, reverse)
         step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), first, reverse, repeat)
-        if isinstance(self._steps, Recording):
-            step.begin(self._steps)
-        elif not shadows.is_shadow(memory):
-            self._steps.add(step)
+        self._steps.host_write(step)
 
     def _used(self) -> Iterator[Any]:
-        """The fields and ndarrays of the launches so far."""
-        if isinstance(self._steps, Checkpoints):
-            return (whole for _, _, whole in self._steps.used())
-        return self._recording().used()
-
-    def _recording(self) -> Recording:
-        assert not isinstance(self._steps, Checkpoints)
-        return self._steps.outer if isinstance(self._steps, Repeated) else self._steps
+        """Yield the fields and ndarrays of the launches so far."""
+        return self._steps.used()
 
     def _look(self) -> None:
         """Look for writes to memory that was handed out, and to tensors."""
@@ -427,8 +362,7 @@ class Tape(FollowsNumbers, NearNames):
     def _unseen_write(self, key: Any, whole: Any, before: Saved, changed: Any) -> None:
         """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
         clears = self._left is None and self._paused is None and whole.has_grad()
-        if not isinstance(self._steps, Checkpoints):  # which do not take such memory
-            self._recording().written(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
+        self._steps.unseen_write(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
 
@@ -443,13 +377,9 @@ class Tape(FollowsNumbers, NearNames):
         if self._paused is None:
             self._steps.add(CallStep(clear, {}))
 
-    def _wanted(self) -> Iterator[tuple[Any, str, Any]]:
-        """The memory that the reverse needs as it is now: key, name, and field or ndarray."""
-        return self._steps.used() if isinstance(self._steps, Checkpoints) else self._recording().wanted()
-
     def _check_others(self) -> None:
         """Raise if another thread wrote to memory that the reverse needs as it is now."""
-        for key, _, whole in self._wanted():
+        for key, _, whole in self._steps.wanted():
             if self._exposed is None or key not in self._exposed.known:
                 self._check_other(key, whole)
 
@@ -461,11 +391,11 @@ class Tape(FollowsNumbers, NearNames):
     def _generations(self) -> dict[Any, Any]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: memory_generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
+        return {key: memory_generation(whole) for key, _, whole in self._steps.wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
-        for key, name, whole in self._wanted() if self._left else ():
+        for key, name, whole in self._steps.wanted() if self._left else ():
             assert self._left is not None
             if key in self._left and self._left[key] != memory_generation(whole):
                 raise SpirogradRuntimeError(
@@ -558,23 +488,18 @@ class Tape(FollowsNumbers, NearNames):
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Run ``function``, whose launches run again in the reverse pass, to be recorded then. See `checkpoint`."""
-        if self._paused is not None or not isinstance(self._steps, Recording):
+        outer = self._steps.nested()
+        if self._paused is not None or outer is None:
             return function()
         self._look()
-        recording, self._steps = self._steps, Repeated(self._steps)
+        self._steps = repeated = Repeated(outer)
         try:
             result = function()
             self._look()
-            self._steps.settle()
+            repeated.settle()
         finally:
-            self._steps = recording
+            self._steps = outer
         return result
-
-
-def _wait_for_exposed(changed: Iterable[Any]) -> None:
-    """Wait for the device if memory was changed that was handed out, which may be written next."""
-    if any(is_exposed(whole) for whole in changed):
-        context.session().sync()
 
 
 def _at(loc: Any) -> str:
