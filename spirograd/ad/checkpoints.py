@@ -17,6 +17,7 @@ from spirograd.ad.binomial import Limits, repetitions, schedule
 from spirograd.ad.copy_levels import CopyLevels, LevelLimits
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.exposed import is_exposed
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import LevelReport, MemoryReport, Repetitions, totals
 from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, parts_of, reverse_steps
 from spirograd.ad.undo_log import Part, UndoLog, Untouched
@@ -50,10 +51,10 @@ class Checkpoints:
         self._largest = 0  # bytes of a copy
         self._writes: list[Saved] = []  # what Python wrote
         self._positions: list[int] = []  # while the reverse runs: before which steps the checkpoints lie
-        self._ends: list[tuple[Any, Saved]] = []  # while the reverse runs: what it puts back at its end
+        self._ends: list[tuple[Key, Saved]] = []  # while the reverse runs: what it puts back at its end
         self.steps: list[Step] = []
         self._kept: list[Checkpoint] = []
-        self._stored: dict[Any, Stored] = {}
+        self._stored: dict[Key, Stored] = {}
         self._pending: WriteStep | None = None
         # Of all that was written, the contents at the end, which the reverse puts back.
         self._end: list[Part] = []
@@ -99,7 +100,7 @@ class Checkpoints:
         if not shadows.is_shadow(step.memory):
             self.add(step)
 
-    def unseen_write(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Ignore writes to memory that was handed out, which `replay` refuses. See `StepStore`."""
 
     def nested(self) -> None:
@@ -234,7 +235,7 @@ class Checkpoints:
         problem = f"a tape with `{levels}={self._nbytes / 1e9:g}` has too little memory"
         needed = f"{(self._needed() + grown) / 1e9:.3g} GB"
         step, loc = "one step", None
-        if self._recorder is not None:
+        if self._recorder is not None and self._recorder.made is not None:
             step = f"one launch of {self._recorder.made.label}, which saves values that it overwrites and its gradient needs,"
             loc = self._recorder.launch.specialization.kernel.loc
         hint = f"what the program writes, before and after it, and {step} take {needed}: raise `memory_GB` to more"
@@ -330,7 +331,7 @@ class Checkpoints:
 
     # --- what it takes ---------------------------------------------------------------------------------------------------------
 
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of all steps."""
         return (whole for _, _, whole in self.wanted())
 

@@ -13,16 +13,19 @@ from typing import Any
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import wait_for_exposed
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
-from spirograd.ad.undo_log import UndoLog
+from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 
-Parts = Mapping[tuple[Any, int | None], tuple[str, Any]]  # memory by key and first index (None: all of it): name, and field or ndarray
+Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
 
 
 class Recording:
@@ -53,7 +56,7 @@ class Recording:
         """See `StepStore`."""
         return self
 
-    def launch(self, made: Any, launch: Launch, returned: Any) -> Any:
+    def launch(self, made: SpecializedDerivative, launch: Launch, returned: Any) -> Any:
         """Run a launch whose derivative is ``made``, and record it; returns what it returns. ``returned``: the adjoints of that."""
         memory = derivative_footprint_of(made)
         event = self._event()
@@ -86,13 +89,13 @@ class Recording:
             self._save(access, launch, event)
         return launch.run()
 
-    def write(self, key: Any, first: int | None, reverse: Callable[[], None] | None) -> None:
+    def write(self, key: Key, first: int | None, reverse: Callable[[], None] | None) -> None:
         """The host is about to write to memory: at first index ``first``, or (None) all over."""
         event = self._event()
         event.saved += self.versions.write(key, lambda: first)
         event.reverse = reverse
 
-    def unseen_write(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Record that the host has replaced the contents ``before``."""
         self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
 
@@ -103,7 +106,7 @@ class Recording:
         for (key, first), (name, whole) in used.items():
             self.need(event, key, name, whole, FUNCTION, first)
 
-    def need(self, event: Event, key: Any, name: str, whole: Any, version: Version, first: int | None = None) -> None:
+    def need(self, event: Event, key: Key, name: str, whole: FieldOrArray, version: Version, first: int | None = None) -> None:
         """The reverse of ``event`` reads ``whole``, at a first index or (None) all of it, as it is now: its ``version`` of it."""
         self.versions.stored(key, name, whole)
         self.versions.need(key, first)
@@ -136,11 +139,11 @@ class Recording:
     def _save(self, access: Access, launch: Launch, event: Event) -> None:
         event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
 
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
         return (memory for event in self.events for launch in event.used for memory in launch.used())
 
-    def wanted(self) -> Iterator[tuple[Any, str, Any]]:
+    def wanted(self) -> Iterator[tuple[Key, str, FieldOrArray]]:
         """Yield the memory whose current contents the reverse reads: key, name, and field or ndarray."""
         return ((key, memory.name, memory.whole) for key, memory in self.versions.wanted())
 
@@ -179,7 +182,7 @@ class Recording:
         if event.reverse is not None:
             event.reverse()
 
-    def reverse_once(self, before: Callable[[Iterable[tuple[Any, Any, int | None]]], None] | None = None) -> None:
+    def reverse_once(self, before: Callable[[Iterable[Part]], None] | None = None) -> None:
         """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards. ``before`` is told
         which memory is about to change: key, memory, and part."""
         while self.events:
@@ -208,7 +211,7 @@ class Recording:
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)
 
-    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Any) -> Any:
+    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> Any:
         """An array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: of the first of them."""
         session = context.session()
         if self._copy_memory is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from spirograd.ad.entries import Event, Launch
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import Recording
 from spirograd.ad.saving_rule import REPEATED
@@ -53,14 +54,14 @@ class Repeated:
         if not shadows.is_shadow(step.memory):
             self.add(step)
 
-    def unseen_write(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """See `StepStore`."""
         self.outer.unseen_write(key, before, reverse)
 
     def nested(self) -> None:
         """Return None: the steps of `ad.checkpoint` in another one are like others."""
 
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[FieldOrArray]:
         """See `StepStore`."""
         return self.outer.used()
 

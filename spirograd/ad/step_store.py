@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import Recording
 from spirograd.ad.steps import Step, Used, WriteStep
@@ -24,13 +25,13 @@ class StepStore(Protocol):
     def host_write(self, step: WriteStep) -> None:
         """Prepare for a write of the host, which comes next."""
 
-    def unseen_write(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Note that the host has replaced the contents ``before`` of memory."""
 
     def nested(self) -> Recording | None:
         """Return the recording in which the steps of `ad.checkpoint` are one event; None if they are steps like others."""
 
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
 
     def wanted(self) -> Iterator[Used]:

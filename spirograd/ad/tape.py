@@ -13,6 +13,7 @@ from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footpri
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
 from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
@@ -25,12 +26,17 @@ from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
+from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
 from spirograd.derivatives.broken_chains import report
-from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED
+from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED, SpecializedDerivative
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -85,12 +91,12 @@ class Tape(FollowsNumbers, NearNames):
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
-        self._inactive: dict[Any, tuple[str, Any, Any]] = {}
+        self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
-        self._paused: list[dict[tuple[Any, int | None], tuple[str, Any]]] | None = None
-        self._active_outputs: set[Any] = set()
-        self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
+        self._paused: list[dict[tuple[Key, int | None], tuple[str, FieldOrArray]]] | None = None
+        self._active_outputs: set[Key] = set()
+        self._constant: dict[Key, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
@@ -98,7 +104,7 @@ class Tape(FollowsNumbers, NearNames):
         self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
         self._gradients = GradientUse(clear_gradients)
         self._foreign: ForeignWrites | None = None  # while the tape is open
-        self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
+        self._left: dict[Key, Generation] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
         outer = context.recorder()
@@ -207,7 +213,7 @@ class Tape(FollowsNumbers, NearNames):
         finally:
             context.set_recorder(recorder)
 
-    def _warn_without_active_output(self, key: Any) -> None:
+    def _warn_without_active_output(self, key: Key) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
         if key not in self._active_outputs:
             reason, hint = self._constant.get(key, ("no kernel that the tape recorded writes the loss", ""))
@@ -230,7 +236,7 @@ class Tape(FollowsNumbers, NearNames):
 
     # --- recording -------------------------------------------------------------------------------------------------------
 
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `context.Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
@@ -245,7 +251,7 @@ class Tape(FollowsNumbers, NearNames):
                 foreign.check(*launch.memory(access))
         return self._launch(kernel, launch, exposed)
 
-    def _launch(self, kernel: Any, launch: Launch, exposed: Exposed) -> Any:
+    def _launch(self, kernel: Kernel, launch: Launch, exposed: Exposed) -> Any:
         session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
@@ -306,7 +312,7 @@ class Tape(FollowsNumbers, NearNames):
             kernel = launch.specialization.kernel
             raise SpirogradUnsupportedError(f"{repeats} runs launches again, and kernel `{kernel.name}` {reason[0]}", kernel.loc, reason[1])
 
-    def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
+    def _follow(self, made: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
         if made.returned and self.returned is UNFOLLOWED:
             problem = f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
@@ -325,7 +331,9 @@ class Tape(FollowsNumbers, NearNames):
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any, repeat: Callable[[], None] | None) -> None:
+    def host_write(
+        self, memory: FieldOrArray, key: Any, clear: Callable[[], None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+    ) -> None:
         """The host is about to write to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
         in the reverse pass; ``repeat`` writes it again. See `context.Recorder`.
         """
@@ -348,7 +356,7 @@ class Tape(FollowsNumbers, NearNames):
         step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), first, reverse, repeat)
         self._steps.host_write(step)
 
-    def _used(self) -> Iterator[Any]:
+    def _used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of the launches so far."""
         return self._steps.used()
 
@@ -359,14 +367,14 @@ class Tape(FollowsNumbers, NearNames):
         if self._left is None:
             self._tensors.look_everywhere()
 
-    def _unseen_write(self, key: Any, whole: Any, before: Saved, changed: Any) -> None:
+    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
         """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
         clears = self._left is None and self._paused is None and whole.has_grad()
         self._steps.unseen_write(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
 
-    def _changed_tensor(self, tensor: Any, changed: Any) -> None:
+    def _changed_tensor(self, tensor: Any, changed: Array) -> None:
         """Torch, or NumPy, replaced elements of a tensor: the gradients of what it held end there."""
 
         def clear() -> None:
@@ -383,12 +391,12 @@ class Tape(FollowsNumbers, NearNames):
             if self._exposed is None or key not in self._exposed.known:
                 self._check_other(key, whole)
 
-    def _check_other(self, key: Any, whole: Any) -> None:
+    def _check_other(self, key: Key, whole: FieldOrArray) -> None:
         """Raise if another thread wrote to memory that the open tape uses."""
         if self._foreign is not None:
             self._foreign.check(key, whole)
 
-    def _generations(self) -> dict[Any, Any]:
+    def _generations(self) -> dict[Key, Generation]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
         return {key: memory_generation(whole) for key, _, whole in self._steps.wanted() if key not in self._exposed.known}
@@ -406,7 +414,7 @@ class Tape(FollowsNumbers, NearNames):
                     )
                 )
 
-    def _follow_copy(self, memory: Any, source: Any, clear: Callable[[], None] | None) -> Callable[[], None] | None:
+    def _follow_copy(self, memory: FieldOrArray, source: FieldOrArray, clear: Callable[[], None] | None) -> Callable[[], None] | None:
         """The reverse of `copy_from`: the gradients of the copy go to what it was made of. ``clear``: sets them to zero."""
         name, origin = memory_identity(memory)[0], memory_identity(source)[0]
         if origin in self._inactive:
@@ -442,7 +450,9 @@ class Tape(FollowsNumbers, NearNames):
         """Whether launches run again with other values: see ``grad_check``."""
         return self._check is not None
 
-    def with_reverse(self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> Any:
+    def with_reverse(
+        self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False
+    ) -> Any:
         """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
         as of `run_aside`. See `context.Recorder`."""
         for memory in reads:
@@ -450,7 +460,7 @@ class Tape(FollowsNumbers, NearNames):
                 self.numbers_of(memory, "an algorithm")
         return self.run_aside(function, lambda: run_guarded(reverse), saves)
 
-    def numbers_of(self, memory: Any, what: str) -> None:
+    def numbers_of(self, memory: FieldOrArray, what: str) -> None:
         """Report that ``what`` reads ``memory`` if gradients end there. See `context.Recorder`."""
         key, whole = memory_identity(memory)
         found = self._inactive.get(key)
@@ -502,5 +512,5 @@ class Tape(FollowsNumbers, NearNames):
         return result
 
 
-def _at(loc: Any) -> str:
+def _at(loc: Loc | None) -> str:
     return f" ({loc})" if loc is not None else ""

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
+from spirograd.ad.memory_keys import Key
 from spirograd.ad.versions import Saved, Stored, Wanted, nbytes_of
 
-Part = tuple[Any, Stored, int | None]  # the key of memory, the memory, and the number of the part, None for all
+Part = tuple[Key, Stored, int | None]  # the key of memory, the memory, and the number of the part, None for all
 
 
 class Untouched:
     """The parts of memory that have not been taken yet."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Any, Wanted] = {}
+        self._wanted: dict[Key, Wanted] = {}
 
-    def has(self, key: Any, part: int | None) -> bool:
+    def has(self, key: Key, part: int | None) -> bool:
         """Return whether anything of ``part`` has not been taken."""
         wanted = self._wanted.get(key)
         return wanted is None or wanted.has(part)
 
-    def take(self, key: Any, part: int | None) -> Iterable[int | None]:
+    def take(self, key: Key, part: int | None) -> Iterable[int | None]:
         """Take ``part``; return the parts of it that had not been taken."""
         wanted = self._wanted.get(key)
         if wanted is None:
@@ -35,7 +35,7 @@ class UndoLog:
 
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         self._copy_memory = copy_memory
-        self.saved: list[tuple[Any, Saved]] = []
+        self.saved: list[tuple[Key, Saved]] = []
         self.nbytes = 0
         self._untouched = Untouched()
 
@@ -49,7 +49,7 @@ class UndoLog:
             for part in self._untouched.take(key, whole_or_part):
                 self._append(key, Saved(memory, part, None, self._copy_memory))
 
-    def take_over(self, later: Iterable[tuple[Any, Saved]]) -> None:
+    def take_over(self, later: Iterable[tuple[Key, Saved]]) -> None:
         """Extend this log by one that begins where this one ends. What both have is kept once."""
         for key, saved in later:
             if self._untouched.take(key, saved.part):
@@ -57,7 +57,7 @@ class UndoLog:
             else:
                 saved.free()
 
-    def _append(self, key: Any, saved: Saved) -> None:
+    def _append(self, key: Key, saved: Saved) -> None:
         self.saved.append((key, saved))
         self.nbytes += saved.nbytes
 
