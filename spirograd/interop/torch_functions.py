@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, Spi
 from spirograd.base.once import once_in_process
 from spirograd.base.records import dataclass
 from spirograd.interop.kernel_function import Framework, KernelFunction
-from spirograd.interop.torch_maps import contiguous, leaf, refuse_number, second
+from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.parameters import ScalarParameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -138,12 +141,12 @@ class Call:
     number: int | None
     saved: list[Saved]
 
-    def arguments(self, tensors: Iterable[Any]) -> dict[str, Any]:
+    def arguments(self, tensors: Iterable[Tensor]) -> dict[str, Any]:
         """Return the arguments by name, with ``tensors`` as leaves of their own."""
         remaining = iter(tensors)
         return {n: self.values[n] if n in self.values else leaf(next(remaining), n in self.active) for n in self.names}
 
-    def gradient(self, adjoints: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    def gradient(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
         """Return the gradients of all arguments, None for those that torch does not ask for, from those of the outputs."""
         arguments = self.arguments(tensors)
         outputs = [name for name in arguments if name in self.function.outputs]
@@ -153,7 +156,7 @@ class Call:
         self.function.gradient(arguments, None if outputs else adjoints[0].item(), self.number, self.saved)
         return [arguments[name].grad if name in self.needed else None for name in self.names]
 
-    def check_active_outputs(self, tensors: Sequence[Any]) -> None:
+    def check_active_outputs(self, tensors: Sequence[Tensor]) -> None:
         """Raise if a gradient that torch is to differentiate begins at memory that torch does not know."""
         _, specialization, args = self.function.specialized(self.arguments(tensors))
         gradient = self.function.gradient_of(specialization)
@@ -164,7 +167,7 @@ class Call:
                 problem = f"the gradient of `{place.ref.name}` is not zero: torch cannot differentiate a gradient that begins there"
                 raise SpirogradRuntimeError(render(problem, place.loc, "write to an output of the `torch_function` instead"))
 
-    def second(self, adjoints: Sequence[Any], tensors: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def second(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
         """Return the derivatives of `gradient` along ``cotangents``: with respect to the adjoints, and to the tensors."""
         directions = {name: u for name, u in zip(self.names, cotangents) if u is not None and name in self.active}
         wanted = [name for name in self.needed if name not in self.function.outputs]  # no gradient depends on former values of outputs
@@ -183,7 +186,7 @@ def _functions() -> tuple[Any, Any]:
 
     class KernelFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, function: TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
+        def forward(ctx: Context, function: TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
             tensors = {name: v for name, v in zip(names, values) if isinstance(v, torch.Tensor)}
             needed = [name for name, need in zip(names, ctx.needs_input_grad[3:]) if need]
             active = [n for n, t in tensors.items() if t.is_floating_point() and (n in needed or n in function.outputs)]
@@ -199,7 +202,7 @@ def _functions() -> tuple[Any, Any]:
             return (torch.tensor(result, dtype=None if like is None else like.dtype),)
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
+        def backward(ctx: Context, *gradients: Any) -> Any:
             ctx.call.function.refuse_transforms(*gradients)
             if torch.is_grad_enabled():  # `create_graph=True`
                 apply: Any = KernelGradient.apply
@@ -208,14 +211,14 @@ def _functions() -> tuple[Any, Any]:
 
     class KernelGradient(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, call: Call, count: int, *tensors: Any) -> Any:
+        def forward(ctx: Context, call: Call, count: int, *tensors: Any) -> Any:
             ctx.call, ctx.count = call, count
             ctx.save_for_backward(*tensors)
             call.check_active_outputs(tensors[count:])
             return tuple(call.gradient(tensors[:count], tensors[count:]))
 
         @staticmethod
-        def backward(ctx: Any, *cotangents: Any) -> Any:
+        def backward(ctx: Context, *cotangents: Any) -> Any:
             if torch.is_grad_enabled():
                 problem = f"{ctx.call.function.label} has first and second derivatives, no third ones"
                 raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))

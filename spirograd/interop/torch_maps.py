@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.ad.versions import Saved
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.interop.kernel_function import KernelFunction
 from spirograd.interop.linearization import Linearization
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def leaf(tensor: Any, active: bool) -> Any:
+Context = Any  # the object in which a function of torch saves values
+
+
+def leaf(tensor: Tensor, active: bool) -> Tensor:
     """Return a tensor over the same memory, with a gradient of its own if it is active and holds floats."""
     detached = tensor.detach()
     return detached.requires_grad_() if active and detached.is_floating_point() else detached
 
 
-def contiguous(tensor: Any) -> Any:
+def contiguous(tensor: Tensor) -> Tensor:
     """Return a row-major copy."""
     import torch
 
@@ -32,9 +37,16 @@ def refuse_number(function: KernelFunction, name: str, problem: str) -> NoReturn
 
 
 def second(
-    function: KernelFunction, values: Mapping[str, Any], active: Collection[str], directions: Mapping[str, Any], adjoints: Sequence[Any],
-    wanted: Collection[str], zeros: Collection[str], number: int | None = None, saved: Sequence[Saved] = (),
-) -> tuple[list[Any], dict[str, Any]]:  # fmt: skip
+    function: KernelFunction,
+    values: Mapping[str, Any],
+    active: Collection[str],
+    directions: Mapping[str, Tensor],
+    adjoints: Sequence[Tensor],
+    wanted: Collection[str],
+    zeros: Collection[str],
+    number: int | None = None,
+    saved: Sequence[Saved] = (),
+) -> tuple[list[Tensor | None], dict[str, Tensor]]:
     """Return the derivatives of a gradient along ``directions``: with respect to the adjoints of the outputs (None for inactive ones), or
     of the returned number, and to the inputs that are ``wanted``. Arguments as of `Linearization`."""
     run = Linearization(function, values, active, directions, zeros, number, saved)

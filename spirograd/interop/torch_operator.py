@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.interop.kernel_function import Framework, PureFunction
 from spirograd.interop.linearization import Linearization
 from spirograd.interop.torch_batches import looped, over_autograd_batches
-from spirograd.interop.torch_maps import contiguous, leaf, refuse_number, second
+from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
 from spirograd.interop.torch_rules import Active, Maps, Rules, functions_of
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _numbers = itertools.count()
 
@@ -131,11 +134,11 @@ class TorchOperator(PureFunction):
         maps = Maps(forward, call_gradient, call_tangent, call_second)
         rules = Rules(self.torch, self, maps)
 
-        def save(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        def save(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
             adjoints, along, outputs, *args = inputs
             rules.setup_context_of_gradient(ctx, (Active(tuple(along)), *adjoints, *outputs, *args), output)
 
-        def backward(ctx: Any, cotangents: Sequence[Any]) -> Any:
+        def backward(ctx: Context, cotangents: Sequence[Tensor]) -> Any:
             _, *flat = rules.backward_of_gradient(ctx, *cotangents)
             return flat[:count], None, flat[count : 2 * count], *flat[2 * count :]
 
@@ -161,7 +164,7 @@ class TorchOperator(PureFunction):
         assert isinstance(p, AggregateParameter)
         return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
 
-    def _refuse_third(self, ctx: Any, *cotangents: Any) -> Any:
+    def _refuse_third(self, ctx: Context, *cotangents: Any) -> Any:
         problem = f"{self.label} has first and second derivatives, no third ones"
         raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
 
@@ -184,7 +187,7 @@ class TorchOperator(PureFunction):
             return self.torch.empty((), dtype=self._torch_type(self.result), device=self._device(given))
         return _unpacked(self._allocated(given, self.torch.empty))
 
-    def gradients(self, adjoints: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+    def gradients(self, adjoints: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
         """Return the gradients of the arguments ``along``, from those of the outputs."""
         values = {**self.constants, **dict(zip(self.inputs, args))}
         wanted = self._chosen(along)
@@ -199,50 +202,60 @@ class TorchOperator(PureFunction):
         self.gradient(values, None if self.result is None else adjoints[0].item())
         return [values[name].grad for name in wanted]
 
-    def fake_gradients(self, adjoints: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+    def fake_gradients(self, adjoints: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
         """Return tensors like those of `gradients`, without contents."""
         return _alike(v for v, chosen in zip(args, along) if chosen)
 
-    def tangents(self, directions: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+    def tangents(self, directions: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
         """Return the tangents of the outputs of floats, from those of the arguments ``along``."""
         values, active = self._values(outputs, args, along)
         run = Linearization(self, values, active, dict(zip(self._chosen(along), directions)), list(self.outputs))
         run.tangent()
         return [run.copies[name].dual.to_torch(values[name].device) for name in self.outputs if name in active]
 
-    def fake_tangents(self, directions: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
+    def fake_tangents(self, directions: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
         """Return tensors like those of `tangents`, without contents."""
         return _alike(output for output in outputs if output.is_floating_point())
 
     def seconds(
-        self, directions: Sequence[Any], adjoints: Sequence[Any], along: Sequence[bool], asked: Sequence[bool], outputs: Sequence[Any],
+        self,
+        directions: Sequence[Tensor],
+        adjoints: Sequence[Tensor],
+        along: Sequence[bool],
+        asked: Sequence[bool],
+        outputs: Sequence[Tensor],
         *args: Any,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Tensor]:
         """Return the derivatives of `gradients` along ``directions`` of the arguments ``along``: with respect to the adjoints of floats,
         and to the arguments that are ``asked`` for."""
         values, active = self._values(outputs, args, [a or b for a, b in zip(along, asked)])
         named, wanted = dict(zip(self._chosen(along), directions)), self._chosen(asked)
         by_adjoints, by_values = second(self, values, active, named, adjoints, wanted, list(self.outputs))
-        return [b for a, b in zip(adjoints, by_adjoints) if a.is_floating_point()] + [by_values[name] for name in wanted]
+        return [b for b in by_adjoints if b is not None] + [by_values[name] for name in wanted]
 
     def fake_seconds(
-        self, directions: Sequence[Any], adjoints: Sequence[Any], along: Sequence[bool], asked: Sequence[bool], outputs: Sequence[Any],
+        self,
+        directions: Sequence[Tensor],
+        adjoints: Sequence[Tensor],
+        along: Sequence[bool],
+        asked: Sequence[bool],
+        outputs: Sequence[Tensor],
         *args: Any,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Tensor]:
         """Return tensors like those of `seconds`, without contents."""
         return _alike([*(a for a in adjoints if a.is_floating_point()), *(v for v, chosen in zip(args, asked) if chosen)])
 
     def _chosen(self, flags: Iterable[bool]) -> list[str]:
         return [name for name, chosen in zip(self.inputs, flags) if chosen]
 
-    def _values(self, outputs: Sequence[Any], args: Sequence[Any], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
+    def _values(self, outputs: Sequence[Tensor], args: Sequence[Any], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
         """Return the arguments of the kernel by name, and those with gradients: inputs with ``flags``, and outputs of floats."""
         values = {**self.constants, **dict(zip(self.inputs, args)), **dict(zip(self.outputs, outputs))}
         return values, {*self._chosen(flags), *(name for name in self.outputs if values[name].is_floating_point())}
 
     # --- allocation ------------------------------------------------------------------------------------------------------
 
-    def _allocated(self, given: Mapping[str, Any], create: Callable[..., Any]) -> dict[str, Any]:
+    def _allocated(self, given: Mapping[str, Any], create: Callable[..., Tensor]) -> dict[str, Tensor]:
         """Return tensors for the outputs, row-major."""
         outputs = {}
         for name, spec in self.outputs.items():
@@ -252,7 +265,7 @@ class TorchOperator(PureFunction):
             outputs[name] = create(shape, dtype=dtype, device=None if like is None else like.device)
         return outputs
 
-    def _first(self, given: Mapping[str, Any]) -> Any:
+    def _first(self, given: Mapping[str, Any]) -> Tensor | None:
         """Return the first tensor of floats, else the first tensor, else None."""
         tensors = [given[name] for name in self.inputs if name in self.arrays]
         return next((t for t in tensors if t.is_floating_point()), tensors[0] if tensors else None)
@@ -293,12 +306,12 @@ class TorchOperator(PureFunction):
             raise SpirogradUnsupportedError(problem, None, "call what is not compiled, or compile it in the dual level")
 
 
-def _unpacked(outputs: Mapping[str, Any]) -> Any:
+def _unpacked(outputs: Mapping[str, Tensor]) -> Any:
     tensors = tuple(outputs.values())
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def _alike(tensors: Iterable[Any]) -> list[Any]:
+def _alike(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 

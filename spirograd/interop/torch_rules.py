@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
 from spirograd.interop.torch_batches import looped, over_autograd_batches
-from spirograd.interop.torch_maps import refuse_number
+from spirograd.interop.torch_maps import Context, refuse_number
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from spirograd.interop.torch_operator import TorchOperator
 
 
@@ -79,14 +81,14 @@ class Rules:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 
-    def _save(self, ctx: Any, values: Sequence[Any]) -> None:
+    def _save(self, ctx: Context, values: Sequence[Any]) -> None:
         """Save values of any kind."""
         tensors = [v for v in values if isinstance(v, self.torch.Tensor)]
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
         ctx.others = [None if isinstance(v, self.torch.Tensor) else (v,) for v in values]
 
-    def _saved(self, ctx: Any) -> list[Any]:
+    def _saved(self, ctx: Context) -> list[Any]:
         remaining = iter(ctx.saved_tensors)
         return [next(remaining) if other is None else other[0] for other in ctx.others]
 
@@ -98,7 +100,7 @@ class Rules:
                 refuse_number(self.op, name, "has a derivative")
         return tuple(bool(flag and n in self.op.arrays and v.is_floating_point()) for flag, n, v in zip(flags, self.op.inputs, args))
 
-    def _filled(self, given: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    def _filled(self, given: Sequence[Any], like: Sequence[Any]) -> list[Tensor]:
         return [self.torch.zeros_like(v) if g is None else g for g, v in zip(given, like)]
 
     def _chosen(self, values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
@@ -108,31 +110,31 @@ class Rules:
         remaining = iter(values)
         return [next(remaining) if chosen else None for chosen in which]
 
-    def _floats(self, tensors: Sequence[Any]) -> list[bool]:
+    def _floats(self, tensors: Sequence[Tensor]) -> list[bool]:
         return [tensor.is_floating_point() for tensor in tensors]
 
     def _refuse(self, problem: str, hint: str) -> NoReturn:
         raise SpirogradUnsupportedError(f"{self.op.label} has {problem}", None, hint)
 
-    def _parts(self, count: int, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    def _parts(self, count: int, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Tensor], Sequence[Any]]:
         """Return the first ``count`` values, those of the outputs, and those of the arguments of the kernel."""
         return flat[:count], flat[count : count + self.results], flat[count + self.results :]
 
     # --- launch ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_launch(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.mark_non_differentiable(*(out for out in outputs if not out.is_floating_point()))
         self._save(ctx, [*outputs, *inputs])
 
-    def backward_of_launch(self, ctx: Any, *adjoints: Any) -> Any:
+    def backward_of_launch(self, ctx: Context, *adjoints: Tensor | None) -> Any:
         _, outputs, args = self._parts(0, self._saved(ctx))
         along = self._active(args, ctx.needs_input_grad)
         if not any(along):
             return (None,) * len(args)
         return tuple(self._spread(self.maps.gradient(Active(along), *self._filled(adjoints, outputs), *outputs, *args), along))
 
-    def jvp_of_launch(self, ctx: Any, *tangents: Any) -> Any:
+    def jvp_of_launch(self, ctx: Context, *tangents: Any) -> Any:
         _, outputs, args = self._parts(0, self._saved(ctx))
         along = self._active(args, [t is not None for t in tangents])
         directions = self._chosen(tangents, along)
@@ -144,10 +146,10 @@ class Rules:
 
     # --- gradient ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_gradient(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    def setup_context_of_gradient(self, ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
         self._save(ctx, inputs)
 
-    def backward_of_gradient(self, ctx: Any, *cotangents: Any) -> Any:
+    def backward_of_gradient(self, ctx: Context, *cotangents: Tensor | None) -> Any:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         asked = self._active(args, ctx.needs_input_grad[-len(args) :])
@@ -156,7 +158,7 @@ class Rules:
         by_adjoints = self._spread(results, self._floats(adjoints))
         return None, *by_adjoints, *[None] * self.results, *self._spread(results, asked)
 
-    def jvp_of_gradient(self, ctx: Any, _: Any, *tangents: Any) -> Any:
+    def jvp_of_gradient(self, ctx: Context, _: Any, *tangents: Any) -> Any:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         by_adjoints, _, by_args = self._parts(self.results, tangents)
@@ -175,7 +177,7 @@ class Rules:
 
     setup_context_of_tangent = setup_context_of_gradient
 
-    def backward_of_tangent(self, ctx: Any, *adjoints: Any) -> Any:
+    def backward_of_tangent(self, ctx: Context, *adjoints: Tensor | None) -> Any:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         weights = self._filled(self._spread(adjoints, self._floats(outputs)), outputs)
@@ -189,7 +191,7 @@ class Rules:
             by_args = self._spread(results[sum(self._floats(weights)) :], asked)
         return None, *by_directions, *[None] * self.results, *by_args
 
-    def jvp_of_tangent(self, ctx: Any, _: Any, *tangents: Any) -> Any:
+    def jvp_of_tangent(self, ctx: Context, _: Any, *tangents: Any) -> Any:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         by_directions, _, by_args = self._parts(len(directions), tangents)
@@ -199,12 +201,12 @@ class Rules:
 
     # --- second --------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_second(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+    def setup_context_of_second(self, ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
         """Save nothing: there are no third derivatives."""
 
-    def backward_of_second(self, ctx: Any, *cotangents: Any) -> Any:
+    def backward_of_second(self, ctx: Context, *cotangents: Tensor | None) -> Any:
         self._refuse("first and second derivatives, no third ones", "differentiate at most twice")
 
-    def jvp_of_second(self, ctx: Any, *tangents: Any) -> Any:
+    def jvp_of_second(self, ctx: Context, *tangents: Any) -> Any:
         problem = "first and second derivatives, no third ones, and in forward mode a second one would have a tangent, which is a third"
         self._refuse(problem, "call `torch.autograd.grad` after the dual level, or differentiate at most twice")
