@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.memory_keys import Key
 from spirograd.ad.steps import CallStep
 from spirograd.ad.versions import memory_identity
 from spirograd.base.recorder import Recorder
@@ -103,7 +104,7 @@ class FollowsNumbers(Recorder):
     _paused: Any
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
-    _active_outputs: set[Any]
+    _active_outputs: set[Key]
 
     def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
