@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import DType, Type, u1
+from spirograd.base.dtypes import DType, Type
 from spirograd.base.records import dataclass
+from spirograd.ir import evaluators
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,98 +70,6 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
-# --- evaluators ----------------------------------------------------------------------------------------------------------
-
-
-def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(t: DType, *args: Any) -> Any:
-        return t.np.type(function(*args))
-
-    return run
-
-
-def _math(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Evaluate in f64 (f16 and f32 operands), then round: closer to the true value than any back end need be."""
-
-    def run(t: DType, *args: Any) -> Any:
-        return t.np.type(function(*[np.float64(a) for a in args]))
-
-    return run
-
-
-def _quotient(t: DType, a: Any, b: Any) -> Any:
-    """Truncating division."""
-    x, y = int(a), int(b)
-    if y == 0:
-        return t.np.type(0)
-    q = abs(x) // abs(y)
-    return _wrap(t, q if (x < 0) == (y < 0) else -q)
-
-
-def _remainder(t: DType, a: Any, b: Any) -> Any:
-    """Remainder with the sign of the dividend."""
-    x, y = int(a), int(b)
-    return t.np.type(0) if y == 0 else _wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * _trunc(x, y))
-
-
-def _trunc(x: int, y: int) -> int:
-    q = abs(x) // abs(y)
-    return q if (x < 0) == (y < 0) else -q
-
-
-def _floor_quotient(t: DType, a: Any, b: Any) -> Any:
-    return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) // int(b))
-
-
-def _floor_remainder(t: DType, a: Any, b: Any) -> Any:
-    return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) % int(b))
-
-
-def _wrap(t: DType, value: int) -> Any:
-    """``value`` modulo the range of the integer type ``t``."""
-    return t.np.type(t.integer(value))
-
-
-def _cast(t: DType, a: Any) -> Any:
-    if t is u1:
-        return np.bool_(a != 0)
-    if t.is_int:
-        return t.np.type(t.integer(a.item() if isinstance(a, np.generic) else a))
-    return t.np.type(a)
-
-
-def _bitcast(t: DType, a: Any) -> Any:
-    return np.asarray(a).view(t.np)[()]
-
-
-def _minimum(t: DType, a: Any, b: Any) -> Any:
-    return np.fmin(a, b) if t.is_float else min(a, b)
-
-
-def _maximum(t: DType, a: Any, b: Any) -> Any:
-    return np.fmax(a, b) if t.is_float else max(a, b)
-
-
-def _shift(left: bool) -> Callable[..., Any]:
-    def run(t: DType, a: Any, b: Any) -> Any:
-        count = int(b) % t.bits
-        return _wrap(t, int(a) << count if left else int(a) >> count)
-
-    return run
-
-
-def _bits(t: DType, value: Any) -> int:
-    return int(value) & ((1 << t.bits) - 1)
-
-
-def _power(x: float, y: float) -> float:
-    # Arrays, because NumPy takes a square root for the scalar exponent 0.5, which is wrong for -0.0 and -inf.
-    return float(np.power(np.array([x], np.float64), np.array([y], np.float64))[0])
-
-
-_E = _elementwise
-_M = _math
-
 # --- structure -----------------------------------------------------------------------------------------------------------
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
@@ -188,14 +97,14 @@ task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visibl
 # attr of add, sub, mul, div, fma, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check),
 # "reassoc" (a reduction: order is free), "exact" (rounded as written)
 
-add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=_E(np.add))
-sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))
-mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, evaluate=_E(np.multiply))
-div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
-idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
-irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
+add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=evaluators.elementwise(np.add))
+sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=evaluators.elementwise(np.subtract))
+mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, evaluate=evaluators.elementwise(np.multiply))
+div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=evaluators.elementwise(np.divide))
+idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=evaluators.quotient)
+irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=evaluators.remainder)
 floordiv = _op(
-    "floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient
+    "floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=evaluators.floor_quotient
 )
 floormod = _op(
     "floormod",
@@ -205,9 +114,9 @@ floormod = _op(
     domain="i",
     rule="same",
     level="lowered",
-    evaluate=_floor_remainder,
+    evaluate=evaluators.floor_remainder,
 )
-neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else _wrap(t, -int(a)))
+neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else evaluators.wrap(t, -int(a)))
 abs_ = _op(
     "abs",
     1,
@@ -215,11 +124,19 @@ abs_ = _op(
     "Absolute value (of the smallest integer: itself).",
     domain="if",
     rule="same",
-    evaluate=lambda t, a: np.abs(a) if t.is_float else _wrap(t, abs(int(a))),
+    evaluate=lambda t, a: np.abs(a) if t.is_float else evaluators.wrap(t, abs(int(a))),
 )
-min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, evaluate=_minimum)
-max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, evaluate=_maximum)
-fma = _op("fma", 3, "pure", "a * b + c; rounded once or twice.", domain="f", rule="same", evaluate=_E(lambda a, b, c: a * b + c))
+min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, evaluate=evaluators.minimum)
+max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, evaluate=evaluators.maximum)
+fma = _op(
+    "fma",
+    3,
+    "pure",
+    "a * b + c; rounded once or twice.",
+    domain="f",
+    rule="same",
+    evaluate=evaluators.elementwise(lambda a, b, c: a * b + c),
+)
 
 # --- bits ----------------------------------------------------------------------------------------------------------------
 
@@ -231,12 +148,14 @@ and_ = _op(
     domain="bi",
     rule="same",
     commutative=True,
-    evaluate=_E(np.bitwise_and),
+    evaluate=evaluators.elementwise(np.bitwise_and),
 )
-or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_or))
-xor = _op("xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_xor))
-not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=_E(np.invert))
-shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=_shift(True))
+or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=evaluators.elementwise(np.bitwise_or))
+xor = _op(
+    "xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, evaluate=evaluators.elementwise(np.bitwise_xor)
+)
+not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=evaluators.elementwise(np.invert))
+shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=evaluators.shift(True))
 shr = _op(
     "shr",
     2,
@@ -244,9 +163,11 @@ shr = _op(
     "a >> (b mod bits); fills with the sign of signed a, with 0 of unsigned a.",
     domain="i",
     rule="same",
-    evaluate=_shift(False),
+    evaluate=evaluators.shift(False),
 )
-popcnt = _op("popcnt", 1, "pure", "Number of one bits.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(_bits(t, a).bit_count()))
+popcnt = _op(
+    "popcnt", 1, "pure", "Number of one bits.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(evaluators.bits(t, a).bit_count())
+)
 clz = _op(
     "clz",
     1,
@@ -254,7 +175,7 @@ clz = _op(
     "Number of leading zero bits; of 0: the width.",
     domain="i",
     rule="same",
-    evaluate=lambda t, a: t.np.type(t.bits - _bits(t, a).bit_length()),
+    evaluate=lambda t, a: t.np.type(t.bits - evaluators.bits(t, a).bit_length()),
 )
 ctz = _op(
     "ctz",
@@ -263,17 +184,19 @@ ctz = _op(
     "Number of trailing zero bits; of 0: the width.",
     domain="i",
     rule="same",
-    evaluate=lambda t, a: t.np.type((_bits(t, a) & -_bits(t, a)).bit_length() - 1 if _bits(t, a) else t.bits),
+    evaluate=lambda t, a: t.np.type((evaluators.bits(t, a) & -evaluators.bits(t, a)).bit_length() - 1 if evaluators.bits(t, a) else t.bits),
 )
 
 # --- comparison and choice -----------------------------------------------------------------------------------------------
 
-eq = _op("eq", 2, "pure", "a == b.", domain="bif", rule="compare", commutative=True, evaluate=_E(np.equal))
-ne = _op("ne", 2, "pure", "a != b; true for NaN.", domain="bif", rule="compare", commutative=True, evaluate=_E(np.not_equal))
-lt = _op("lt", 2, "pure", "a < b.", domain="if", rule="compare", evaluate=_E(np.less))
-le = _op("le", 2, "pure", "a <= b.", domain="if", rule="compare", evaluate=_E(np.less_equal))
-gt = _op("gt", 2, "pure", "a > b.", domain="if", rule="compare", evaluate=_E(np.greater))
-ge = _op("ge", 2, "pure", "a >= b.", domain="if", rule="compare", evaluate=_E(np.greater_equal))
+eq = _op("eq", 2, "pure", "a == b.", domain="bif", rule="compare", commutative=True, evaluate=evaluators.elementwise(np.equal))
+ne = _op(
+    "ne", 2, "pure", "a != b; true for NaN.", domain="bif", rule="compare", commutative=True, evaluate=evaluators.elementwise(np.not_equal)
+)
+lt = _op("lt", 2, "pure", "a < b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.less))
+le = _op("le", 2, "pure", "a <= b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.less_equal))
+gt = _op("gt", 2, "pure", "a > b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.greater))
+ge = _op("ge", 2, "pure", "a >= b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.greater_equal))
 select = _op(
     "select",
     3,
@@ -282,8 +205,8 @@ select = _op(
     "what flows into the derivative b if the condition holds, so that the two differ only where b is NaN.",
     evaluate=lambda t, c, a, b: a if c else b,
 )
-cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=_cast)
-bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=_bitcast)
+cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=evaluators.cast)
+bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=evaluators.bitcast)
 
 stop_grad = _op(
     "stop_grad", 1, "pure", "Its operand; derivatives end here.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a: a
@@ -323,24 +246,24 @@ opaque = _op(
 
 # --- math ----------------------------------------------------------------------------------------------------------------
 
-sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
-rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
-exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=_M(np.exp))
-log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=_M(np.log))
-sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=_M(np.sin))
-cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=_M(np.cos))
-tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=_M(np.tan))
-asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=_M(np.arcsin))
-acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=_M(np.arccos))
-atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=_M(np.arctan2))
-tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=_M(np.tanh))
-pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=_M(_power))
-floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=_E(np.floor))
-ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=_E(np.ceil))
-trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=_E(np.trunc))
-round_ = _op("round", 1, "pure", "Round to nearest, ties to even.", domain="f", rule="same", evaluate=_E(np.rint))
-isnan = _op("isnan", 1, "pure", "Whether a is NaN (u1).", domain="f", rule="compare", evaluate=_E(np.isnan))
-isinf = _op("isinf", 1, "pure", "Whether a is infinite (u1).", domain="f", rule="compare", evaluate=_E(np.isinf))
+sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=evaluators.elementwise(np.sqrt))
+rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=evaluators.in_f64(lambda a: 1.0 / np.sqrt(a)))
+exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=evaluators.in_f64(np.exp))
+log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=evaluators.in_f64(np.log))
+sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.sin))
+cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.cos))
+tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.tan))
+asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.arcsin))
+acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.arccos))
+atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.arctan2))
+tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=evaluators.in_f64(np.tanh))
+pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=evaluators.in_f64(evaluators.power))
+floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=evaluators.elementwise(np.floor))
+ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=evaluators.elementwise(np.ceil))
+trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=evaluators.elementwise(np.trunc))
+round_ = _op("round", 1, "pure", "Round to nearest, ties to even.", domain="f", rule="same", evaluate=evaluators.elementwise(np.rint))
+isnan = _op("isnan", 1, "pure", "Whether a is NaN (u1).", domain="f", rule="compare", evaluate=evaluators.elementwise(np.isnan))
+isinf = _op("isinf", 1, "pure", "Whether a is infinite (u1).", domain="f", rule="compare", evaluate=evaluators.elementwise(np.isinf))
 
 # --- vectors -------------------------------------------------------------------------------------------------------------
 
