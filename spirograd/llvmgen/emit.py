@@ -7,6 +7,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from spirograd.analysis.lane_groups import whole_vectors
+from spirograd.analysis.loop_costs import MASKED_LANES, cost_of, costs_of_calls, has_masks, lane_count, lockstep, prefers_scalar_iterations
+from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
@@ -16,23 +19,19 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.callees import Callees, has_vector_forms
-from spirograd.llvmgen.cost import cost_of, costs_of_calls
 from spirograd.llvmgen.distributed import DistributedEmitter
 from spirograd.llvmgen.divergent import DivergentEmitter
 from spirograd.llvmgen.edges import find_edges, split_loop
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.iterations import TaskEmitter
-from spirograd.llvmgen.lane_groups import whole_vectors
-from spirograd.llvmgen.lanes import MASKED_LANES, LaneEmitter, has_masks, lane_count
+from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, literal, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
 from spirograd.llvmgen.rows import Rows, find_rows, index_ranges, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
-from spirograd.llvmgen.strides import prefers_scalar_iterations
 from spirograd.llvmgen.uncontended import uncontended_body, updates_memory
-from spirograd.llvmgen.uniform import Uniformity, is_adstack, lockstep
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spirograd.analysis.loop_costs import cost_of
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region, accesses_of
 from spirograd.ir.rewrite import Rewriter
-from spirograd.llvmgen.cost import cost_of
 
 # The estimated gain from which on a second version of a task is worth its compile time.
 _GAIN = 2
