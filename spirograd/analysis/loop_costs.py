@@ -16,7 +16,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, callee_of
+from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
 
 # --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------
 
@@ -65,6 +65,17 @@ def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False)
             work = calls.get(called, _LIMIT)  # those that are not known yet call themselves
         total += work + (_UPDATE if uncontended and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
     return min(max(total, 1), _LIMIT)
+
+
+# --- uncontended variants: whether one thread may run a loop without atomics -------------------------------------------------------------
+
+# The estimated gain from which on a second version of a task is worth its compile time.
+_GAIN = 2
+
+
+def gains_without_atomics(chunks: ChunkAttr) -> bool:
+    """Whether atomics take most of the time of a task."""
+    return 0 < chunks.uncontended_work * _GAIN <= chunks.work
 
 
 # --- scalar iterations: whether LLVM may vectorise a loop -------------------------------------------------------------------------------

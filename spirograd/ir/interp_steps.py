@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.artifact import FAULT_FLAG
-from spirograd.base.dtypes import DType, storage, u1
+from spirograd.base.dtypes import DType, i64, storage, u1
 from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
@@ -125,6 +125,8 @@ def _loop(c: Compiler, op: Op) -> Step:
 def _task(c: Compiler, op: Op) -> Step:
     attr = op.attr
     assert isinstance(attr, TaskAttr) and (attr.kind != "invocations" or attr.group_size == 1), "one invocation is interpreted"
+    if attr.kind == "chunks":
+        return _chunks(c, op)
     if attr.kind != "range_for":
         _, steps, _ = c.region(op.regions[0])
 
@@ -164,6 +166,26 @@ def _task(c: Compiler, op: Op) -> Step:
             flush(env)
 
     return range_for
+
+
+def _chunks(c: Compiler, op: Op) -> Step:
+    """Runs a task chunk by chunk, as `Compiler.chunks` says."""
+    _, bounds, limits = c.region(op.regions[0])
+    uncontended = c.uncontended and len(op.regions) > 2
+    (begin, end), body, _ = c.region(op.regions[2 if uncontended else 1])
+    unit = op.attr.chunks.unit
+
+    def chunks(env: Env) -> None:
+        for run in bounds:
+            run(env)
+        first, last = (int(env[limit]) // unit for limit in limits[:2])
+        size = max(-(-(last - first) // c.chunks), 1)
+        for start in range(first, last, size):
+            env[begin], env[end] = i64.np.type(start), i64.np.type(min(start + size, last))
+            for run in body:
+                run(env)
+
+    return chunks
 
 
 def _copy(c: Compiler, copy: PrivateCopy, flush: Region) -> Step:

@@ -29,7 +29,7 @@ class OpCode:
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
-    generators take.
+    generators take; "loops": in loops over chunks only.
     ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
     """
 
@@ -58,8 +58,9 @@ class OpCode:
 _LEVELS = {
     "kernel": ("kernel",),
     "lowered": ("kernel", "lowering"),
-    "both": ("kernel", "lowering", "device"),
-    "device": ("lowering", "device"),
+    "both": ("kernel", "lowering", "device", "loops"),
+    "device": ("lowering", "device", "loops"),
+    "loops": ("loops",),
 }
 BY_NAME: dict[str, OpCode] = {}
 

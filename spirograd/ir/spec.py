@@ -20,6 +20,7 @@ from spirograd.ir.nodes import (
     ArrayRef,
     BufferRef,
     BuiltIn,
+    ChunkAttr,
     FieldRef,
     Function,
     Kernel,
@@ -39,8 +40,10 @@ from spirograd.ir.nodes import (
 )  # fmt: skip
 from spirograd.ir.ops import OpCode
 
-# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all.
-LEVELS = ("kernel", "lowering", "device")
+# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all. "loops": device IR of the
+# CPU, whose tasks are loops over chunks.
+LEVELS = ("kernel", "lowering", "device", "loops")
+_VECTORISE = ("", "no", "rest", "lockstep")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 # "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
@@ -325,6 +328,11 @@ def _for(v: _Verifier, op: Op) -> None:
         inside = any(outer.code is ops.task for outer in v.path)
         v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
     v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
+    if op.attr.over_chunk or op.attr.vectorise or op.attr.row:
+        known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= 0
+        v.need(known, op, 'loops over chunks are of the level "loops"')
+    if op.attr.over_chunk or op.attr.reductions:
+        v.need(tuple([r.dtype for r in op.attr.reductions]) == carried, op, "it carries one accumulator for each of its reductions")
 
 
 def _while(v: _Verifier, op: Op) -> None:
@@ -353,7 +361,10 @@ def _task(v: _Verifier, op: Op) -> None:
         v.need(len(op.regions) == 1 and not attr.reductions and attr.group_size > 0, op, "has one region and the size of its workgroups")
         v.shape_of(op, op.regions[0], (), ())
         return
-    v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for", or "invocations"')
+    if attr.kind == "chunks":
+        _chunks(v, op, attr)
+        return
+    v.need(attr.kind == "range_for" and v.level != "loops", op, 'a task is "serial" or "range_for", or "invocations", or "chunks"')
     v.need(len(op.regions) == 3 + len(attr.copies), op, "a range_for task has regions bounds, body and finish, and one for each copy")
     bounds, body, finish, *flushes = op.regions
     index = body.params[0].type if body.params else VOID
@@ -365,6 +376,17 @@ def _task(v: _Verifier, op: Op) -> None:
     v.shape_of(op, finish, accumulators, ())
     for copy, flush in zip(attr.copies, flushes):
         v.shape_of(op, flush, (i32, copy.shared.dtype), ())
+
+
+def _chunks(v: _Verifier, op: Op, attr: TaskAttr) -> None:
+    v.need(v.level == "loops" and isinstance(attr.chunks, ChunkAttr), op, 'is of the level "loops", with a ChunkAttr')
+    v.need(len(op.regions) in (2, 3), op, "has bounds, a body, and maybe an uncontended body")
+    bounds, *bodies = op.regions
+    types = tuple([value.type for value in bounds.results])
+    v.need(types in [(t, t, *slots) for t in (i32, i64, u32, u64) for slots in ((), (i32,))], op, f"its bounds are integers, not {types}")
+    v.shape_of(op, bounds, (), types)
+    for body in bodies:
+        v.shape_of(op, body, (i64, i64), ())
 
 
 # --- arguments -----------------------------------------------------------------------------------------------------------
@@ -497,7 +519,7 @@ def _cas(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
     values = _indices(v, op, ref, 2)
     v.need(all(x.type is ref.dtype for x in values) and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
-    if v.level == "device":
+    if v.level in ("device", "loops"):
         v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
 
 

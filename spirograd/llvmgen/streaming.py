@@ -30,13 +30,12 @@ _PER_TRIP = 4  # vectors
 _LONGEST = 96  # operations of a body
 
 
-def find_streams(task: Op, caps: Capabilities) -> tuple[Op, ...]:
-    """The stores of a range task (device IR) that are to bypass caches.
+def find_streams(bounds: Region, body: Region, caps: Capabilities) -> tuple[Op, ...]:
+    """The stores of the loop over ``body``, within ``bounds``, that are to bypass caches.
 
     Short straight-line code with constant bounds, whose stores are to the elements of the index in fields: elements that no other access
     of the loop is to, and that nothing is loaded after. Stores to what the loop also loads find its line in the cache.
     """
-    bounds, body, _ = task.regions
     begin, end = bounds.results[:2]
     index = body.params[0].type
     if not half.is_x86(caps) or begin.code is not ops.const or end.code is not ops.const or len(bounds.results) > 2:
