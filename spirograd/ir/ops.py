@@ -71,6 +71,9 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
+_E = evaluators.elementwise
+_M = evaluators.in_f64
+
 # --- structure -----------------------------------------------------------------------------------------------------------
 
 const = _op("const", 0, "pure", "A constant; attr is a Python bool, int or float.")
@@ -98,10 +101,10 @@ task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visibl
 # attr of add, sub, mul, div, fma, min, max: None, "nsw" (an address that never wraps), "wrap" (wraps on purpose: no overflow check),
 # "reassoc" (a reduction: order is free), "exact" (rounded as written)
 
-add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=evaluators.elementwise(np.add))
-sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=evaluators.elementwise(np.subtract))
-mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, evaluate=evaluators.elementwise(np.multiply))
-div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=evaluators.elementwise(np.divide))
+add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True, evaluate=_E(np.add))
+sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))
+mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, evaluate=_E(np.multiply))
+div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
 idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=evaluators.quotient)
 irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=evaluators.remainder)
 floordiv = _op(
@@ -136,7 +139,7 @@ fma = _op(
     "a * b + c; rounded once or twice.",
     domain="f",
     rule="same",
-    evaluate=evaluators.elementwise(lambda a, b, c: a * b + c),
+    evaluate=_E(lambda a, b, c: a * b + c),
 )
 
 # --- bits ----------------------------------------------------------------------------------------------------------------
@@ -149,13 +152,11 @@ and_ = _op(
     domain="bi",
     rule="same",
     commutative=True,
-    evaluate=evaluators.elementwise(np.bitwise_and),
+    evaluate=_E(np.bitwise_and),
 )
-or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=evaluators.elementwise(np.bitwise_or))
-xor = _op(
-    "xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, evaluate=evaluators.elementwise(np.bitwise_xor)
-)
-not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=evaluators.elementwise(np.invert))
+or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_or))
+xor = _op("xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_xor))
+not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=_E(np.invert))
 shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=evaluators.shift(True))
 shr = _op(
     "shr",
@@ -190,14 +191,12 @@ ctz = _op(
 
 # --- comparison and choice -----------------------------------------------------------------------------------------------
 
-eq = _op("eq", 2, "pure", "a == b.", domain="bif", rule="compare", commutative=True, evaluate=evaluators.elementwise(np.equal))
-ne = _op(
-    "ne", 2, "pure", "a != b; true for NaN.", domain="bif", rule="compare", commutative=True, evaluate=evaluators.elementwise(np.not_equal)
-)
-lt = _op("lt", 2, "pure", "a < b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.less))
-le = _op("le", 2, "pure", "a <= b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.less_equal))
-gt = _op("gt", 2, "pure", "a > b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.greater))
-ge = _op("ge", 2, "pure", "a >= b.", domain="if", rule="compare", evaluate=evaluators.elementwise(np.greater_equal))
+eq = _op("eq", 2, "pure", "a == b.", domain="bif", rule="compare", commutative=True, evaluate=_E(np.equal))
+ne = _op("ne", 2, "pure", "a != b; true for NaN.", domain="bif", rule="compare", commutative=True, evaluate=_E(np.not_equal))
+lt = _op("lt", 2, "pure", "a < b.", domain="if", rule="compare", evaluate=_E(np.less))
+le = _op("le", 2, "pure", "a <= b.", domain="if", rule="compare", evaluate=_E(np.less_equal))
+gt = _op("gt", 2, "pure", "a > b.", domain="if", rule="compare", evaluate=_E(np.greater))
+ge = _op("ge", 2, "pure", "a >= b.", domain="if", rule="compare", evaluate=_E(np.greater_equal))
 select = _op(
     "select",
     3,
@@ -247,24 +246,24 @@ opaque = _op(
 
 # --- math ----------------------------------------------------------------------------------------------------------------
 
-sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=evaluators.elementwise(np.sqrt))
-rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=evaluators.in_f64(lambda a: 1.0 / np.sqrt(a)))
-exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=evaluators.in_f64(np.exp))
-log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=evaluators.in_f64(np.log))
-sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.sin))
-cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.cos))
-tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.tan))
-asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.arcsin))
-acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.arccos))
-atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=evaluators.in_f64(np.arctan2))
-tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=evaluators.in_f64(np.tanh))
-pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=evaluators.in_f64(evaluators.power))
-floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=evaluators.elementwise(np.floor))
-ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=evaluators.elementwise(np.ceil))
-trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=evaluators.elementwise(np.trunc))
-round_ = _op("round", 1, "pure", "Round to nearest, ties to even.", domain="f", rule="same", evaluate=evaluators.elementwise(np.rint))
-isnan = _op("isnan", 1, "pure", "Whether a is NaN (u1).", domain="f", rule="compare", evaluate=evaluators.elementwise(np.isnan))
-isinf = _op("isinf", 1, "pure", "Whether a is infinite (u1).", domain="f", rule="compare", evaluate=evaluators.elementwise(np.isinf))
+sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
+rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
+exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=_M(np.exp))
+log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=_M(np.log))
+sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=_M(np.sin))
+cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=_M(np.cos))
+tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=_M(np.tan))
+asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=_M(np.arcsin))
+acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=_M(np.arccos))
+atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=_M(np.arctan2))
+tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=_M(np.tanh))
+pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=_M(evaluators.power))
+floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=_E(np.floor))
+ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=_E(np.ceil))
+trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=_E(np.trunc))
+round_ = _op("round", 1, "pure", "Round to nearest, ties to even.", domain="f", rule="same", evaluate=_E(np.rint))
+isnan = _op("isnan", 1, "pure", "Whether a is NaN (u1).", domain="f", rule="compare", evaluate=_E(np.isnan))
+isinf = _op("isinf", 1, "pure", "Whether a is infinite (u1).", domain="f", rule="compare", evaluate=_E(np.isinf))
 
 # --- vectors -------------------------------------------------------------------------------------------------------------
 
@@ -446,6 +445,55 @@ TILES = frozenset((tile_entries, tile_rows, tile_product))
 MEETING_IN_SUBGROUPS = TILES | {subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan}
 MEETING = MEETING_IN_SUBGROUPS | {workgroup_barrier}
 
+# --- lanes ---------------------------------------------------------------------------------------------------------------
+# Values of type `Lanes` hold a value for each of several iterations of a loop, its lanes. Operations that combine scalars element by element
+# (arithmetic, comparisons, `select`, conversions, calls of functions that only compute) take such values, too: all operands of one width.
+# `extract` gives the value of one lane. `load` with an index for each lane is a gather.
+
+splat = _op("splat", 1, "pure", "The operand, in all lanes.", level="loops")
+lane_const = _op("lane_const", 0, "pure", "A constant for each lane; attr a tuple of them.", level="loops")
+load_lanes = _op(
+    "load_lanes",
+    None,
+    "read",
+    "attr (stride, Ref); args (*firsts, *masks), as many: each lane k of a mask loads element first + k * stride, and no lane is in two "
+    "masks; lanes in none get 0. One first without mask: all lanes.",
+    level="loops",
+)
+store_lanes = _op(
+    "store_lanes",
+    None,
+    "write",
+    "attr (stride, Ref); args (first, values) or (first, values, mask): lane k of the mask, or each, stores to element first + k * stride.",
+    level="loops",
+)
+store_compressed = _op(
+    "store_compressed",
+    3,
+    "write",
+    "attr Ref; args (first, values, mask): the values of the lanes of the mask, one after the other.",
+    level="loops",
+)
+each_lane = _op(
+    "each_lane",
+    None,
+    "control",
+    "args (mask, *values): for one lane of the mask after the other, the region takes the lane's values; results are what it yields, for each "
+    "lane, and unspecified in other lanes.",
+    level="loops",
+)
+reduce_lanes = _op(
+    "reduce_lanes", 1, "pure", "attr the kind of a reduction: the values of all lanes, combined in any order.", level="loops"
+)
+ballot_lanes = _op(
+    "ballot_lanes", 1, "pure", "arg u1 lanes: an i64 with a bit for each lane, set where the operand is true.", level="loops"
+)
+lanes_of_bits = _op("lanes_of_bits", 1, "pure", "The u1 lanes of which an i64 has the bits.", level="loops")
+widen_mask = _op("widen_mask", 1, "pure", "arg u1 lanes: i32 lanes, -1 where the operand is true, else 0.", level="loops")
+narrow_mask = _op("narrow_mask", 1, "pure", "arg i32 lanes of a wide mask: u1 lanes, whether the operand is negative.", level="loops")
+any_lane = _op("any_lane", 1, "pure", "arg i32 lanes of a wide mask: whether any is negative (u1).", level="loops")
+lane_slots = _op("lane_slots", 0, "pure", "Thread slots (i32) that this thread has for its lanes. In tasks only.", level="loops")
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 check = _op(
@@ -462,7 +510,7 @@ label = _op(
 )
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
-OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, builtin, slot))
+OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, lane_slots, builtin, slot))
 # Those of them that functions may use which `call_memory` names.
 ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())

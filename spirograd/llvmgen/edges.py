@@ -209,7 +209,7 @@ def split_loop(e: FunctionEmitter, edges: Edges, start: str, stop: str, counter:
     before = clamped("smin", clamped("smax", e.value(f"sub i64 {edges.low}, {wide}"), "0"), steps)
     after = steps
     for limit, offset in edges.limits:
-        size = str(limit) if isinstance(limit, int) else e.resize(e.env[limit], limit.type, i64)  # type: ignore[arg-type]
+        size = str(limit) if isinstance(limit, int) else e.resize(e.env[limit], limit.type, i64)
         room = e.value(f"sub i64 {e.value(f'sub i64 {size}, {offset}')}, {wide}")
         after = clamped("smin", after, room)
     after = clamped("smax", after, before)

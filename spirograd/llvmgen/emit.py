@@ -18,21 +18,21 @@ from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
+from spirograd.ir.vector_functions import has_vector_forms
 from spirograd.llvmgen import abi, half
-from spirograd.llvmgen.callees import Callees, has_vector_forms
+from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.distributed import DistributedEmitter
-from spirograd.llvmgen.divergent import DivergentEmitter
 from spirograd.llvmgen.edges import find_edges, split_loop
 from spirograd.llvmgen.emit_control import emit_for
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.iterations import TaskEmitter
-from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
 from spirograd.llvmgen.rows import Rows, find_rows, index_ranges, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
+from spirograd.llvmgen.vector_iterations import VectorIterations
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
@@ -281,7 +281,7 @@ def _emitter(
     """What emits ``loop`` of the task ``op`` in function ``name``. ``about``: makes the metadata of the loop over a stage.
     ``body``, ``updated``: as for `_chunk_task`."""
     if found is not None:
-        return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, loop.attr.reductions)
+        return VectorIterations(module, name, found, loop.attr.reductions)
     if op.attr.grouped:  # in one function, on whose stack its memory lies
         return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
     # One thread may run iterations that update memory in any order, as long as each update is complete.

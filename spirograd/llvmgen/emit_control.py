@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.base.dtypes import DType, Type
+from spirograd.base.dtypes import DType, Lanes, Type
 from spirograd.ir.integer_ranges import range_of, type_range
 from spirograd.ir.nodes import Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
@@ -17,13 +17,12 @@ def emit_result(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_call(e: FunctionEmitter, op: Op) -> None:
-    callee, attributes = e.module.callee(op.attr, e.width)
+    callee, attributes = e.module.callee(op.attr, op.type.n if isinstance(op.type, Lanes) else 1)
     _call(e, op, callee, [e.typed(a) for a in op.args], attributes)
 
 
 def emit_call_memory(e: FunctionEmitter, op: Op) -> None:
     """The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
-    assert e.width == 1, "no loop with adstacks calls functions that access memory"
     callee, entries = e.module.memory_callee(op.attr.name)
     _call(e, op, callee, [*[e.typed(a) for a in op.args], *[f"{entry.type} {e.slot_value(*entry)}" for entry in entries]])
 
@@ -34,7 +33,7 @@ def _call(e: FunctionEmitter, op: Op, callee: str, operands: Sequence[str], attr
         e.line(f"call void {callee}({args})")
         return
     if not isinstance(op.type, tuple):
-        e.set(op, f"call {e.type_text(op.type)} {callee}({args}){attributes}")
+        e.set(op, f"call {type_name(op.type)} {callee}({args}){attributes}")
         return
     returned = returned_type(op.type)
     whole = e.value(f"call {returned} {callee}({args})")
@@ -172,10 +171,10 @@ def emit_while(e: FunctionEmitter, op: Op) -> None:
     carried = _with(initial, scalars, phis.names)
     condition, step = op.regions
     e.bind(condition.params, carried)
-    (test,) = e.region(condition)
+    test, *more = e.region(condition)
     e.line(f"br i1 {test}, label %{body}, label %{done}")
     e.start(body)
-    e.bind(step.params, carried)
+    e.bind(step.params, [*carried, *more])
     values = e.region(step)
     _next(e, op.type, carried, values)
     back = e.label

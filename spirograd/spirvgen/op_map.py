@@ -124,4 +124,5 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.label: Unsupported("for the interpreter only"),
+    **dict.fromkeys([code for code in ops.ALL if code.level == "loops"], Unsupported("for CPUs")),
 }

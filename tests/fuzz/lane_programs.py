@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spirograd.llvmgen import uniform
+from spirograd.analysis import loop_costs
 
 from . import run, typed
 from .fenced import fenced
@@ -208,7 +208,7 @@ def results(program: Program, arch: str) -> list[np.ndarray[Any, Any]]:
     arrays = _data(program)
     if arch == "cpu":
         arrays = [fenced(a, at_end=(program.seed + k) % 4 != 0) for k, a in enumerate(arrays)]
-    with run.session(arch, False), patch.multiple(uniform, **costs), patch.object(uniform._Work, "_gains", return_value=True):
+    with run.session(arch, False), patch.multiple(loop_costs, **costs), patch.object(loop_costs._Work, "_gains", return_value=True):
         work = run.load(program.source, {}, "work")
         for m, k in ((3, 0), (0, -1), (5, 1 << 28), (2, -(1 << 28))):
             work(*arrays, program.n, m, k)
