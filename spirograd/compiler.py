@@ -42,6 +42,9 @@ from spirograd.transforms.checks.check_recursion import check_recursion
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.loops.add_uncontended import add_uncontended
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
+from spirograd.transforms.loops.split_edges import split_edges
+from spirograd.transforms.loops.split_rows import split_rows
+from spirograd.transforms.loops.vectorise import vectorise
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -79,7 +82,7 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 # 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
 _REDUCTION_GROUPS = 1024
 # The passes from device IR to what the code generator for the CPU accepts.
-LOOP_PASSES: tuple[Pass, ...] = (chunk_tasks, add_uncontended)
+LOOP_PASSES: tuple[Pass, ...] = (chunk_tasks, add_uncontended, split_rows, vectorise, split_edges)
 
 
 def compile_kernel(
@@ -156,6 +159,8 @@ def _loops(kernel: Kernel, run: _Pipeline) -> Kernel:
     """The passes that plan the loops of the CPU."""
     for transform in LOOP_PASSES:
         kernel = run.apply(transform, kernel, "loops")
+        if transform is vectorise:
+            run.record("vectors.ir", kernel)
     run.record("loops.ir", kernel)
     return kernel
 
@@ -260,13 +265,13 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
-    from spirograd.llvmgen.emit import adstack_lanes, emit_kernel, emit_modules, entry_names, optimisation_need
+    from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need
     from spirograd.llvmgen.toolchain import JIT_LINK, compile_module, compile_modules
 
     caps, options = run.ctx.caps, run.ctx.options
-    need = optimisation_need(kernel, caps, options)
+    need = optimisation_need(kernel)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=adstack_lanes(op, caps, options)) for op, info, entry in named)
+    tasks = tuple(replace(info, entry=entry, binary=0, lanes=op.attr.chunks.lanes if op.attr.chunks else 1) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)

@@ -6,10 +6,11 @@ Each decision is a function of this file, and each number that it compares is on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.analysis.guarded_loops import find_guarded_loop
-from spirograd.analysis.lane_groups import WholeVectors
+from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
 from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_report
 from spirograd.base.caps import Capabilities
@@ -88,12 +89,9 @@ _OPERATIONS_PER_ACCESS = 4
 _UNCOUNTED = frozenset((ops.const, ops.result, ops.slot, ops.cast, ops.bitcast, ops.yield_))
 
 
-def prefers_scalar_iterations(body: Region, invariant: Sequence[Op] = ()) -> bool:
-    """Whether the loop over ``body`` (index: its first parameter) should not be vectorised across iterations.
-
-    ``invariant``: values from outside, the same in all iterations.
-    """
-    strides: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(invariant, 0)}
+def prefers_scalar_iterations(body: Region) -> bool:
+    """Whether the loop over ``body`` is better left to the SLP vectoriser: its iterations work on small matrices, element after element."""
+    strides: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
     wide = arithmetic = 0
     for op in body.walk():
         if op.code in (ops.for_, ops.while_):
@@ -134,12 +132,14 @@ def has_masks(caps: Capabilities) -> bool:
     return "+avx2" in caps.cpu_features
 
 
-def lockstep(body: Region, options: CompileOptions, masks: bool, vectors: WholeVectors | None) -> Uniformity | None:
-    """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
-    has masked loads and stores. ``vectors``: None if there they do not all begin at multiples."""
+def lockstep(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
+    """How the iterations of ``loop`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
+    has masked loads and stores."""
+    body = loop.body
     if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
         return None
     loops = bool(body.codes & {ops.for_, ops.while_})
+    vectors = whole_vectors(loop, MASKED_LANES) if masks else None
     divides = vectors is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
     if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
         return None

@@ -42,7 +42,7 @@ from spirograd.ir.ops import OpCode
 # In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all. "loops": device IR of the
 # CPU, whose tasks are loops over chunks.
 LEVELS = ("kernel", "lowering", "device", "loops")
-_VECTORISE = ("", "no", "rest", "lockstep")
+_VECTORISE = ("", "no", "rest", "vectors")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 # "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
@@ -215,7 +215,7 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call, ops.call_memory) and isinstance(types, tuple)
+    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.each_lane, ops.call, ops.call_memory) and isinstance(types, tuple)
     v.need(several, op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")

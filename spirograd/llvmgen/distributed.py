@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from spirograd.base.dtypes import DType, Type, i8, u1
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen.emit_control import counted_loop
+from spirograd.llvmgen.emit_control import counted_loop, loop_metadata
 from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
-from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, type_name
 from spirograd.llvmgen.parts import Parts, PartsEmitter
 from spirograd.llvmgen.stages import Stage, Stages
@@ -17,9 +16,8 @@ from spirograd.llvmgen.stages import Stage, Stages
 _SUM = 8  # bytes for an accumulator
 
 
-class DistributedEmitter(TaskEmitter):
-    """Emits the function ``name``, whose parallel loop consists of ``found``. ``about``: makes the metadata of accesses in the loop over a
-    stage, and that of its branch back.
+class DistributedEmitter(PartsEmitter):
+    """Emits the function ``name``, whose loop over a chunk consists of ``found``. ``attr_of``: the attribute of the loop over a stage.
 
     A block has a frame on the stack: the accumulators, then the values that cross from stage to stage.
     """
@@ -31,11 +29,11 @@ class DistributedEmitter(TaskEmitter):
         name: str,
         parts: Parts,
         found: Stages,
-        about: Callable[[Stage], tuple[str, str]],
+        attr_of: Callable[[Region], LoopAttr],
     ) -> None:
         super().__init__(module, handlers, name, parts)
         self._found = found
-        self._about = about
+        self._attr_of = attr_of
 
     def iterations(
         self, index: Type, begin: str, end: str, types: Sequence[Type], initial: Sequence[str], body: Region, suffix: str
@@ -68,7 +66,7 @@ class DistributedEmitter(TaskEmitter):
     def _stage(self, stage: Stage, index: DType, types: Sequence[Type]) -> str:
         """Define the function that runs ``stage`` on the iterations from %first to %stop; returns its name."""
         name, it = self.module.unique(f"{self.function}.stage"), type_name(index)
-        memory_suffix, loop = self._about(stage)
+        memory_suffix, suffix = loop_metadata(self, self._attr_of(stage.body))
         emitter = _StageEmitter(self, stage, self._found, _start(len(types)), memory_suffix)
         emitter.last_uses.scan(stage.body)
         emitter.bind(self._found.outer, [f"%outer{k}" for k in range(len(self._found.outer))])
@@ -76,7 +74,7 @@ class DistributedEmitter(TaskEmitter):
             emitter.emit(op)
         places = [_at(emitter, "%frame", k * _SUM) for k in range(len(types))]
         initial = [emitter.value(f"load {type_name(t)}, ptr {place}") for t, place in zip(types, places)]
-        values = counted_loop(emitter, index, "%first", "%stop", types, initial, stage.body, f", !llvm.loop {loop}")
+        values = counted_loop(emitter, index, "%first", "%stop", types, initial, stage.body, suffix)
         for t, place, value in zip(types, places, values):
             emitter.line(f"store {type_name(t)} {value}, ptr {place}")
         outer = "".join([f", {type_name(v.type)} %outer{k}" for k, v in enumerate(self._found.outer)])

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from spirograd.analysis.lane_groups import whole_vectors
-from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, lockstep, prefers_scalar_iterations
-from spirograd.analysis.uniformity import Uniformity, is_adstack
+from spirograd.analysis.chunk_loops import bound_range, loops_of
+from spirograd.analysis.loop_costs import prefers_scalar_iterations
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
-from spirograd.ir.vector_functions import has_vector_forms
+from spirograd.ir.nodes import BufferRef, Kernel, LoopAttr, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.distributed import DistributedEmitter
-from spirograd.llvmgen.edges import find_edges, split_loop
-from spirograd.llvmgen.emit_control import emit_for
 from spirograd.llvmgen.function import FunctionEmitter
-from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
-from spirograd.llvmgen.rows import Rows, find_rows, index_ranges, row_loop
 from spirograd.llvmgen.stages import find_stages
 from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
-from spirograd.llvmgen.vector_iterations import VectorIterations
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
-_NOT_VECTORISED = '!{!"llvm.loop.vectorize.enable", i1 false}'
+_LOADS = frozenset((ops.load, ops.load_lanes))
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
@@ -100,8 +92,7 @@ def _emit(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileO
                 continue
             module.functions.append(_chunk_task(module, op, name, op.regions[1], linkage))
             if len(op.regions) > 2:
-                updated = frozenset([inner.attr[1] for inner in _loop_over(op.regions[1]).regions[0].walk() if inner.code is ops.atomic])
-                module.functions.append(_chunk_task(module, op, _uncontended(name), op.regions[2], linkage, updated))
+                module.functions.append(_chunk_task(module, op, _uncontended(name), op.regions[2], linkage))
     first = modules[0]
     for group in groups[1:]:
         for op, name in [(tasks[k], names[k]) for k in group]:
@@ -117,79 +108,49 @@ def _module(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> Modu
     """The text of a module without tasks yet."""
     module = ModuleText(caps, options)
     Callees(module, lambda: FunctionEmitter(module, OP_MAP), kernel)
-    module.plain = frozenset(f.name for f in kernel.functions if has_vector_forms(f))
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
     return module
 
 
-def adstack_lanes(task: Op, caps: Capabilities, options: CompileOptions) -> int:
-    """How many iterations of ``task`` (device IR) run in lockstep, each with its own thread slot."""
-    if task.attr.kind != "chunks" or not any(map(is_adstack, task.regions[1].walk())):
-        return 1
-    return lane_count(caps) if _loop(task, options, has_masks(caps))[2] else 1
+def optimisation_need(kernel: Kernel) -> int:
+    """How far LLVM must optimise the code of ``kernel``, as a level.
 
-
-def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> int:
-    """How far LLVM must optimise the code of ``kernel`` (device IR), as a level.
-
-    If all its parallel loops run in lockstep, the code is vectors already: then 1, which gives the same code as 3. Nothing but them and
-    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing, unless loops
-    load in each iteration what stays, or vectors of which they take every n-th element: those share masks.
+    If all its parallel loops are vector loops, 1 gives the same code as 3. Nothing but them and code that runs once needs 0: without other
+    loops, passes over IR that was simplified before cost much and gain nothing, unless loops load in each iteration what stays, or vectors
+    of which they take every n-th element: those share masks.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "chunks"]
-    if not tasks or not all(_loop(op, options, has_masks(caps))[2] for op in tasks):
+    if not tasks or any(op.attr.grouped or any(loops_of(op, op.regions[1])) for op in tasks):
         return 3
-    if any(_rereads(_loop_over(op.regions[1]).regions[0]) or _loads_parts(_loop(op, options, has_masks(caps))[2]) for op in tasks):
+    bodies = [op.regions[0] for task in tasks for op in task.regions[1].walk() if _is_vector_loop(op)]
+    if any(op.attr.chunks.unit > 1 for op in tasks) or any(_rereads(body) or _loads_parts(body) for body in bodies):
         return 1
     once = [op for task in kernel.body.ops[:-1] for op in _runs_once(task)]
     return 1 if any(op.code in (ops.for_, ops.while_) for op in once) or any(len(op.regions) > 2 for op in tasks) else 0
 
 
+def _is_vector_loop(op: Op) -> bool:
+    return op.code is ops.for_ and op.attr.vectorise == "vectors"
+
+
 def _runs_once(task: Op) -> Iterator[Op]:
-    """The operations of ``task`` that are not in the loop over a chunk."""
+    """The operations of ``task`` that are not in the loops over a chunk."""
     if task.attr.kind != "chunks":
         return task.regions[0].walk()
-    loop = _loop_over(task.regions[1])
-    outside = [op for op in task.regions[1].ops if op is not loop]
+    outside = [op for op in task.regions[1].ops if not any(map(_is_vector_loop, (op, *[o for r in op.regions for o in r.walk()])))]
     return chain(task.regions[0].walk(), outside, *[region.walk() for op in outside for region in op.regions])
-
-
-def _loop_over(body: Region) -> Op:
-    """The loop over a chunk."""
-    return next(op for op in body.ops if op.code is ops.for_)
 
 
 def _rereads(body: Region) -> bool:
     """Whether a loop in ``body`` has a load whose address is the same in all its iterations."""
     inner = (region for op in body.walk() if op.code in (ops.for_, ops.while_) for region in op.regions)
-    return any(op.code is ops.load and region.live_ins.issuperset(op.args) for region in inner for op in region.ops)
+    return any(op.code in _LOADS and op.args[0] in region.live_ins for region in inner for op in region.ops)
 
 
-def _loads_parts(found: Uniformity | None) -> bool:
-    """Whether a loop in lockstep has loads of vectors of which it takes a part."""
-    if found is None:
-        return False
-    return found.groups is not None or any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
-
-
-@functools.lru_cache(maxsize=8)
-def _loop(task: Op, options: CompileOptions, masks: bool) -> tuple[Rows | None, Region, Uniformity | None]:
-    """How a range task runs: by rows if it has rows; its body then; in lockstep if it can. ``masks``: as for `lockstep`."""
-    whole = _loop_over(task.regions[1]).regions[0]
-    if task.attr.grouped:
-        return None, whole, None
-    rows = find_rows(task.regions[0], whole)
-    body = whole if rows is None else rows.body
-    first, extent = (None, None) if rows is None else (rows.first, rows.extent)
-    vectors = whole_vectors(task.regions[0], first, extent, MASKED_LANES) if masks else None
-    return rows, body, lockstep(body, options, masks, vectors)
-
-
-def _unit(task: Op, module: ModuleText) -> int:
-    """How many iterations the pool hands out as one: those of a vector where each begins at a multiple of its lanes."""
-    found = _loop(task, module.options, has_masks(module.caps))[2]
-    return MASKED_LANES if found is not None and found.groups is not None else 1
+def _loads_parts(body: Region) -> bool:
+    """Whether a vector loop has loads of vectors of which it takes a part."""
+    return any(op.code is ops.load_lanes and len(op.args) > 1 and (len(op.args) > 2 or op.attr[0] != 1) for op in body.walk())
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
@@ -211,89 +172,43 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
     return _function(name, linkage, BLOCK_PARAMETER, emitter)
 
 
-def _chunk_task(module: ModuleText, op: Op, name: str, region: Region, linkage: str, updated: frozenset[Any] = frozenset()) -> str:
-    """The function of a chunk of ``op``, from one of its bodies. ``updated``: memory that this body updates without atomics."""
-    bounds, loop = op.regions[0], _loop_over(region)
-    body = loop.regions[0]
-    if not updated:
-        rows, body, found = _loop(op, module.options, has_masks(module.caps))
-    else:
-        rows, found = find_rows(bounds, body), None
-        body = body if rows is None else rows.body
-    outer = () if rows is None else (rows.row, rows.first, *rows.of_row)
-    unlike = prefers_scalar_iterations(body, outer)
-    group = module.node("distinct !{}")
-    parallel = module.node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')
-
-    def about(independent: bool) -> tuple[str, str]:
-        """Metadata of accesses in a loop, and of its branch back."""
-        properties = [parallel] if independent else []
-        if unlike or not independent:
-            properties.append(module.node(_NOT_VECTORISED))
-        return f", !llvm.access.group {group}" if independent else "", module.node(f"distinct !{{{', '.join(['{self}', *properties])}}}")
-
-    memory_suffix, metadata = about(loop.attr.independent)
-    edges = None
-    if loop.attr.independent and not unlike and found is None and not loop.attr.reductions:
-        edges = find_edges(body, None, bounds.results[1]) if rows is None else find_edges(body, rows.first, rows.extent)
-    about_stage = lambda part: about(loop.attr.independent or (loop.attr.any_order and not _writes(part, updated)))  # noqa: E731
-    emitter = _emitter(module, memory_suffix, name, op, loop, body, found, updated, about_stage)
-    emitter.at(op.loc)
-    emitter.ranges.update(index_ranges(bounds, body, rows))
-    for part in (region, body, *([] if edges is None else [edges.inside])):
-        emitter.last_uses.scan(part)
-    unit = _unit(op, module)
-    emitter.bind(region.params, [emitter.value(f"mul i64 {x}, {unit}") if unit > 1 else x for x in ("%begin", "%end")])
-
-    def over_chunk(e: FunctionEmitter, op: Op) -> None:
-        if op is not loop:
-            emit_for(e, op)
-            return
-        index, types = op.args[0].type, [r.dtype for r in op.attr.reductions]
-        begin, end, *initial = [emitter.env[a] for a in op.args]
-        suffix = f", !llvm.loop {metadata}"
-        emitter.memory_suffix = memory_suffix if found is None else ""
-        if rows is not None:
-            emitter.env[op] = row_loop(emitter, rows, edges, begin, end, types, initial, suffix)
-        elif edges is not None:
-            emitter.env[op] = []
-            split_loop(emitter, edges, begin, end, begin, body, suffix)
-        else:
-            emitter.env[op] = emitter.iterations(index, begin, end, types, initial, body, suffix)
-        emitter.memory_suffix = ""
-
-    emitter.handlers = {**emitter.handlers, ops.for_: over_chunk}
-    emitter.region(region)
+def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: str) -> str:
+    """The function of a chunk of ``task``, from one of its bodies."""
+    emitter = _emitter(module, name, task, body)
+    emitter.at(task.loc)
+    emitter.last_uses.scan(body)
+    emitter.bind(body.params, ["%begin", "%end"])
+    emitter.ranges.update(dict.fromkeys(body.params, bound_range(task)))
+    emitter.region(body)
     return _function(name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
 
 
-def _emitter(
-    module: ModuleText,
-    memory_suffix: str,
-    name: str,
-    op: Op,
-    loop: Op,
-    body: Region,
-    found: Uniformity | None,
-    updated: frozenset[Any],
-    about: Callable[[Region], tuple[str, str]],
-) -> TaskEmitter:
-    """What emits ``loop`` of the task ``op`` in function ``name``. ``about``: makes the metadata of the loop over a stage.
-    ``body``, ``updated``: as for `_chunk_task`."""
-    if found is not None:
-        return VectorIterations(module, name, found, loop.attr.reductions)
-    if op.attr.grouped:  # in one function, on whose stack its memory lies
-        return TaskEmitter(module, OP_MAP, name, {}, memory_suffix)
+def _emitter(module: ModuleText, name: str, task: Op, body: Region) -> FunctionEmitter:
+    """What emits the function ``name`` of a chunk of ``task``."""
+    loops = list(loops_of(task, body))
+    if task.attr.grouped or len(loops) != 1:  # in one function, on whose stack the memory of groups lies
+        return FunctionEmitter(module, OP_MAP)
+    (loop,) = loops
     # One thread may run iterations that update memory in any order, as long as each update is complete.
-    stages, parts = find_stages(body, updated), parts_of_iteration(body)
-    streams = (
-        () if stages or parts or loop.attr.reductions or not memory_suffix else find_streams(op.regions[0], loop.regions[0], module.caps)
-    )
+    updated = _updated(task) if loop.loop.attr.any_order else frozenset()
+    stages, parts = find_stages(loop.body, updated), parts_of_iteration(loop.body)
+    streams = () if stages or parts or loop.loop.attr.any_order or loop.loop.attr.reductions else find_streams(loop, module.caps)
     if streams:
-        return StreamingEmitter(module, OP_MAP, name, memory_suffix, body, streams)
+        return StreamingEmitter(module, OP_MAP, name, loop.body, streams)
     if stages is None:
-        return TaskEmitter(module, OP_MAP, name, parts, memory_suffix)
-    return DistributedEmitter(module, OP_MAP, name, parts, stages, lambda stage: about(stage.body))
+        return PartsEmitter(module, OP_MAP, name, parts)
+    unlike = "no" if prefers_scalar_iterations(loop.body) else ""
+
+    def attr_of(stage: Region) -> LoopAttr:
+        independent = loop.loop.attr.independent or not _writes(stage, updated)
+        return LoopAttr(independent=independent, vectorise=unlike if independent else "no")
+
+    return DistributedEmitter(module, OP_MAP, name, parts, stages, attr_of)
+
+
+def _updated(task: Op) -> frozenset[Any]:
+    """The memory that the iterations of ``task`` update, by atomics where they are not alone."""
+    return frozenset([op.attr[1] for loop in loops_of(task, task.regions[1]) for op in loop.body.walk() if op.code is ops.atomic])
 
 
 def _writes(region: Region, memory: frozenset[Any]) -> bool:
@@ -313,11 +228,11 @@ def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -
         for value, text in zip(bounds.results, texts):
             assert isinstance(value.type, DType)
             wide.append(emitter.resize(text, value.type, dt.i64))
-        unit = _unit(op, module)
+        unit = chunks.unit
         if unit > 1:
             wide[:2] = [emitter.value(f"sdiv exact i64 {text}, {unit}") for text in wide[:2]]
         job = f"ptr %block, i64 {wide[0]}, i64 {wide[1]}, i64 {chunks.work * unit}"
-        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {adstack_lanes(op, module.caps, module.options)}"
+        room = f"i64 {wide[2] if len(wide) > 2 else abi.ANY_SLOTS}, i64 {chunks.lanes}"
         if chunks.uncontended_work:
             variant = f"ptr {f'@{_uncontended(name)}' if len(op.regions) > 2 else 'null'}"
             work = f"{job}, i64 {chunks.uncontended_work * unit}, {room}"

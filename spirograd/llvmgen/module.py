@@ -93,9 +93,9 @@ def _no_function(name: str, lanes: int = 1) -> tuple[str, Any]:
 class ModuleText:
     """Collects what functions refer to; `text` puts the module together.
 
-    ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes, which only those in
-    ``plain`` take. ``memory_callee``: what stands before the arguments of a call of a function that accesses memory, and which entries of
-    the argument block (`BlockEntry`) it takes after them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
+    ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes. ``memory_callee``: what
+    stands before the arguments of a call of a function that accesses memory, and the entries of the argument block (`BlockEntry`) that it
+    takes after them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
     """
 
     caps: Capabilities
@@ -111,7 +111,6 @@ class ModuleText:
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
     callee: Callable[[str, int], tuple[str, str]] = _no_function
-    plain: frozenset[str] = frozenset()
     memory_callee: Callable[[str], tuple[str, Sequence[Any]]] = _no_function
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Type, i64
 from spirograd.ir import ops
@@ -18,7 +19,6 @@ from spirograd.llvmgen import half
 from spirograd.llvmgen.emit_control import counted_loop
 from spirograd.llvmgen.emit_memory import emit_store
 from spirograd.llvmgen.function import FunctionEmitter, Handler
-from spirograd.llvmgen.iterations import TaskEmitter
 from spirograd.llvmgen.module import ModuleText, type_name
 
 # Bytes that a loop writes to a field if it is to bypass caches. AMD EPYC with 32 MiB of cache, y[i] = x[i] * a + b on one core: 64 MiB in
@@ -30,12 +30,13 @@ _PER_TRIP = 4  # vectors
 _LONGEST = 96  # operations of a body
 
 
-def find_streams(bounds: Region, body: Region, caps: Capabilities) -> tuple[Op, ...]:
-    """The stores of the loop over ``body``, within ``bounds``, that are to bypass caches.
+def find_streams(loop: ChunkLoop, caps: Capabilities) -> tuple[Op, ...]:
+    """The stores of ``loop`` that are to bypass caches.
 
     Short straight-line code with constant bounds, whose stores are to the elements of the index in fields: elements that no other access
     of the loop is to, and that nothing is loaded after. Stores to what the loop also loads find its line in the cache.
     """
+    bounds, body = loop.task.regions[0], loop.body
     begin, end = bounds.results[:2]
     index = body.params[0].type
     if not half.is_x86(caps) or begin.code is not ops.const or end.code is not ops.const or len(bounds.results) > 2:
@@ -81,13 +82,11 @@ def _is_stream(store: Op, places: Mapping[Op, range]) -> bool:
     return all(place.stop <= mine.start or mine.stop <= place.start for place in others)
 
 
-class StreamingEmitter(TaskEmitter):
+class StreamingEmitter(FunctionEmitter):
     """Emits the function of a range task with this ``body``, of which ``streams`` are stores that bypass caches."""
 
-    def __init__(
-        self, module: ModuleText, handlers: Mapping[OpCode, Handler], name: str, memory_suffix: str, body: Region, streams: Sequence[Op]
-    ) -> None:
-        super().__init__(module, {**handlers, ops.store: self._store}, name, {}, memory_suffix)
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], name: str, body: Region, streams: Sequence[Op]) -> None:
+        super().__init__(module, {**handlers, ops.store: self._store})
         self.index = body.params[0]
         self.first = ""  # the first iteration of the block
         self.arrays = {op: f"%stream{k}" for k, op in enumerate(streams)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from spirograd.analysis.chunk_loops import note_ranges
 from spirograd.base.dtypes import DType, Lanes, Type, i32, u1, unsigned
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Region
@@ -29,7 +30,7 @@ class LaneControl:
     def emit(self, op: Op) -> None:
         divergent = op in self.v.plan.divergent
         if op.code is ops.for_:
-            self.v.note_range(op)
+            note_ranges(self.v.ranges, op)
             self.v.results[op] = self._divergent_for(op) if divergent else self._for(op)
         elif op.code is ops.while_:
             self.v.results[op] = self._while(op)

@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType, Lanes, Type, i32, i64, u1, unsigned
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
-from spirograd.ir.integer_ranges import Range, range_of, type_range
+from spirograd.ir.integer_ranges import Range, range_of
 from spirograd.ir.nodes import Op, Region
 
 
@@ -153,9 +153,3 @@ class LaneValues:
         t = unsigned(op.type)
         operands = [self.b.emit(ops.bitcast, a, type=Lanes(self.lanes, t) if isinstance(a.type, Lanes) else t) for a in args]
         return self.b.emit(ops.bitcast, self.b.emit(op.code, *operands), type=self._type(op, args))
-
-    def note_range(self, loop: Op) -> None:
-        """Note what is known of the index of a serial loop."""
-        index = loop.regions[0].params[0]
-        assert isinstance(index.type, DType)
-        self.ranges[index] = type_range(index.type)._replace(low=range_of(loop.args[0], self.ranges).low)

@@ -16,7 +16,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.integer_ranges import Range
-from spirograd.ir.nodes import Op, Reduction, Region, SharedRef
+from spirograd.ir.nodes import LoopAttr, Op, Reduction, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.loops import lane_memory
@@ -154,7 +154,7 @@ class _Loop:
             first = b.emit(ops.add, begin, b.emit(ops.mul, number, stride, attr="nsw"), attr="nsw")
             return block(first, *values)
 
-        return b.for_(b.const(0, i64), count, carried, v.block([i64, *[c.type for c in carried]], once))
+        return b.for_(b.const(0, i64), count, carried, v.block([i64, *[c.type for c in carried]], once), LoopAttr(vectorise="vectors"))
 
     def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
         """Where there are masked loads and stores. In 64 bits, where counting in blocks cannot overflow."""
