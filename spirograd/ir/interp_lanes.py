@@ -115,8 +115,8 @@ def _load_lanes(c: Compiler, op: Op) -> Step:
     n, pairs = op.type.n, len(args) // 2
 
     def step(env: Env) -> None:
-        values = np.zeros(n, memory.dtype.np)
-        masks = [env[mask] for mask in args[pairs:]] if pairs else [np.ones(n, bool)]
+        values = np.array(env[args[-1]]) if pairs and len(args) % 2 else np.zeros(n, memory.dtype.np)
+        masks = [env[mask] for mask in args[pairs : 2 * pairs]] if pairs else [np.ones(n, bool)]
         for first, mask in zip(args, masks):
             for k in np.flatnonzero(mask):
                 values[k] = memory.load(env, int(env[first]) + stride * int(k))

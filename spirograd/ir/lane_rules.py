@@ -54,14 +54,15 @@ def _index(v: Verifier, op: Op, value: Op) -> None:
 
 
 def _load(v: Verifier, op: Op) -> None:
-    t, count = op.type, (len(op.args) + 1) // 2
+    t, count = op.type, max(len(op.args) // 2, 1)
     v.need(isinstance(t, Lanes) and t.elem is _strided(v, op), op, "is lanes of the elements of the memory")
-    v.need(len(op.args) in (1, 2 * count), op, "takes one index, or as many indices as masks")
+    v.need(bool(op.args), op, "takes one index, or as many indices as masks")
     assert isinstance(t, Lanes)
     for first in op.args[:count]:
         _index(v, op, first)
-    for mask in op.args[count:]:
+    for mask in op.args[count : 2 * count]:
         _mask(v, op, mask, t.n)
+    v.need(all(others.type == t for others in op.args[2 * count :]), op, f"the others are {t}")
 
 
 def _store(v: Verifier, op: Op) -> None:

@@ -456,8 +456,8 @@ load_lanes = _op(
     "load_lanes",
     None,
     "read",
-    "attr (stride, Ref); args (*firsts, *masks), as many: each lane k of a mask loads element first + k * stride, and no lane is in two "
-    "masks; lanes in none get 0. One first without mask: all lanes.",
+    "attr (stride, Ref); args (*firsts, *masks), as many, or (*firsts, *masks, others): each lane k of a mask loads element first + k * stride, "
+    "and no lane is in two masks; lanes in none get their value of `others`, or 0. One first without mask: all lanes.",
     level="loops",
 )
 store_lanes = _op(

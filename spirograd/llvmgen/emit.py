@@ -150,7 +150,7 @@ def _rereads(body: Region) -> bool:
 
 def _loads_parts(body: Region) -> bool:
     """Whether a vector loop has loads of vectors of which it takes a part."""
-    return any(op.code is ops.load_lanes and len(op.args) > 1 and (len(op.args) > 2 or op.attr[0] != 1) for op in body.walk())
+    return any(len(op.args) > 3 or (len(op.args) > 1 and op.attr[0] != 1) for op in body.walk() if op.code is ops.load_lanes)
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:

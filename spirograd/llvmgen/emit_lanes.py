@@ -111,13 +111,15 @@ def emit_gather(e: FunctionEmitter, op: Op) -> None:
 
 def emit_load_lanes(e: FunctionEmitter, op: Op) -> None:
     stride, ref = op.attr
-    t, count = _lanes(op.type), (len(op.args) + 1) // 2
-    pointers, masks = [e.address(ref, first) for first in op.args[:count]], [e.operand(mask) for mask in op.args[count:]]
+    t, count = _lanes(op.type), max(len(op.args) // 2, 1)
+    pointers, masks = [e.address(ref, first) for first in op.args[:count]], [e.operand(mask) for mask in op.args[count : 2 * count]]
+    others = [e.operand(value) for value in op.args[2 * count :]]
     if stride in INTERLEAVED and masks and t.elem.bits == 32:
+        assert not others, "only neighbours are loaded into other values"
         e.env[op] = interleaved_load(e, t, stride, list(zip(pointers, masks)))
     elif masks:
         assert stride == 1, "only neighbours are loaded under masks"
-        e.env[op] = _masked_load(e, t, pointers, masks)
+        e.env[op] = _masked_load(e, t, pointers, masks, *others)
     elif stride == 1:
         e.set(op, f"load {type_name(t)}, {pointers[0]}, align {t.elem.size}")
     else:
@@ -133,8 +135,8 @@ def _places(e: FunctionEmitter, t: Lanes, pointer: str, stride: int) -> list[str
     return [f"ptr {e.value(f'getelementptr {type_name(t.elem)}, {pointer}, i64 {k * stride}')}" for k in range(t.n)]
 
 
-def _masked_load(e: FunctionEmitter, t: Lanes, pointers: Sequence[str], masks: Sequence[str]) -> str:
-    vector, values = type_name(t), "zeroinitializer"
+def _masked_load(e: FunctionEmitter, t: Lanes, pointers: Sequence[str], masks: Sequence[str], values: str = "zeroinitializer") -> str:
+    vector = type_name(t)
     callee = e.module.declare(f"llvm.masked.load.{overload(t)}.p0", vector, f"ptr, i32, {mask_type(t.n)}, {vector}")
     for pointer, mask in zip(pointers, masks):
         values = e.value(f"call {vector} {callee}({pointer}, i32 {t.elem.size}, {mask_type(t.n)} {mask}, {vector} {values})")

@@ -36,11 +36,11 @@ def load_lanes(v: LaneValues, op: Op, stride: int, firsts: Sequence[Op], masks: 
 
 
 def _neighbours(v: LaneValues, op: Op, first: Op, mask: Op | None) -> Op:
-    vector = load_lanes(v, op, 1, [first], [] if mask is None else [mask])
     if mask is None or v.live is not None:
-        return v.like_first_lane(vector)
+        return v.like_first_lane(load_lanes(v, op, 1, [first], [] if mask is None else [mask]))
     # The first lane has an iteration. To load its element again takes less than to take it out of the vector.
-    return v.choose(mask, vector, v.splat(v.emit(ops.load, first, attr=op.attr, type=op.type)))
+    others = v.splat(v.emit(ops.load, first, attr=op.attr, type=op.type))
+    return v.emit(ops.load_lanes, first, mask, others, attr=(1, op.attr), type=others.type)
 
 
 def _gather(v: LaneValues, op: Op) -> Op:

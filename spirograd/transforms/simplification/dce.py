@@ -117,7 +117,7 @@ class _Liveness:
                 for a in op.args:
                     self.need(a)
                 if code is ops.each_lane:
-                    self.kept[op].update(range(len(op.type)))
+                    self.kept[op].update(range(len(op.regions[0].results)))
                 for region in op.regions:
                     for value in region.results:
                         self.need(value)

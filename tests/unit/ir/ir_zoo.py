@@ -230,6 +230,7 @@ function "half" { (%p: f32)
     %bits = ballot_lanes(%narrow) : i64
     %back = lanes_of_bits(%bits) : lanes<8,u1>
     %near = load_lanes[(1, x)](%four) : lanes<8,f32>
+    %other = load_lanes[(1, x)](%four, %low, %near) : lanes<8,f32>
     %apart = load_lanes[(3, x)](%four, %bits, %low, %back) : lanes<8,f32>
     %gathered = load[x](%numbers) : lanes<8,f32>
     %sum = fma(%near, %apart, %gathered) : lanes<8,f32>
