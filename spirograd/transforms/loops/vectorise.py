@@ -47,11 +47,11 @@ class _Vectorise(Rewriter):
             return self.copy(op)
         self.task, self.chunks = op, op.attr.chunks
         self.ranges = dict.fromkeys(op.regions[1].params, bound_range(op))
-        body = self.region(op.regions[1])
+        bodies = [self.region(op.regions[1]), *op.regions[2:]]
         if self.chunks.unit > 1:
-            body = _in_units(body, self.chunks.unit)
+            bodies = [_in_units(body, self.chunks.unit) for body in bodies]
         attr = replace(op.attr, chunks=self.chunks)
-        return self.b.append(Op(op.code, op.type, (), attr, (op.regions[0], body, *op.regions[2:]), op.loc))
+        return self.b.append(Op(op.code, op.type, (), attr, (op.regions[0], *bodies), op.loc))
 
     def _for(self, op: Op) -> Op | None:
         note_ranges(self.ranges, op)
