@@ -42,8 +42,11 @@ from spirograd.transforms.checks.check_recursion import check_recursion
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
 from spirograd.transforms.loops.add_uncontended import add_uncontended
 from spirograd.transforms.loops.chunk_tasks import chunk_tasks
+from spirograd.transforms.loops.distribute import distribute
+from spirograd.transforms.loops.outline_parts import outline_parts
 from spirograd.transforms.loops.split_edges import split_edges
 from spirograd.transforms.loops.split_rows import split_rows
+from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.loops.vectorise import vectorise
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
@@ -82,7 +85,16 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 # 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
 _REDUCTION_GROUPS = 1024
 # The passes from device IR to what the code generator for the CPU accepts.
-LOOP_PASSES: tuple[Pass, ...] = (chunk_tasks, add_uncontended, split_rows, vectorise, split_edges)
+LOOP_PASSES: tuple[Pass, ...] = (
+    chunk_tasks,
+    add_uncontended,
+    split_rows,
+    vectorise,
+    split_edges,
+    distribute,
+    outline_parts,
+    stream_stores,
+)
 
 
 def compile_kernel(
@@ -110,7 +122,7 @@ def compile_kernel(
         for check, wanted in ((check_recursion, True), (check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
             kernel = run.apply(check, kernel, "kernel") if wanted else kernel
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
-        interpreted = caps.target.generator is Generator.INTERPRETER
+        interpreted = caps.target.interpreted
         if interpreted and not run.takes_loops(kernel):
             kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
             return _interpreted(kernel, run.describe(kernel, key), run, on_op)
@@ -265,7 +277,7 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     return kernel
 
 
-def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: Callable[[Op, Any], None] | None) -> CompiledKernel:
+def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
     """The interpreter runs ``kernel``, IR of any level, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 

@@ -25,7 +25,7 @@ from spirograd.ir.ops import OpCode
 # The frames of Python that a call may take in the interpreter: one for it, and one for each block that another call stands in.
 _FRAMES_OF_A_CALL = 100
 # Operators of Python that do on two NumPy scalars of one type what the evaluator does, faster. A test compares them.
-FAST: dict[OpCode, Callable[..., Any]] = {
+FAST: dict[OpCode, Callable[..., object]] = {
     ops.add: operator.add, ops.sub: operator.sub, ops.mul: operator.mul, ops.div: operator.truediv,
     ops.and_: operator.and_, ops.or_: operator.or_, ops.xor: operator.xor, ops.not_: operator.invert,
     ops.eq: operator.eq, ops.ne: operator.ne, ops.lt: operator.lt, ops.le: operator.le, ops.gt: operator.gt, ops.ge: operator.ge,
@@ -66,7 +66,7 @@ def _is_wider(t: DType, source: Any) -> bool:
     return t.is_int and not source.is_float and t.min <= source.min and source.max <= t.max
 
 
-def _apply(function: Callable[..., Any], out: int, args: list[int]) -> Step:
+def _apply(function: Callable[..., object], out: int, args: list[int]) -> Step:
     """Store the value of ``function`` of ``args``."""
     if len(args) == 1:
         (a,) = args
@@ -120,6 +120,31 @@ def _if(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _outlined(c: Compiler, op: Op) -> Step:
+    out = c.entry(op)
+    _, steps, results = c.region(op.regions[0])
+
+    def step(env: Env) -> None:
+        for run in steps:
+            run(env)
+        env[out] = tuple([env[r] for r in results])
+
+    return step
+
+
+def _stream(c: Compiler, op: Op) -> Step:
+    source, target = (c.view(ref)[0] for ref in op.attr)
+    first, count = c.args(op)
+
+    def step(env: Env) -> None:
+        start, n = int(env[first]), int(env[count])
+        if not 0 <= start <= start + n <= len(env[target]):
+            raise IndexError(f"{op} writes {n} elements from {start} on, of {len(env[target])}")
+        env[target][start : start + n] = env[source][:n]
+
+    return step
+
+
 def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
@@ -162,7 +187,7 @@ def _task(c: Compiler, op: Op) -> Step:
     def range_for(env: Env) -> None:
         for run in bounds:
             run(env)
-        values: list[Any] = identities
+        values: list[object] = identities
         indices = range(int(env[limits[0]]), int(env[limits[1]]))
         for i in indices:
             env[index] = convert(i)
@@ -454,6 +479,7 @@ def _print(c: Compiler, op: Op) -> Step:
 _READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
+    ops.outlined: _outlined, ops.stream: _stream,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.adstack_word: _adstack_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,

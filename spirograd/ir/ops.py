@@ -30,6 +30,7 @@ class OpCode:
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
     generators take; "loops": in loops over chunks only.
+    ``elementary``: a function that some back ends lack for some types, which `transforms.math.expand_math` expands for them.
     ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
     """
 
@@ -41,6 +42,7 @@ class OpCode:
     rule: str = "special"
     commutative: bool = False
     level: str = "both"
+    elementary: bool = False
     evaluate: Callable[..., Any] | None = None
 
     @property
@@ -71,6 +73,11 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
+def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -> OpCode:
+    """Declare an elementary function of floats: a member of `ELEMENTARY`."""
+    return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_M(function))
+
+
 _E = evaluators.elementwise
 _M = evaluators.in_f64
 
@@ -94,6 +101,13 @@ while_ = _op(
     None,
     "control",
     "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones.",
+)
+outlined = _op(
+    "outlined",
+    0,
+    "control",
+    "Runs its region, which has no parameters, once, as a function of its own; yields the results. attr: a name for the function.",
+    level="loops",
 )
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 
@@ -248,16 +262,16 @@ opaque = _op(
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
 rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
-exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=_M(np.exp))
-log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=_M(np.log))
-sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=_M(np.sin))
-cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=_M(np.cos))
-tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=_M(np.tan))
-asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=_M(np.arcsin))
-acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=_M(np.arccos))
-atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=_M(np.arctan2))
-tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=_M(np.tanh))
-pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=_M(evaluators.power))
+exp = _elementary("exp", 1, "e ** a.", np.exp)
+log = _elementary("log", 1, "Natural logarithm.", np.log)
+sin = _elementary("sin", 1, "Sine, of radians.", np.sin)
+cos = _elementary("cos", 1, "Cosine, of radians.", np.cos)
+tan = _elementary("tan", 1, "Tangent, of radians.", np.tan)
+asin = _elementary("asin", 1, "Inverse sine, in radians.", np.arcsin)
+acos = _elementary("acos", 1, "Inverse cosine, in radians.", np.arccos)
+atan2 = _elementary("atan2", 2, "Angle of the point (b, a), in radians.", np.arctan2)
+tanh = _elementary("tanh", 1, "Hyperbolic tangent.", np.tanh)
+pow_ = _elementary("pow", 2, "a ** b of floats.", evaluators.power)
 floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=_E(np.floor))
 ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=_E(np.ceil))
 trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=_E(np.trunc))
@@ -345,6 +359,14 @@ stack_room = _op(
     "pure",
     "Whether the stack has room (u1) for the function that it stands in, which calls itself; false, too, once a fault is on record, so that "
     "calls that were made return soon.",
+)
+stream = _op(
+    "stream",
+    2,
+    "write",
+    "attr (SharedRef, Ref); args (index, count): stores the first elements of the memory of a chunk, past the caches where that is possible. "
+    "A barrier orders them.",
+    level="loops",
 )
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 
@@ -514,6 +536,8 @@ OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, lane_slots, bu
 # Those of them that functions may use which `call_memory` names.
 ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
+ON_LANES = tuple([code for code in ALL if code.level == "loops" and code not in (outlined, stream)])
+ELEMENTARY = tuple(code for code in ALL if code.elementary)
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.
 COMBINE: dict[str, OpCode] = {"add": add, "mul": mul, "min": min_, "max": max_, "and": and_, "or": or_, "xor": xor}
@@ -531,7 +555,7 @@ def identity(kind: str, t: DType) -> int | float:
     return -bound if t.is_float and kind == "max" else bound
 
 
-def evaluate(code: OpCode, t: Type, args: tuple[Any, ...]) -> Any:
+def evaluate(code: OpCode, t: Type, args: tuple[object, ...]) -> Any:
     """The value of a pure operation on NumPy scalars (vectors: tuples of them)."""
     assert code.evaluate is not None, code
     with np.errstate(all="ignore"):

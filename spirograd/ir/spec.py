@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -215,8 +215,8 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.each_lane, ops.call, ops.call_memory) and isinstance(types, tuple)
-    v.need(several, op, "takes the results of a control operation or call")
+    several = op.args[0].code.effect == "control" or op.args[0].code in (ops.call, ops.call_memory)
+    v.need(several and isinstance(types, tuple), op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
     if op.type != types[op.attr]:
@@ -340,6 +340,13 @@ def _for(v: _Verifier, op: Op) -> None:
         v.need(tuple([r.dtype for r in op.attr.reductions]) == carried, op, "it carries one accumulator for each of its reductions")
 
 
+def _outlined(v: _Verifier, op: Op) -> None:
+    scalars = isinstance(op.type, tuple) and all(isinstance(t, DType) for t in op.type)
+    v.need(scalars and len(op.regions) == 1 and isinstance(op.attr, str), op, "has one region, a name, and a tuple of scalars as results")
+    assert isinstance(op.type, tuple)
+    v.shape_of(op, op.regions[0], (), op.type)
+
+
 def _while(v: _Verifier, op: Op) -> None:
     carried = tuple([a.type for a in op.args])
     v.need(op.type == carried and len(op.regions) == 2, op, f"has two regions, and results {carried}")
@@ -399,7 +406,7 @@ def _chunks(v: _Verifier, op: Op, attr: TaskAttr) -> None:
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
-def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
+def _reference(v: _Verifier, op: Op, ref: object) -> Ref:
     """A reference that is well-formed at this level."""
     legal = (FieldRef, ArrayRef, TempRef, AdstackRef, SharedRef) if v.level == "kernel" else (BufferRef, SharedRef)
     if not isinstance(ref, legal):
@@ -488,6 +495,13 @@ def _claim(v: _Verifier, op: Op) -> None:
     v.need(ref.dtype is i32 and op.type is i32, op, "counts in i32")
 
 
+def _stream(v: _Verifier, op: Op) -> None:
+    pair = op.attr if isinstance(op.attr, tuple) and len(op.attr) == 2 else (None, None)
+    v.need(isinstance(pair[0], SharedRef) and isinstance(pair[1], BufferRef), op, "takes the memory of a chunk and a buffer")
+    v.need(pair[0].dtype is pair[1].dtype and op.type is VOID, op, "both hold one type, and it is void")  # type: ignore[union-attr]
+    v.need(op.args[0].type is op.args[1].type and op.args[0].type in (i32, i64), op, "index and count are i32 or i64")
+
+
 def _barrier(v: _Verifier, op: Op) -> None:
     v.need(op.type is VOID, op, "is void")
     _plain(v, op)
@@ -512,11 +526,12 @@ def _label(v: _Verifier, op: Op) -> None:
 # --- the tables ----------------------------------------------------------------------------------------------------------
 
 _SPECIAL: dict[OpCode, Rule] = {
-    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.outlined: _outlined,
+    ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.load: _load, ops.store: _store,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
-    ops.label: _label, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
+    ops.label: _label, ops.stream: _stream, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
     **dict.fromkeys((ops.tile_entries, ops.tile_rows, ops.tile_product), tile),
     **dict.fromkeys((ops.matrix_load, ops.matrix_store, ops.matrix_product), matrix),

@@ -5,26 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from spirograd.analysis.chunk_loops import bound_range, loops_of
-from spirograd.analysis.loop_costs import prefers_scalar_iterations
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Kernel, LoopAttr, Op, Region, TaskAttr
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.callees import Callees
-from spirograd.llvmgen.distributed import DistributedEmitter
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
-from spirograd.llvmgen.parts import PartsEmitter, parts_of_iteration, parts_of_serial
-from spirograd.llvmgen.stages import find_stages
-from spirograd.llvmgen.streaming import StreamingEmitter, find_streams
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
@@ -166,7 +160,8 @@ def _function(name: str, linkage: str, params: str, emitter: FunctionEmitter) ->
 
 
 def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
-    emitter = PartsEmitter(module, OP_MAP, name, parts_of_serial(op.regions[0]))
+    emitter = FunctionEmitter(module, OP_MAP)
+    emitter.function = name
     emitter.last_uses.scan(op.regions[0])
     emitter.region(op.regions[0])
     return _function(name, linkage, BLOCK_PARAMETER, emitter)
@@ -174,46 +169,14 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
 
 def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: str) -> str:
     """The function of a chunk of ``task``, from one of its bodies."""
-    emitter = _emitter(module, name, task, body)
+    emitter = FunctionEmitter(module, OP_MAP)
+    emitter.function = name
     emitter.at(task.loc)
     emitter.last_uses.scan(body)
     emitter.bind(body.params, ["%begin", "%end"])
     emitter.ranges.update(dict.fromkeys(body.params, bound_range(task)))
     emitter.region(body)
     return _function(name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
-
-
-def _emitter(module: ModuleText, name: str, task: Op, body: Region) -> FunctionEmitter:
-    """What emits the function ``name`` of a chunk of ``task``."""
-    loops = list(loops_of(task, body))
-    if task.attr.grouped or len(loops) != 1:  # in one function, on whose stack the memory of groups lies
-        return FunctionEmitter(module, OP_MAP)
-    (loop,) = loops
-    # One thread may run iterations that update memory in any order, as long as each update is complete.
-    updated = _updated(task) if loop.loop.attr.any_order else frozenset()
-    stages, parts = find_stages(loop.body, updated), parts_of_iteration(loop.body)
-    streams = () if stages or parts or loop.loop.attr.any_order or loop.loop.attr.reductions else find_streams(loop, module.caps)
-    if streams:
-        return StreamingEmitter(module, OP_MAP, name, loop.body, streams)
-    if stages is None:
-        return PartsEmitter(module, OP_MAP, name, parts)
-    unlike = "no" if prefers_scalar_iterations(loop.body) else ""
-
-    def attr_of(stage: Region) -> LoopAttr:
-        independent = loop.loop.attr.independent or not _writes(stage, updated)
-        return LoopAttr(independent=independent, vectorise=unlike if independent else "no")
-
-    return DistributedEmitter(module, OP_MAP, name, parts, stages, attr_of)
-
-
-def _updated(task: Op) -> frozenset[Any]:
-    """The memory that the iterations of ``task`` update, by atomics where they are not alone."""
-    return frozenset([op.attr[1] for loop in loops_of(task, task.regions[1]) for op in loop.body.walk() if op.code is ops.atomic])
-
-
-def _writes(region: Region, memory: frozenset[Any]) -> bool:
-    """Whether ``region`` stores to some of ``memory``."""
-    return any(op.code is ops.store and op.attr in memory for op in region.walk())
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:

@@ -73,6 +73,7 @@ class FunctionEmitter:
         self.memory_suffix = memory_suffix
         self.lines: list[str] = []
         self.entry: list[str] = []
+        self.function = ""  # its symbol
         self.label = "entry.end"  # the block being appended to
         self.env: dict[Op, Any] = {}  # operation -> operand text (control operations: a list of them)
         self.last_uses = LastUses(is_array)
@@ -81,7 +82,7 @@ class FunctionEmitter:
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
         self.entries: list[BlockEntry] | tuple[BlockEntry, ...] | None = None
-        self._stack: dict[SharedRef, str] = {}
+        self.locals: dict[SharedRef, str] = {}  # addresses of memory of the function, or of its caller
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
 
@@ -207,21 +208,26 @@ class FunctionEmitter:
         """What sets ``name`` to `STACK_LIMIT`: lines of the entry block of a task."""
         return [f"  {name} = call i64 {self.module.declare(abi.STACK_LIMIT, 'i64', '', ' nounwind')}()"]
 
-    def address(self, ref: Any, index: Op) -> str:
+    def address(self, ref: object, index: Op) -> str:
         """A pointer to an element, as an operand with its type."""
         if isinstance(ref, SharedRef):
             return f"ptr {self._on_stack(ref, index)}"
         return f"{self.buffer_pointer} {self.pointer(ref, index)}"
 
     def _on_stack(self, ref: SharedRef, index: Op) -> str:
-        """A pointer to an element of the memory of a group, which one thread runs."""
-        array, t = self._stack.get(ref), type_name(ref.dtype)
-        if array is None:
-            array = self._stack[ref] = self.name()
-            self.entry.append(self.module.stack(array, f"[{ref.length} x {t}]", _STACK_ALIGNMENT))
-        return self.value(f"getelementptr inbounds {t}, ptr {array}, {type_name(index.type)} {self.env[index]}")
+        """A pointer to an element of memory of the function."""
+        t = type_name(ref.dtype)
+        return self.value(f"getelementptr inbounds {t}, ptr {self.local_memory(ref)}, {type_name(index.type)} {self.env[index]}")
 
-    def pointer(self, ref: Any, index: Op) -> str:
+    def local_memory(self, ref: SharedRef) -> str:
+        """The address of memory on the stack: of a chunk, or of a group, which one thread runs."""
+        array = self.locals.get(ref)
+        if array is None:
+            array = self.locals[ref] = self.name()
+            self.entry.append(self.module.stack(array, f"[{ref.length} x {type_name(ref.dtype)}]", _STACK_ALIGNMENT))
+        return array
+
+    def pointer(self, ref: object, index: Op) -> str:
         """The same without its type; on several lanes, one for each."""
         assert isinstance(ref, BufferRef)
         base = self.slot_value(ref.slot, self.buffer_pointer, 8)
@@ -233,7 +239,7 @@ class FunctionEmitter:
     def access_suffix(self, ref: Any) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
         one worker share a thread slot."""
-        return "" if isinstance(ref, SharedRef) or ref.slot.kind == "adstacks" else self.memory_suffix
+        return "" if isinstance(ref, BufferRef) and ref.slot.kind == "adstacks" else self.memory_suffix
 
 
 class Phis:

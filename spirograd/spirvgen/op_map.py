@@ -1,6 +1,6 @@
-"""The opcode mapping of SPIR-V: THE table from operation to emitter, keyed by the objects of the op table.
+"""The opcode mapping of SPIR-V: the emitter of each operation of `ops.ALL`.
 
-Operations that are one instruction have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
+Rows of `instructions` emit one instruction each. Functions of ``emit_*.py`` emit the other operations.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.if_: emit_control.emit_if,
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
+    **dict.fromkeys((ops.outlined, ops.stream), Unsupported("for the CPU")),
     ops.task: Unsupported("each task is a module, made by emit_task"),
     # arithmetic
     ops.add: Instr("FAdd", "IAdd", "IAdd", contractible=True),
@@ -105,7 +106,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.claim: emit_memory.emit_claim,
     ops.barrier: emit_memory.emit_barrier,
     ops.clock: emit_memory.emit_clock,
-    ops.stack_room: Unsupported("there are no functions that call themselves, for want of a stack"),
+    ops.stack_room: Unsupported("SPIR-V has no recursive functions"),
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
     ops.subgroup_barrier: emit_workgroup.emit_subgroup_barrier,
@@ -124,5 +125,5 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.label: Unsupported("for the interpreter only"),
-    **dict.fromkeys([code for code in ops.ALL if code.level == "loops"], Unsupported("for CPUs")),
+    **dict.fromkeys(ops.ON_LANES, Unsupported("for CPUs")),
 }

@@ -1,5 +1,5 @@
-"""The interpreter runs what the passes for the CPU and for Vulkan make of the corpus, and the loops of the CPU with their vectors: results are
-right, and no index is out of range."""
+"""The interpreter runs what the passes for the CPU and for Vulkan make of the corpus, and the vectors of the CPU: results are right, and no
+index is out of range."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _data(program: Program) -> list[np.ndarray[Any, Any]]:
 
 
 def results(program: Program, arch: str) -> list[np.ndarray[Any, Any]]:
-    """The arrays after launches with several numbers. On the CPU, and in its loops that the interpreter runs, whatever can run in lockstep does."""
+    """The arrays after launches with several numbers. Whatever can run in lockstep on the CPU does."""
     costs = dict.fromkeys(("_ACCESS", "_DIVERGENT_LOAD", "_DIVISION", "_INTERLEAVED_LOAD", "_LEAST_WORK", "_SHORTEST"), 0)
     arrays = _data(program)
     if arch == "cpu":

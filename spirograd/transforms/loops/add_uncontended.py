@@ -66,8 +66,4 @@ class _WithoutAtomics(Rewriter):
     def _atomic(self, op: Op) -> Op:
         if not self.iterating:
             return self.copy(op)
-        kind, ref = op.attr
-        index, value = self.args(op)
-        old = self.b.load(ref, index)
-        self.b.store(ref, index, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
-        return old
+        return self.b.update(*op.attr, *self.args(op))

@@ -9,8 +9,6 @@ for each row.
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.dtypes import DType, unsigned
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -156,7 +154,7 @@ def _guarded(body: Region, known: tuple[Op, ...]) -> _Guarded | None:
     return _Guarded(branch.args[0], of_row, Region(body.params, (*inside, *then.ops[:-1], end)))
 
 
-def _may_be(a: BufferRef, b: Any) -> bool:
+def _may_be(a: BufferRef, b: object) -> bool:
     """Whether two accesses of independent iterations may be to the same memory."""
     return not isinstance(b, BufferRef) or a.slot == b.slot
 

@@ -26,8 +26,6 @@ from spirograd.transforms.loops.lane_values import LaneValues
 
 # Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
 STRIP = 4096
-# Functions of libraries, which have no vector form.
-LIBRARY = frozenset((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_))
 # Of these, values in the first lane are computed beside the vectors, where they grow evenly from lane to lane.
 _EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
 
@@ -115,7 +113,7 @@ class _Body:
             v.env[op] = v.copy(op)
         elif op.code is ops.load:
             lane_memory.load(v, op)
-        elif op.code in LIBRARY or (op.code is ops.call and op.attr not in self._functions):
+        elif op.code.elementary or (op.code is ops.call and op.attr not in self._functions):
             lane_memory.lane_by_lane(v, op)
         else:
             v.env[op] = v.elementwise(op)
