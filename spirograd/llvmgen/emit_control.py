@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
-from spirograd.analysis.chunk_loops import note_ranges
 from spirograd.base.dtypes import DType, Lanes, Type
+from spirograd.ir.chunk_loops import note_ranges
 from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
@@ -83,11 +82,12 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
-# Properties of the loops that LLVM leaves as they are, for each value of `LoopAttr.vectorise`.
+# What LLVM leaves undone, for each value of `LoopAttr.vectorise`.
 _PROPERTIES: dict[str, tuple[str, ...]] = {
     "": (),
     "no": ('vectorize.enable", i1 false',),
     "rest": ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"'),
+    "vectors": (),
 }
 
 
@@ -97,18 +97,15 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
     note_ranges(e.ranges, op)
-    if not op.attr.over_chunk:
-        e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or loop_metadata(e, op.attr)[1])
-        return
-    outer, (e.memory_suffix, suffix) = e.memory_suffix, loop_metadata(e, op.attr)
-    run = e.iterations or functools.partial(counted_loop, e)
-    e.env[op] = run(op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
+    accesses, about = _loop_metadata(e, op.attr)
+    outer, e.memory_suffix = e.memory_suffix, accesses or e.memory_suffix
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or about)
     e.memory_suffix = outer
 
 
-def loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
+def _loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
     """What LLVM is told of accesses in a loop, and of its branch back."""
-    if not (attr.independent or attr.vectorise) or attr.vectorise == "vectors":
+    if not attr.independent and not _PROPERTIES[attr.vectorise]:
         return "", ""
     node, accesses, properties = e.module.node, "", []
     if attr.independent:

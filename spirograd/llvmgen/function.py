@@ -57,20 +57,18 @@ class FunctionEmitter:
     """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block; or, if ``entries`` is a list, to
     one whose last parameters are the entries of the block that it uses, which the list collects; a tuple has them all.
 
-    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted. ``memory_suffix``:
-    metadata for every plain load and store.
+    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted.
     """
 
     buffer_pointer = "ptr"  # the type of pointers into buffers
     pointer_metadata = ""  # what is known of them, as metadata
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
     atomic_metadata = ""  # what is known of the memory of atomics
-    iterations: Callable[..., list[str]] | None = None  # emits a loop over a chunk, where that is not a plain loop
 
-    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler]) -> None:
         self.module = module
         self.handlers = handlers
-        self.memory_suffix = memory_suffix
+        self.memory_suffix = ""  # metadata for every plain load and store
         self.lines: list[str] = []
         self.entry: list[str] = []
         self.function = ""  # its symbol
