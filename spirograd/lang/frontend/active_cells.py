@@ -92,8 +92,8 @@ class _Cells:
             active = active & (values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
         cell = [] if self.pointer is None else [self._cell(counter)]
         for level in self.masks:
-            found = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
-            active = found if active is True else active & found
+            bit = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
+            active = bit if active is True else active & bit
         return scalar.cast(active, u1)
 
     def _cell(self, counter: Value) -> Value:

@@ -60,8 +60,8 @@ def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
     """What a name or dotted name stands for, if that is known without evaluating anything at run time."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)
-        found = held if held is not None else t.frame.names.get(node.id)
-        return found if variables or not is_runtime(found) else None
+        value = held if held is not None else t.frame.names.get(node.id)
+        return value if variables or not is_runtime(value) else None
     if isinstance(node, ast.Attribute):
         base = static_callee(t, node.value)
         return getattr(base, node.attr, None) if base is not None else None

@@ -89,8 +89,8 @@ class Captures:
         return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
 
     def _array(self, name: str, array: Ndarray, path: Path | None) -> ArrayProxy | ViewProxy:
-        found = path or id(array)
-        if found not in self._proxies:
-            self._proxies[found] = self.declarations.ndarray(name or f"array{len(self.arrays)}", array)
+        key = path or id(array)
+        if key not in self._proxies:
+            self._proxies[key] = self.declarations.ndarray(name or f"array{len(self.arrays)}", array)
             self.arrays.append((array, path))
-        return self._proxies[found]
+        return self._proxies[key]

@@ -60,7 +60,7 @@ class Staged:
         return stages
 
     def _some(self, suffix: str, what: str) -> dict[str, Any]:
-        found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
-        if not found:
+        stages = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
+        if not stages:
             raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
-        return found
+        return stages

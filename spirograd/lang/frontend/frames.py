@@ -40,7 +40,7 @@ class Frame:
 
     def loc(self, node: ast.AST) -> Loc:
         """Where ``node`` stands in the user's file."""
-        found = self.locs.get(node)
-        if found is None:
-            found = self.locs[node] = self.source.loc(node, self.caller)
-        return found
+        loc = self.locs.get(node)
+        if loc is None:
+            loc = self.locs[node] = self.source.loc(node, self.caller)
+        return loc

@@ -43,10 +43,10 @@ class Facts:
 def facts(cls: type, value: object, is_steady: Callable[[], bool]) -> Facts | None:
     """Those of ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
     place = cls, id(value)
-    found = _known.get(place)
-    if found is None or found.number != validity.number() or found.instance() is not value:
+    facts = _known.get(place)
+    if facts is None or facts.number != validity.number() or facts.instance() is not value:
         if not type(value).__weakrefoffset__:
             return None
         number = validity.number()
-        found = _known[place] = Facts(number, weakref.ref(value, lambda _: _known.pop(place, None)), is_steady())
-    return found if found.steady else None
+        facts = _known[place] = Facts(number, weakref.ref(value, lambda _: _known.pop(place, None)), is_steady())
+    return facts if facts.steady else None

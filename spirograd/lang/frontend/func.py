@@ -166,8 +166,8 @@ def plain_function(function: object, decorator: str) -> Any:
     below = f"put `@{decorator}` below the other decorator"
     if inspect.isfunction(function):
         if hasattr(function, "__wrapped__"):  # by functools.wraps: its source is that of the wrapper
-            made = f"what another decorator made of `{function.__name__}`"
-            raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {made}", None, below)
+            message = f"`@{decorator}` decorates functions, not what another decorator made of `{function.__name__}`"
+            raise SpirogradTypeError(message, None, below)
         return function
     hint = below if isinstance(function, (staticmethod, classmethod, property)) else ""
     if isinstance(function, Func) or getattr(function, "__sg_is_kernel__", False):

@@ -23,7 +23,7 @@ from spirograd.lang.scalar import describe, type_error
 from spirograd.lang.tuples import TupleType
 
 
-class _FoundReturn(Exception):
+class _FirstReturn(Exception):
     """The value of the first `return`, while probing for it."""
 
     def __init__(self, value: object) -> None:
@@ -53,8 +53,8 @@ def _probe_result(t: Tracer, statements: list[ast.stmt]) -> object:
     try:
         frame.variables[RETURNED] = scalar.constant(False)
         block(t, statements)
-    except _FoundReturn as found:
-        model = found.value
+    except _FirstReturn as first:
+        model = first.value
     finally:
         t.probing = outer
         while t.b.depth > depth:
@@ -86,7 +86,7 @@ def _return(t: Tracer, node: ast.Return) -> None:
     t.at(node)
     value = _returned(t, value, node)
     if t.probing is frame:
-        raise _FoundReturn(value)
+        raise _FirstReturn(value)
     if value is not None:
         frame.variables[RESULT] = value
     if RETURNED in frame.variables:

@@ -94,19 +94,19 @@ class _Splitter:
     def run(self) -> Structure:
         tree = self.source.tree
         nodes = self._nodes(tree.body, ())
-        found = Structure(nodes, self.parts, tuple(self.labels))
-        if found.plain:
-            return found
+        structure = Structure(nodes, self.parts, tuple(self.labels))
+        if structure.plain:
+            return structure
         for node in ast.walk(tree):
             if isinstance(node, ast.Return):
                 problem = "a kernel that is a graph of several launches cannot return a value"
                 raise self._error(problem, node, "store the value in a field or an ndarray")
         idle = [part for part in self.parts if not any(map(self._does_something, part.statements))]
         _Locals(self, nodes).resolve()
-        found.parts = [part for part in self.parts if part not in idle]
-        for number, part in enumerate(found.parts):
+        structure.parts = [part for part in self.parts if part not in idle]
+        for number, part in enumerate(structure.parts):
             part.number = number
-        return found
+        return structure
 
     def _does_something(self, statement: ast.stmt) -> bool:
         """Whether a statement does more than document, or compute what other parts compute again."""
@@ -144,8 +144,8 @@ class _Splitter:
                 return self._loop(statement, call, around)
         if isinstance(statement, ast.With):
             for item in statement.items:
-                found = self._value(item.context_expr.func) if isinstance(item.context_expr, ast.Call) else None
-                for block in [each for each in _BLOCKS if each is found]:
+                callee = self._value(item.context_expr.func) if isinstance(item.context_expr, ast.Call) else None
+                for block in [each for each in _BLOCKS if each is callee]:
                     if len(statement.items) > 1 or item.optional_vars is not None:
                         message = f"{_written(block)} must be the only item of its `with`, without `as`"
                         raise self._error(message, statement, "nest two `with` statements")
@@ -192,14 +192,14 @@ class _Splitter:
         return Sections([self._nodes(node.body, (*around, "parallel"))])
 
     def _context(self, node: ast.With, around: tuple[str, ...]) -> Sections:
-        found = self._nodes(node.body, (*around, "context"))
-        for statement, inner in zip(node.body, found):
+        nodes = self._nodes(node.body, (*around, "context"))
+        for statement, inner in zip(node.body, nodes):
             if not isinstance(inner, Sections):
                 message = "`graph.parallel_context` contains `graph.parallel` blocks only"
                 raise self._error(
                     message, statement, "move this statement before or after the block, or into one of its `graph.parallel` blocks"
                 )
-        return Sections([section for inner in found if isinstance(inner, Sections) for section in inner.sections], True)
+        return Sections([section for inner in nodes if isinstance(inner, Sections) for section in inner.sections], True)
 
     def _checkpoint(self, node: ast.With, call: ast.Call, around: tuple[str, ...]) -> Checkpoint:
         if not self.checkpoints:
@@ -310,11 +310,11 @@ class _Locals:
     def _bring(self, part: Part, name: str, use: ast.AST) -> None:
         """Compute a variable of another part anew in ``part``."""
         error = self.splitter._error
-        found = self.stored[name]
+        stores = self.stored[name]
         hint = "store it in a field or ndarray without axes, or compute it where it is used"
-        if len(found) > 1:
+        if len(stores) > 1:
             raise error(f"`{name}` is assigned in several parts of the graph, which share no variables", use, hint)
-        origin, statement = found[0]
+        origin, statement = stores[0]
         if origin not in self.before[part]:
             raise error(f"`{name}` has no value here: another part of the graph assigns it, which may not have run before", use, hint)
         plain = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)

@@ -116,8 +116,8 @@ def _given(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> 
     def of(expression: ast.expr, name: str | None) -> Argument:
         if name not in by_reference:
             return Argument(t.expression(expression))
-        found, value = resolve(t, expression)
-        return Argument(value if found is None else found.load(), expression, found)
+        target, value = resolve(t, expression)
+        return Argument(value if target is None else target.load(), expression, target)
 
     args = [Argument(value) for value in callee.positional]
     if callee.has_object and isinstance(node.func, ast.Attribute):

@@ -83,8 +83,8 @@ def _after(statements: Sequence[ast.stmt], loop: ast.For, name: str, exits: _Exi
         if isinstance(statement, (ast.For, ast.While)):
             again = _before_iteration(statement, name, inside)
             inside = _Exits(again, inside.end, again, exits.returned)
-        found = [_after(getattr(statement, block, ()), loop, name, inside) for block in ("body", "orelse")]
-        return found[1] if found[0] is None else found[0]
+        sides = [_after(getattr(statement, block, ()), loop, name, inside) for block in ("body", "orelse")]
+        return sides[1] if sides[0] is None else sides[0]
     return None
 
 

@@ -63,9 +63,9 @@ def _collect(node: ast.AST, name: str, uses: _Uses, references: References, is_a
         for target in node.targets:
             for part in parts_of(target):
                 if _is(base_of(part), name):
-                    whole = isinstance(part, ast.Name)
-                    uses.assigns |= whole
-                    uses.parts |= not whole
+                    is_name = isinstance(part, ast.Name)
+                    uses.assigns |= is_name
+                    uses.parts |= not is_name
                     inner(*_indices(part))
                 else:
                     inner(part)

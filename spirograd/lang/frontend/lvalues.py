@@ -267,15 +267,15 @@ def check_members(value: Struct, members: Any) -> None:
 
 
 class Part(Lvalue):
-    """A part of another lvalue: reading takes the part of the whole, writing replaces the whole with a changed copy."""
+    """A part of the lvalue ``container``, which a write replaces with a changed copy."""
 
-    def __init__(self, whole: Lvalue, kind: str, key: Any) -> None:
-        self.whole = whole
+    def __init__(self, container: Lvalue, kind: str, key: Any) -> None:
+        self.container = container
         self.kind = kind
         self.key = key
 
     def load(self) -> Any:
-        value = self.whole.load()
+        value = self.container.load()
         if self.kind == "member":
             return getattr(value, self.key)
         if isinstance(value, Value):
@@ -284,28 +284,28 @@ class Part(Lvalue):
 
     @property
     def what(self) -> str:  # type: ignore[override]
-        return f"a part of {self.whole.what}"
+        return f"a part of {self.container.what}"
 
     def store(self, value: Any) -> None:
-        whole = self.whole.load()
-        old = whole.entries.get(self.key) if self.kind == "member" and isinstance(whole, Struct) else whole
+        before = self.container.load()
+        old = before.entries.get(self.key) if self.kind == "member" and isinstance(before, Struct) else before
         if isinstance(old, Matrix):
             given = value.entries if isinstance(value, Matrix) else [value] if scalar.is_scalar(value) else []
             lossy_conversions.check(given, itertools.repeat(scalar.dtype_of(old.entries[0])), self.what, lossy_conversions.VARIABLE)
         elif isinstance(old, Value) and scalar.is_scalar(value):
             lossy_conversions.check([value], [old.dtype], self.what, lossy_conversions.VARIABLE)
-        if self.kind == "index" and isinstance(whole, Matrix):
-            self.whole.store(whole.with_entry(self.key, value))
-        elif self.kind == "member" and isinstance(whole, Struct):
-            self.whole.store(whole.with_member(self.key, value))
-        elif self.kind == "member" and isinstance(whole, Matrix):
+        if self.kind == "index" and isinstance(before, Matrix):
+            self.container.store(before.with_entry(self.key, value))
+        elif self.kind == "member" and isinstance(before, Struct):
+            self.container.store(before.with_member(self.key, value))
+        elif self.kind == "member" and isinstance(before, Matrix):
             try:
-                changed = whole.with_swizzle(self.key, value)
+                changed = before.with_swizzle(self.key, value)
             except AttributeError as error:
                 raise type_error(str(error)) from None
-            self.whole.store(changed)
+            self.container.store(changed)
         else:
-            raise type_error(f"cannot assign to a part of {describe(whole)}")
+            raise type_error(f"cannot assign to a part of {describe(before)}")
 
 
 def combined(kind: str, old: object, value: object) -> Any:

@@ -89,13 +89,13 @@ def is_generator(value: object) -> bool:
 
 def check_callee(callee: object, loc: Loc | None) -> None:
     """Raise SpirogradSyntaxError if ``callee`` gives random numbers or times."""
-    found = _finding(callee)
-    if found is not None:
-        raise _refusal(found, loc)
+    finding = _finding(callee)
+    if finding is not None:
+        raise _refusal(finding, loc)
 
 
-def _refusal(found: Finding, loc: Loc | None, caller: str = "") -> SpirogradSyntaxError:
-    name, hint = found
+def _refusal(finding: Finding, loc: Loc | None, caller: str = "") -> SpirogradSyntaxError:
+    name, hint = finding
     what = f"`{caller}`, which runs while compiling, uses `{name}`: that" if caller else f"`{name}`"
     return SpirogradSyntaxError(f"{what} would run once, while compiling, and all iterations and launches would get one value", loc, hint)
 
@@ -119,9 +119,9 @@ def _may_run_python(callee: object, arguments: Sequence[object]) -> bool:
 def watching(loc: Loc | None, name: str) -> Iterator[None]:
     """Raise SpirogradSyntaxError at the end if what ran meanwhile has called a function that gives random numbers or times. ``name``: of
     what the kernel calls."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     outer, states = sys.getprofile(), _states()
-    sys.setprofile(functools.partial(_look, found, outer if callable(outer) else None))
+    sys.setprofile(functools.partial(_look, findings, outer if callable(outer) else None))
     try:
         yield
     finally:
@@ -129,9 +129,9 @@ def watching(loc: Loc | None, name: str) -> Iterator[None]:
         sys.setprofile(outer if enable is None else None)
         if enable is not None:  # a profiler written in C, which `setprofile` does not take
             enable()
-    found += [(module, _RANDOM_HINT) for module, state in _states().items() if states.get(module, state) != state]
-    if found:
-        raise _refusal(found[0], loc, name)
+    findings += [(module, _RANDOM_HINT) for module, state in _states().items() if states.get(module, state) != state]
+    if findings:
+        raise _refusal(findings[0], loc, name)
 
 
 def _states() -> dict[str, bytes]:
@@ -146,11 +146,11 @@ def _states() -> dict[str, bytes]:
     return out
 
 
-def _look(found: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
+def _look(findings: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
     """The profile function: look at a call of a built-in function, and at the frame of a Python function that returns."""
     if outer is not None:
         outer(frame, event, arg)
-    if found or event not in ("c_call", "return"):
+    if findings or event not in ("c_call", "return"):
         return
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if package in sys.stdlib_module_names and package not in _GIVING:
@@ -160,7 +160,7 @@ def _look(found: list[Finding], outer: Callable[..., object] | None, frame: type
     else:
         one = None if package in _FOREIGN or package in sys.stdlib_module_names - {"__main__"} else _named_in(frame)
     if one is not None:
-        found.append(one)
+        findings.append(one)
 
 
 # --- what the names in a frame stand for -------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ def _named_in(frame: types.FrameType) -> Finding | None:
             except AttributeError:
                 held = _NOTHING
         compiled = not isinstance(held, (types.FunctionType, types.BuiltinFunctionType))  # calls of the others are seen
-        found = _finding(held) if compiled and held is not _NOTHING else None
-        if found is not None:
-            return found
+        finding = _finding(held) if compiled and held is not _NOTHING else None
+        if finding is not None:
+            return finding
     return None
 
 

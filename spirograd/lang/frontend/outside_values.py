@@ -183,16 +183,16 @@ def _dictionary(owner: object, name: str) -> dict[object, object] | None:
     """The dictionary in which ``owner`` has its own attributes, if ``name`` may be one of them."""
     if isinstance(owner, type) or hasattr(getattr(type(owner), name, None), "__set__"):
         return None
-    found = getattr(owner, "__dict__", None)
-    return found if type(found) is dict else None
+    attributes = getattr(owner, "__dict__", None)
+    return attributes if type(attributes) is dict else None
 
 
 def _holder(cls: type, name: str) -> dict[object, object] | None:
     """The dictionary of the class in which ``cls`` finds ``name``."""
     for base in cls.__mro__:
         if name in vars(base):
-            found = gc.get_referents(vars(base))  # what the read-only view is of
-            return found[0] if found and type(found[0]) is dict else None
+            referents = gc.get_referents(vars(base))  # what the read-only view is of
+            return referents[0] if referents and type(referents[0]) is dict else None
     return None
 
 

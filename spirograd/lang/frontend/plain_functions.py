@@ -37,7 +37,7 @@ def _is_foreign(function: types.FunctionType) -> bool:
 
 def _func_of(function: types.FunctionType) -> Func:
     """``function`` as a function of the kernel language, made once."""
-    found: Func | None = function.__dict__.get("__sg_func__")
-    if found is None:
-        found = function.__dict__["__sg_func__"] = Func(function)
-    return found
+    func: Func | None = function.__dict__.get("__sg_func__")
+    if func is None:
+        func = function.__dict__["__sg_func__"] = Func(function)
+    return func

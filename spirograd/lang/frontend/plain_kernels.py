@@ -41,10 +41,10 @@ def run(function: Callable[..., Any], parameters: Sequence[Parameter], signature
     values = {name: _argument(p, value, copies) for (name, p), value in zip(zip(signature.parameters, parameters), args)}
     with _running():
         by_name = {n: v for n, v in values.items() if signature.parameters[n].kind is inspect.Parameter.KEYWORD_ONLY}
-        found = function(*[v for n, v in values.items() if n not in by_name], **by_name)
+        result = function(*[v for n, v in values.items() if n not in by_name], **by_name)
     for array, copy in copies:
         _put_back(array, copy)
-    return _value(found, result_type(signature.return_annotation))
+    return _value(result, result_type(signature.return_annotation))
 
 
 def refuse_gradients() -> None:

@@ -102,8 +102,8 @@ def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc:
     op = t.b.emit(ir.call, *[v.op for v in values], attr=symbol, type=types[0] if len(types) == 1 else types)
     if is_void:
         return None
-    found = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
-    return unpack_tuple(build(returns, found))
+    results = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
+    return unpack_tuple(build(returns, results))
 
 
 def _returns_values(func: Func) -> bool:
@@ -122,9 +122,9 @@ def _signature(value: object, values: list[Value], kept: list[object]) -> Hashab
         kept.append(value._methods)
         return ("struct", id(value._methods), *[(name, _signature(member, values, kept)) for name, member in value.entries.items()])
     if is_runtime(value):
-        found = leaves(value)
-        values += found
-        return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in found])
+        scalars = leaves(value)
+        values += scalars
+        return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in scalars])
     if isinstance(value, tuple):
         return ("tuple", *[_signature(member, values, kept) for member in value])
     if isinstance(value, (*_MUTABLE, ViewProxy)):  # a view holds values of the caller
@@ -149,10 +149,10 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, object], values: list[
         with t.trace.guarded():  # as another call of it may be
             function_body(t, func.source.tree.body)
         unchanged = all(frame.variables.get(name) is value for name, value in given.items())
-        made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else Inlined("it changes a variable")
-        if isinstance(made, Inlined) and key in t.real_functions.recursive:
+        traced = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else Inlined("it changes a variable")
+        if isinstance(traced, Inlined) and key in t.real_functions.recursive:
             raise _refused_recursion(t, func)
-        return made
+        return traced
     except NotCallable as error:
         if key in t.real_functions.recursive:
             raise _refused_recursion(t, func) from None

@@ -71,20 +71,22 @@ class CellKernel(Kernel):
         self._which = which
 
     def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
-        made, which = super()._parameter(p, position, options), self._which.get(position)
+        parameter, which = super()._parameter(p, position, options), self._which.get(position)
         if which is None:
-            return made
+            return parameter
         name = self.function.__name__
-        return CellsParameter(made, name, which) if isinstance(made, AggregateParameter) else CellParameter(made.name, name, made.t)  # type: ignore[attr-defined]
+        if isinstance(parameter, AggregateParameter):
+            return CellsParameter(parameter, name, which)
+        return CellParameter(parameter.name, name, parameter.t)  # type: ignore[attr-defined]
 
 
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
     """``kernel`` with cells at these places, made once."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
-    found: CellKernel | None = kernel.variants.get(key)
-    if found is None:
-        found = kernel.variants[key] = CellKernel(kernel, which)
-    return found
+    variant: CellKernel | None = kernel.variants.get(key)
+    if variant is None:
+        variant = kernel.variants[key] = CellKernel(kernel, which)
+    return variant
 
 
 def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any, ...], list[Cell]] | None:
@@ -102,10 +104,10 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
         elif isinstance(parameter, AggregateParameter) and are_traced(_entries(value)):
             numbers = parameter.t.numbers_of(value)
             leaves = [k for k, n in enumerate(numbers) if are_traced((n,)) and parameter.leaves[k].t.is_float]
-            made = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
+            cell_of = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
             which[position] = frozenset(leaves)
-            cells += made.values()
-            values[position] = [made[k].array if k in made else number for k, number in enumerate(numbers)]
+            cells += cell_of.values()
+            values[position] = [cell_of[k].array if k in cell_of else number for k, number in enumerate(numbers)]
     return (with_cells(kernel, which), tuple(values), cells) if cells else None
 
 

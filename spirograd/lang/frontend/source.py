@@ -103,14 +103,15 @@ def _of_lambda(function: Callable[..., object], text: Text) -> Source:
     except SyntaxError as error:
         raise SpirogradSyntaxError(f"cannot parse a lambda: {error.msg}", Loc(text.file, code.co_firstlineno)) from None
     parameters = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    found = [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno and _names(n.args) == parameters]
-    if len(found) > 1 and hasattr(code, "co_positions"):  # since Python 3.11
+    lambdas = [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+    lambdas = [n for n in lambdas if _names(n.args) == parameters]
+    if len(lambdas) > 1 and hasattr(code, "co_positions"):  # since Python 3.11
         positions = set(code.co_positions())
-        found = [n for n in found if (n.body.lineno, n.body.end_lineno, n.body.col_offset, n.body.end_col_offset) in positions]
-    if len({ast.dump(n) for n in found}) != 1:
-        problem = "it is not certain which lambda of this line a kernel calls" if found else "the source of a lambda is not where it was"
+        lambdas = [n for n in lambdas if (n.body.lineno, n.body.end_lineno, n.body.col_offset, n.body.end_col_offset) in positions]
+    if len({ast.dump(n) for n in lambdas}) != 1:
+        problem = "it is not certain which lambda of this line a kernel calls" if lambdas else "the source of a lambda is not where it was"
         raise SpirogradSyntaxError(problem, Loc(text.file, code.co_firstlineno), "write it as a function, with `def`")
-    node = found[0]
+    node = lambdas[0]
     result = ast.copy_location(ast.Return(node.body), node.body)
     tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[result], decorator_list=[], returns=None, type_comment=None)
     return Source(function, ast.copy_location(tree, node), text.file, 0, "<lambda>")

@@ -34,14 +34,14 @@ _KEY_DEPTH = 4
 @func
 def _number(region: template()) -> i32:  # type: ignore[valid-type]
     """A number for a cell: one that is free, or a new one, which may be beyond the capacity."""
-    made = 0
+    number = 0
     left = atomic_sub(region.free_count[None], 1)
     if left > 0:
-        made = region.free[left - 1]
+        number = region.free[left - 1]
     else:
         atomic_add(region.free_count[None], 1)
-        made = FIRST + atomic_add(region.used[None], 1)
-    return made  # type: ignore[no-any-return]
+        number = FIRST + atomic_add(region.used[None], 1)
+    return number  # type: ignore[no-any-return]
 
 
 @real_func
@@ -54,23 +54,23 @@ def _activated(at: Any, number: Any, table: template(), region: template()) -> i
     """
     cell = NULL
     while cell == NULL:
-        found = volatile_load(table[at])
-        if found == NULL:
-            found = atomic_exchange(table[at], BUSY)
-            if found == NULL:
-                made = _number(region)
-                if made < region.capacity[None]:
-                    region.home[made] = number + 1
-                    cell = made
-                    found = made
+        entry = volatile_load(table[at])
+        if entry == NULL:
+            entry = atomic_exchange(table[at], BUSY)
+            if entry == NULL:
+                new = _number(region)
+                if new < region.capacity[None]:
+                    region.home[new] = number + 1
+                    cell = new
+                    entry = new
                 else:
                     cell = OVERFLOW
-                atomic_exchange(table[at], found)
-            elif found > NULL:
-                atomic_exchange(table[at], found)
-                cell = found
-        elif found > NULL:
-            cell = found
+                atomic_exchange(table[at], entry)
+            elif entry > NULL:
+                atomic_exchange(table[at], entry)
+                cell = entry
+        elif entry > NULL:
+            cell = entry
     return cell
 
 
@@ -88,8 +88,8 @@ def _included(at: Any, j: i32, number: Any, region: template(), position: Any, s
     """
     node = region.node
     cell = _activated(at, number, node.table, region)
-    found = node.length[_moved(at, position)]
-    if found <= j:
+    length = node.length[_moved(at, position)]
+    if length <= j:
         k = atomic_max(node.length[_moved(at, position)], j + 1) // node.chunk
         while k < j // node.chunk:
             if _activated(_moved(at, position, k), number - (j // node.chunk - k) * stride, node.table, region) == OVERFLOW:
@@ -204,8 +204,8 @@ def _where_active(active: Value, write: Callable[[], Any]) -> Any:
     values = [] if model is None else leaves(model)
     then = b.end([v.op for v in values])
     b.begin()
-    found = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
-    return None if model is None else rebuild(model, [Value(v) for v in found])
+    results = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
+    return None if model is None else rebuild(model, [Value(v) for v in results])
 
 
 def from_zero(field: Any, indices: Sequence[Op]) -> list[Value]:
@@ -285,8 +285,8 @@ def list_element(t: Tracer, entries: List, cell: Value | None, index: Sequence[V
 
 def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[Value]) -> Value:
     """The length of a list. ``outer``: the levels above."""
-    found = list_element(t, entries, cell_of(t, outer, index, False), index).load()
-    return scalar.as_value(arithmetic.min(found, entries.limit))
+    length = list_element(t, entries, cell_of(t, outer, index, False), index).load()
+    return scalar.as_value(arithmetic.min(length, entries.limit))
 
 
 def _check_cells(level: Level, enough: Value) -> None:
@@ -298,17 +298,17 @@ def _check_cells(level: Level, enough: Value) -> None:
 def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
     """The number of a cell, from its table; of `dynamic` nodes, of a chunk."""
     entry = hidden_element(t, level.table, at)
-    found = entry.load()
+    number = entry.load()
     if not activate:
-        return scalar.as_value(arithmetic.max(found, NULL))  # BUSY: it is being activated
+        return scalar.as_value(arithmetic.max(number, NULL))  # BUSY: it is being activated
     b = scalar.builder()
-    inactive = scalar.cast(found <= NULL, u1)
+    inactive = scalar.cast(number <= NULL, u1)
     b.begin()
-    made = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
-    _check_cells(level, made != OVERFLOW)
-    then = b.end([made.op])
+    activated = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
+    _check_cells(level, activated != OVERFLOW)
+    then = b.end([activated.op])
     b.begin()
-    return Value(b.if_(inactive.op, then, b.end([found.op]))[0])
+    return Value(b.if_(inactive.op, then, b.end([number.op]))[0])
 
 
 def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
@@ -325,9 +325,9 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
         "stride": scalar.constant(math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]), number.dtype),
     }
     del arguments["table"]
-    made = call_own_function(t, _included, arguments, hidden_element(t, level.table, at).ref)
-    _check_cells(level, made != OVERFLOW)
-    return made
+    chunk = call_own_function(t, _included, arguments, hidden_element(t, level.table, at).ref)
+    _check_cells(level, chunk != OVERFLOW)
+    return chunk
 
 
 def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:

@@ -26,20 +26,20 @@ class _Stops(Rewriter):
 
     def region(self, region: Region) -> Region:
         """Rewrite a region, knowing the markers of all of it."""
-        found = [_memory(op.attr) for op in region.ops if op.code is ops.stop_grad and op.attr is not None]
-        self._stopped += found
-        made = super().region(region)
-        del self._stopped[len(self._stopped) - len(found) :]
-        return made
+        markers = [_memory(op.attr) for op in region.ops if op.code is ops.stop_grad and op.attr is not None]
+        self._stopped += markers
+        new = super().region(region)
+        del self._stopped[len(self._stopped) - len(markers) :]
+        return new
 
     def _marker(self, op: Op) -> Op | None:
         return self.copy(op) if op.attr is None else None
 
     def _read(self, op: Op) -> Op:
-        made, ref = self.copy(op), ref_of(op)
+        new, ref = self.copy(op), ref_of(op)
         if ref is None or not ref.dtype.is_float or _memory(ref) not in self._stopped:
-            return made
-        return self.b.emit(ops.stop_grad, made)
+            return new
+        return self.b.emit(ops.stop_grad, new)
 
     def _call(self, op: Op) -> Op:
         for effect, ref in accesses_of(op):

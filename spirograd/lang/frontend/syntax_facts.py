@@ -44,10 +44,10 @@ _Facts = tuple[frozenset[str], tuple[ast.Call, ...]]
 
 def _facts(node: ast.AST) -> _Facts:
     """The facts of ``node``, kept with it: each unrolled iteration asks again."""
-    found: _Facts | None = getattr(node, "sg_facts", None)
-    if found is None:
-        found = node.sg_facts = _find_facts(node)  # type: ignore[attr-defined]
-    return found
+    facts: _Facts | None = getattr(node, "sg_facts", None)
+    if facts is None:
+        facts = node.sg_facts = _find_facts(node)  # type: ignore[attr-defined]
+    return facts
 
 
 def _find_facts(node: ast.AST) -> _Facts:
@@ -143,8 +143,8 @@ class _Place:
 def fixed_names(function: ast.AST) -> frozenset[str]:
     """Names of variables that are assigned by ``name = static(...)`` only, so that each use is of one value that is known while compiling:
     they are assigned once, or in branches of `if static(...)` that exclude each other, or outside of loops and all other branches."""
-    found: frozenset[str] | None = getattr(function, "sg_fixed_names", None)
-    if found is None:
+    names: frozenset[str] | None = getattr(function, "sg_fixed_names", None)
+    if names is None:
         fixed: dict[str, list[_Place]] = {}
         changed: list[str] = []
         for child in ast.iter_child_nodes(function):
@@ -157,10 +157,10 @@ def fixed_names(function: ast.AST) -> frozenset[str]:
                             fixed.setdefault(target.id, []).append(place)
                 elif isinstance(node, ast.Call) and "atomic_" in ast.unparse(node.func):
                     changed += [argument.id for argument in node.args[:1] if isinstance(argument, ast.Name)]
-        found = function.sg_fixed_names = frozenset(  # type: ignore[attr-defined]
+        names = function.sg_fixed_names = frozenset(  # type: ignore[attr-defined]
             name for name, places in fixed.items() if changed.count(name) == len(places) and _are_in_order(places)
         )
-    return found
+    return names
 
 
 def _with_places(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place]]:

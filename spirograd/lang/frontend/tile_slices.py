@@ -23,7 +23,7 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
     """``tile[:] = value``; False if what is assigned to is no tile."""
     if not isinstance(lvalue, Part) or lvalue.kind != "index":
         return False
-    tile = lvalue.whole.load()
+    tile = lvalue.container.load()
     if not tiles.is_tile(tile):
         return False
     if lvalue.key != slice(None):
@@ -31,7 +31,7 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
     if not isinstance(value, ViewProxy) or len(value.shape) != 2:
         raise type_error(f"a tile is loaded from a slice with two axes, not from {describe(value)}", "write `t[:] = a[r0:r1, c0:c1]`")
     row = _loaded(t, value, tile.r.entries)
-    lvalue.whole.store(tile.with_entries({"r": make(row, (len(row),))}))
+    lvalue.container.store(tile.with_entries({"r": make(row, (len(row),))}))
     return True
 
 
@@ -44,9 +44,9 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
-    whole = _has_columns(view, columns, len(entries))
+    all_columns = _has_columns(view, columns, len(entries))
     b.begin()
-    if scalar.known(whole) is not False:
+    if scalar.known(all_columns) is not False:
         b.begin()
         for k, entry in enumerate(entries):
             _element(t, view, (at, scalar.constant(k, i32))).store(entry)
@@ -60,8 +60,8 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
         b.begin()
         _element(t, view, (at, column)).store(entry)
         _under(there)
-    if scalar.known(whole) is not False:
-        b.if_(whole.op, then, b.end())
+    if scalar.known(all_columns) is not False:
+        b.if_(all_columns.op, then, b.end())
     _under(here)
 
 
@@ -89,8 +89,8 @@ def _column(t: Tracer, x: object, size: int) -> Value:
     b.begin()
     then = b.end([scalar.as_value(_element(t, x, (at,)).load()).op])
     b.begin()
-    (found,) = b.if_(here.op, then, b.end([scalar.constant(0, x.dtype).op]))
-    return Value(found)
+    (result,) = b.if_(here.op, then, b.end([scalar.constant(0, x.dtype).op]))
+    return Value(result)
 
 
 def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
@@ -99,27 +99,27 @@ def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
-    whole = _has_columns(view, columns, len(entries))
+    all_columns = _has_columns(view, columns, len(entries))
     b.begin()
-    if scalar.known(whole) is not False:
+    if scalar.known(all_columns) is not False:
         b.begin()
         loads = [_element(t, view, (at, scalar.constant(k, i32))).load() for k in range(len(entries))]
         complete = b.end([scalar.cast(value, entry.dtype).op for value, entry in zip(loads, entries)])
         b.begin()
-    found: Sequence[Op] = ()
+    results: Sequence[Op] = ()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
         there = _inside(view, columns, column)
         if scalar.known(there) is False:  # an index that is known to be out of range would be an error
-            found = (*found, entry.op)
+            results = (*results, entry.op)
             continue
         b.begin()
         then = b.end([scalar.cast(_element(t, view, (at, column)).load(), entry.dtype).op])
         b.begin()
-        found = (*found, *b.if_(there.op, then, b.end([entry.op])))
-    if scalar.known(whole) is not False:
-        found = b.if_(whole.op, complete, b.end(found))
-    then = b.end(found)
+        results = (*results, *b.if_(there.op, then, b.end([entry.op])))
+    if scalar.known(all_columns) is not False:
+        results = b.if_(all_columns.op, complete, b.end(results))
+    then = b.end(results)
     b.begin()
     return [Value(op) for op in b.if_(here.op, then, b.end([entry.op for entry in entries]))]
 
@@ -146,8 +146,8 @@ def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
     """Whether the slice, and its memory, have index ``at`` on an axis."""
     part: ViewAxis = view.axes[axis]
     assert part.extent is not None
-    place, whole = part.place(at), scalar.as_value(view.base.shape[axis])
-    inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, whole))
+    place, extent = part.place(at), scalar.as_value(view.base.shape[axis])
+    inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, extent))
     return scalar.as_value(scalar.bit_and(scalar.as_value(arithmetic.cmp_lt(at, part.extent)), inside))
 
 

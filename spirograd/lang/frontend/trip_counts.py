@@ -73,10 +73,10 @@ def _count(low: Value, high: Value, size: int) -> Value:
         distance = scalar.cast(_exact(ir.sub, top, low), u)
         return scalar.cast(scalar.emit(ir.floordiv, distance + scalar.constant(size - 1, u), divisor), t)
     distance = _exact(ir.sub, scalar.cast(top, u), scalar.cast(low, u))
-    whole = scalar.emit(ir.floordiv, distance, divisor)
+    quotient = scalar.emit(ir.floordiv, distance, divisor)
     rest = scalar.emit(ir.min_, scalar.emit(ir.floormod, distance, divisor), scalar.constant(1, u))
     kept = u if size == 2 else t
-    return scalar.emit(ir.add, scalar.cast(whole, kept), scalar.cast(rest, kept))
+    return scalar.emit(ir.add, scalar.cast(quotient, kept), scalar.cast(rest, kept))
 
 
 def _any_step(first: Value, last: Value, step: Value) -> Strided:

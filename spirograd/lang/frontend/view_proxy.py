@@ -109,10 +109,10 @@ class ViewProxy:
         given = [Value(op) for op in indices]
         inside = _checked(given, self.shape, self.name)
         left = iter(given)
-        found = [scalar.as_value(axis.first) if axis.extent is None else axis.place(next(left)) for axis in self.axes]
+        index = [scalar.as_value(axis.first) if axis.extent is None else axis.place(next(left)) for axis in self.axes]
         if inside is not None:
-            found[0] = scalar.emit_select(inside, found[0], scalar.constant(-1, found[0].dtype))
-        return tuple(found)
+            index[0] = scalar.emit_select(inside, index[0], scalar.constant(-1, index[0].dtype))
+        return tuple(index)
 
 
 def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> Value | None:
@@ -154,11 +154,11 @@ def sliced(base: Any, key: Any) -> ViewProxy:
     if isinstance(base, ViewProxy):
         of, axes, name = base.base, base.axes, base.name if base.name.startswith("a slice") else "a slice of " + base.name
     parts = iter(padded(key, len(base.shape), what))
-    found: list[ViewAxis] = []
+    new_axes: list[ViewAxis] = []
     for k in range(len(of.shape)):
         outer = ViewAxis(extent=scalar.as_value(of.shape[k])) if axes is None else axes[k]
-        found.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
-    return ViewProxy(of, found, name)
+        new_axes.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
+    return ViewProxy(of, new_axes, name)
 
 
 def _refuse_fields(base: object) -> None:
@@ -217,7 +217,7 @@ def _extent(first: Value, last: Value, step: int) -> Value:
     return scalar.emit(ir.max_, count, scalar.constant(0, i32))
 
 
-def _check_range(first: Value, last: Value, step: int, extent: Value, whole: Value, name: str) -> None:
+def _check_range(first: Value, last: Value, step: int, extent: Value, size: Value, name: str) -> None:
     """In debug mode, a check that a slice with any elements is one of what there is: in kernels, bounds are not cut off. Tiles do that:
     in kernels with tiles, only accesses are checked."""
     if not scalar.trace_of().options.check_bounds or scalar.trace_of().tiles:
@@ -225,10 +225,10 @@ def _check_range(first: Value, last: Value, step: int, extent: Value, whole: Val
     b = scalar.builder()
     zero = scalar.constant(0, i32)
     low, high = (first, last) if step > 0 else (last + 1, first + 1)
-    good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(whole, i32)))
+    good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(size, i32)))
     good = scalar.bit_or(good, scalar.emit(ir.eq, extent, zero))
     message = f"{name} from {{0}} to {{1}} is out of range: there are {{2}} indices"
-    operands = (first, last, scalar.cast(whole, i32))
+    operands = (first, last, scalar.cast(size, i32))
     site = FaultSite("bounds", message, (i32, i32, i32), b.loc)
     b.emit(ir.check, good.op, *[value.op for value in operands], attr=site, type=VOID)
 
