@@ -17,6 +17,7 @@ from spirograd.ad.thread_tapes import tangents
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.near_names import NearNames
+from spirograd.base.recorder import Recorder
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
@@ -30,7 +31,7 @@ from spirograd.lang.traced_numbers import RefusedNumbers
 logger = logging.getLogger("spirograd")
 
 
-class FwdMode(context.Recorder, NearNames):
+class FwdMode(Recorder, NearNames):
     """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves the derivative of y along v in ``y.dual``.
 
     ``loss``: a field or array with tangents, or a list of several: the results. ``param``: the field or array to differentiate with
@@ -94,7 +95,7 @@ class FwdMode(context.Recorder, NearNames):
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
         """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of
-        ``source``. ``repeat`` is not used. See `context.Recorder`.
+        ``source``. ``repeat`` is not used. See `Recorder`.
         """
         if shadows.is_shadow(memory) or memory is self.param:
             return
@@ -127,7 +128,7 @@ class FwdMode(context.Recorder, NearNames):
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch the forward mode of ``kernel``: its ``specialization``, with ``args`` as the ``packer`` has them. See
-        `context.Recorder`.
+        `Recorder`.
         """
         assert self._exposed is not None
         launch = Launch(context.session(), kernel, specialization, packer, args) if self._exposed.active else None

@@ -8,12 +8,13 @@ from typing import Any
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.versions import Stored, first_of, memory_identity
+from spirograd.base.recorder import Recorder
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
 
 
-class Guard(context.Recorder):
+class Guard(Recorder):
     """Saves what is written, before it is: slices at one first index, where the host knows it, each once."""
 
     def __init__(self) -> None:
@@ -21,7 +22,7 @@ class Guard(context.Recorder):
         self._stored: dict[Any, Stored] = {}
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
-        """Launch a kernel; see `context.Recorder`."""
+        """Launch a kernel; see `Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
         return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
 
@@ -33,7 +34,7 @@ class Guard(context.Recorder):
                 self.save(whole, launch.first(access.first))
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
-        """The host is about to write; see `context.Recorder`."""
+        """The host is about to write; see `Recorder`."""
         self.save(memory, first_of(key))
 
     def save(self, memory: Any, first: int | None) -> None:

@@ -16,6 +16,7 @@ from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
 from spirograd.ad.versions import first_of, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.recorder import Recorder
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.derivatives.specialized import SpecializedDerivative, derive
@@ -154,8 +155,8 @@ class _Launch:
         self.second.launch(self.launch.again(), None, self.launch.number)
 
 
-class _Recorder(context.Recorder):
-    """Runs kernels with tangents, and keeps what their gradients need; see `context.Recorder`."""
+class _Recorder(Recorder):
+    """Runs kernels with tangents, and keeps what their gradients need; see `Recorder`."""
 
     def __init__(self) -> None:
         self.launches: list[_Launch] = []
@@ -165,7 +166,7 @@ class _Recorder(context.Recorder):
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
     def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
-        """See `context.Recorder`."""
+        """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
@@ -194,7 +195,7 @@ class _Recorder(context.Recorder):
         raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
 
     def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
-        """Numbers have no derivatives. See `context.Recorder`."""
+        """Numbers have no derivatives. See `Recorder`."""
         if shadows.is_shadow(memory):
             return
         if source is not None and source.has_grad():

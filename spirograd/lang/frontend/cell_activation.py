@@ -14,9 +14,9 @@ from spirograd.base.errors import render
 from spirograd.base.wording import counted
 from spirograd.ir.nodes import LoopAttr
 from spirograd.lang import arithmetic, scalar
+from spirograd.lang.data.nodes import Dynamic, SNode
 from spirograd.lang.data.regions import NULL, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
-from spirograd.lang.data.tree import SNode
 from spirograd.lang.data.tree_layout import decode_of
 from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.expressions import arguments
@@ -189,7 +189,7 @@ def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNod
         given = counted(len(values) + len(kwargs), "argument")
         raise type_error(f"`{name}` takes a node and an index, got {given}", f"as in `sg.{name}(node, [i, j])`")
     what, path = sparse_node(values[0], name)
-    if what.kind == "dynamic" and name == "deactivate":
+    if isinstance(what, Dynamic) and name == "deactivate":
         return path, list_index(what, values[1]), what
     index = index_values(values[1], len(what.shape), repr(what), what.shape)
     return path, [Value(i) for i in index], what

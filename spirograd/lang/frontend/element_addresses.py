@@ -11,7 +11,7 @@ from spirograd.ir import ops as ir
 from spirograd.ir.addresses import Arithmetic, cell_offset
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op
 from spirograd.lang import scalar
-from spirograd.lang.data.tree import Place
+from spirograd.lang.data.nodes import Place
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.memory_elements import element_of

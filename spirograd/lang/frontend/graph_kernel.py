@@ -82,7 +82,7 @@ class GraphKernel(Kernel):
         if not self._structure.plain:
             problem = f"kernel `{self.function.__name__}` is a graph of several launches, and has no gradient as a whole"
             raise SpirogradUnsupportedError(problem, None, "call it in `with sg.ad.Tape(loss):`, which records each of its launches")
-        return context.gradient_of(self)
+        return context.services().gradient_of(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._structure.plain:

@@ -17,7 +17,6 @@ from spirograd.base.spans import span
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import context, streams
-from spirograd.lang.context import LanguageOptions
 from spirograd.lang.frontend import plain_kernels, source
 from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
 from spirograd.lang.frontend.compilation_stages import Staged
@@ -37,6 +36,7 @@ from spirograd.lang.frontend.parameters import (
 from spirograd.lang.frontend.quick_calls import QuickCall, quick_call
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.texts import text_of
+from spirograd.lang.language_options import LanguageOptions
 
 logger = logging.getLogger("spirograd")
 
@@ -83,7 +83,7 @@ class Kernel(Staged, NearNames):
 
     @once.once
     def grad(self) -> Any:
-        return context.gradient_of(self)
+        return context.services().gradient_of(self)
 
     def __set_name__(self, owner: object, name: str) -> None:
         self._is_method = True  # the first parameter is the object, whatever it is called
@@ -251,9 +251,9 @@ class Kernel(Staged, NearNames):
     def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
         recorder = context.recorder()
         if recorder is not None and recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
-            kernel, values, cells = found
+            kernel, passed, cells = found
             recorder.numbers_passed(cells)
-            return kernel._launch(*kernel.specialized(values, {}))
+            return kernel(*passed)
         packer = self.pack(session, specialization, args)
         if recorder is None:
             if packer.transfers is not None and packer.transfers.torch_records:
@@ -330,7 +330,7 @@ class Kernel(Staged, NearNames):
         Raises SpirogradRuntimeError on other back ends.
         """
         session = context.session()
-        if session.arch != "interpreter":
+        if session.plain or not session.caps.target.interpreted:
             raise SpirogradRuntimeError("only the interpreter can step through a kernel: `sg.init(arch=sg.interpreter)`")
         if session is not self._in_session.session:
             self._start(session)

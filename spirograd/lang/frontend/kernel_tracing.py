@@ -13,7 +13,7 @@ from spirograd.ir.builder import Builder
 from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
-from spirograd.lang.context import LanguageOptions, Trace
+from spirograd.lang.context import Trace
 from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
@@ -28,6 +28,7 @@ from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
 from spirograd.lang.frontend.tracer import Tracer
+from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import as_type, leaf_dtypes
 from spirograd.lang.tuples import result_type
 

@@ -11,8 +11,8 @@ from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.field import Field, MatrixField, ScalarField, StructField
+from spirograd.lang.data.nodes import Dynamic, Place, SNode
 from spirograd.lang.data.regions import OVERFLOW, Path
-from spirograd.lang.data.tree import Place, SNode
 from spirograd.lang.frontend.cell_activation import empty, list_index, sparse_node
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import flat_index, index_values
@@ -52,7 +52,7 @@ METHODS = ("append", "length", "deactivate")
 
 def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
     """The list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
-    if not isinstance(base, Field) or base.snode.above is None or base.snode.above.kind != "dynamic":
+    if not isinstance(base, Field) or not isinstance(base.snode.above, Dynamic):
         return None
     count = len(base.shape) - 1
     if len(flat_index(key)) != count:
@@ -94,7 +94,7 @@ def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path,
         example = "sg.append(node, [i], value)" if more else "sg.length(node, [i])"
         raise type_error(f"`{name}` takes {2 + more} arguments, got {len(values) + len(kwargs)}", f"as in `{example}`")
     what, path = sparse_node(values[0], name)
-    if what.kind != "dynamic":
+    if not isinstance(what, Dynamic):
         raise type_error(f"`{name}` takes a `dynamic` node, not {what}", "make one with `.dynamic(axis, dimension)`")
     return what, path, list_index(what, values[1]), values[2:]
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from spirograd.base.dtypes import i32, i64, promote
 from spirograd.lang import forms, scalar
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.scalar_field import indices_of
-from spirograd.lang.data.tree import SNode
 from spirograd.lang.frontend.active_cells import active_cells
 from spirograd.lang.frontend.array_proxy import ArrayProxy
 from spirograd.lang.frontend.tracer import Tracer

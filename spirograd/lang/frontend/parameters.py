@@ -18,7 +18,6 @@ from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
-from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, Ndarray, array_of
@@ -30,6 +29,7 @@ from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity,
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.func import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import unchanged
+from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import TracedNumber

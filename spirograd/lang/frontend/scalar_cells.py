@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from spirograd.base.dtypes import i32
 from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
-from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.frontend.captures import Declarations
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter
+from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import build
 from spirograd.lang.scalar import Value
 from spirograd.lang.traced_numbers import TracedNumber, are_traced, entries_of, plain
