@@ -173,7 +173,7 @@ class ScalarField(Exported, Field):
         self.dtype: DType = arithmetic.as_dtype(dtype)
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
-                f"only fields of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+                f"only fields of floats have gradients, not of {self.dtype}: omit `needs_grad` and `needs_dual`, or choose f32 or f64"
             )
         self.key: int = primal.key if primal is not None else next(_keys)
         self.name = name or (f"field{self.key}" if primal is None else f"{primal.name}.{role}")
@@ -520,7 +520,7 @@ class ScalarField(Exported, Field):
         if self.sparse_path is not None:
             if copy is False:
                 problem = f"the elements of field `{self.name}` are not contiguous, because it is below sparse nodes"
-                raise SpirogradValueError(f"{problem}: leave out `copy=False`")
+                raise SpirogradValueError(f"{problem}: omit `copy=False`")
             return converted(sparse_contents.read(self), dtype)
         return contents_of(self.tree.allocation, self.view, dtype, copy)
 
