@@ -28,7 +28,7 @@ from spirograd.lang.struct import Struct
 
 
 def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
-    """The lvalue that an expression names, or None if it names none (a compile-time object, a result)."""
+    """Return the lvalue that an expression names, or None if it names none (a compile-time object, a result)."""
     if not isinstance(node, (ast.Subscript, ast.Attribute)):
         return resolve(t, node)[0]
     container, base = resolve(t, node.value)
@@ -42,7 +42,7 @@ def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
 
 
 def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, object]:
-    """The lvalue that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
+    """Return the lvalue that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)
         if isinstance(held, MemoryVariable):
@@ -54,7 +54,7 @@ def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, object]:
 
 
 def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | None, base: object) -> tuple[Lvalue | None, object]:
-    """As `resolve`, of a part of the lvalue ``container``, or else of the object ``base``."""
+    """Resolve a part of the lvalue ``container``, or else of the object ``base``; see `resolve`."""
     if isinstance(node, ast.Subscript):
         key = t.expression(node.slice)
         t.at(node)
@@ -74,7 +74,7 @@ def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | No
 
 
 def _member(container: Lvalue, name: str) -> Lvalue | None:
-    """The part of an lvalue called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
+    """Return the part of an lvalue called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
     if isinstance(container, StructElement):
         return container.members.get(name)
     model = container.load() if isinstance(container, (Variable, Part)) else None
@@ -86,7 +86,7 @@ def _member(container: Lvalue, name: str) -> Lvalue | None:
 
 
 def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
-    """``base.name``, of an object. ``text``: what messages call it."""
+    """Return ``base.name`` of an object. ``text``: what messages call it."""
     has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
     if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
@@ -102,7 +102,7 @@ def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
 
 
 def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
-    """``base[key]``, of something that is no memory."""
+    """Return ``base[key]`` of something that is no memory."""
     if isinstance(base, (Matrix, Struct)):
         return base[key]
     if any(isinstance(k, Value) or contains_runtime(bounds_of(k)) for k in parts_of(key)):
@@ -128,7 +128,7 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
 
 
 def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
-    """``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
+    """Return ``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
     if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in t.frame.variables):

@@ -19,34 +19,34 @@ class Staged:
         raise NotImplementedError
 
     def stages(self) -> dict[str, object]:
-        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
+        """Return all stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
 
         Raises SpirogradRuntimeError before the first call.
         """
         return self._stages()
 
     def ir(self, stage: str = "kernel") -> str:
-        """The IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
+        """Return the IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
         stages, name = self._stages(generate=False), f"{stage}.ir"
         if name not in stages:
             raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
         return str(stages[name])
 
     def spirv(self) -> dict[str, bytes]:
-        """The SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
+        """Return the SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
         return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
 
     def spirv_asm(self) -> dict[str, str]:
-        """The SPIR-V modules as text, by name of the task, with the source line of each group of instructions."""
+        """Return the SPIR-V modules as text, by name of the task, with the source line of each group of instructions."""
         return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
 
     def llvm(self, optimized: bool = False) -> str:
-        """The LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        """Return the LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
         return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
-        """The machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what each task
-        takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        """Return the machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what
+        each task takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
         stages = self.stages()
         text = stages["kernel.ptx"] if "kernel.ptx" in stages else self._some(".s", "assembly").popitem()[1]
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())

@@ -41,7 +41,7 @@ class Facts:
 
 
 def facts(cls: type, value: object, is_steady: Callable[[], bool]) -> Facts | None:
-    """Those of ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
+    """Return the facts about ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
     place = cls, id(value)
     facts = _known.get(place)
     if facts is None or facts.number != validity.number() or facts.instance() is not value:

@@ -209,7 +209,7 @@ class GraphKernel(Kernel):
             raise _Yielded(checkpoint.label)
 
     def _flag_memory(self, path: ast.expr, run: _Run) -> Any:
-        """The field or ndarray that decides."""
+        """Return the field or ndarray that decides."""
         memory = self._found(path, run)
         if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
@@ -225,7 +225,7 @@ class GraphKernel(Kernel):
 
 
 def _address(memory: Any) -> int:
-    """Where the only element of a field or ndarray lies."""
+    """Return where the only element of a field or ndarray lies."""
     if isinstance(memory, ScalarField):
         return int(memory.tree.allocation.address + memory._addresses(None)[0])
     array, index = (memory.arr, memory._index(None)) if isinstance(memory, BufferView) else (memory, None)

@@ -79,7 +79,8 @@ class Structure:
 
 
 def structure_of(source: Source, is_graph: bool, checkpoints: bool) -> Structure:
-    """The structure of a kernel. Raises SpirogradSyntaxError for what has no place in one. ``checkpoints``: whether it may have them."""
+    """Return the structure of a kernel. Raises SpirogradSyntaxError for what has no place in one. ``checkpoints``: whether it may have
+    them."""
     return _Splitter(source, is_graph, checkpoints).run()
 
 
@@ -109,7 +110,7 @@ class _Splitter:
         return structure
 
     def _does_something(self, statement: ast.stmt) -> bool:
-        """Whether a statement does more than document, or compute what other parts compute again."""
+        """Return whether a statement does more than document, or compute what other parts compute again."""
         if isinstance(statement, ast.Assign):
             return not (all(isinstance(target, ast.Name) for target in statement.targets) and self.is_pure(statement.value))
         return not (isinstance(statement, ast.Pass) or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)))
@@ -137,7 +138,7 @@ class _Splitter:
         return out
 
     def _node(self, statement: ast.stmt, around: tuple[str, ...]) -> Node | None:
-        """The node that a statement is, None if it belongs to a part."""
+        """Return the node that a statement is, None if it belongs to a part."""
         if isinstance(statement, ast.While):
             call = statement.test
             if isinstance(call, ast.Call) and self._value(call.func) is graph_statements.do_while:
@@ -169,7 +170,7 @@ class _Splitter:
         return Loop(self._flag(what, call), body, tuple(self.labels[before:]))
 
     def _leaves(self, loop: ast.While, jump: ast.stmt) -> bool:
-        """Whether a jump belongs to ``loop``, and to none inside of it."""
+        """Return whether a jump belongs to ``loop``, and to none inside of it."""
         inside = (inner for inner in ast.walk(loop) if inner is not loop and isinstance(inner, (ast.For, ast.While)))
         return not any(jump is below for inner in inside for below in ast.walk(inner))
 
@@ -226,7 +227,7 @@ class _Splitter:
     # --- names -----------------------------------------------------------------------------------------------------------
 
     def _value(self, node: ast.expr) -> object:
-        """What a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
+        """Return what a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)
             return None if owner is None else getattr(owner, node.attr, None)
@@ -247,7 +248,7 @@ class _Splitter:
         return node
 
     def is_pure(self, node: ast.expr) -> bool:
-        """Whether an expression is the same wherever it stands in the kernel, if its variables are."""
+        """Return whether an expression is the same wherever it stands in the kernel, if its variables are."""
         for inner in ast.walk(node):
             if not isinstance(inner, _PURE_NODES):
                 return False
@@ -264,7 +265,7 @@ class _Splitter:
 
 
 def _written(block: Any) -> str:
-    """How programs write a block."""
+    """Return how programs write a block."""
     return f"`{'graph.' if block in _BLOCKS[:2] else ''}{block.__name__}`"
 
 
@@ -330,7 +331,7 @@ class _Locals:
 
 
 def _outer_names(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """The variables that statements read before they assign them, each once, and where."""
+    """Return the variables that statements read before they assign them, each once, and where."""
     seen: set[str] = set()
     for node in _evaluated(statements):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id not in seen:
@@ -343,7 +344,7 @@ def _outer_names(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]
 
 
 def _evaluated(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes, values before what they are assigned to."""
+    """Return all nodes, values before what they are assigned to."""
     for node in nodes:
         yield node
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:

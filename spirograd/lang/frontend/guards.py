@@ -28,7 +28,7 @@ class Path:
         return Path(self.argument, (*self.names, name))
 
     def getter(self) -> Callable[[Sequence[object]], object]:
-        """A function from arguments to the object; raises AttributeError if it is not there any more."""
+        """Return a function from arguments to the object; raises AttributeError if it is not there any more."""
         argument = self.argument
         if not self.names:
             return operator.itemgetter(argument)
@@ -37,17 +37,17 @@ class Path:
 
 
 def is_stored(owner: object, name: str) -> bool:
-    """Whether an attribute is data of the instance, rather than a method or something computed."""
+    """Return whether an attribute is data of the instance, rather than a method or something computed."""
     return name in getattr(owner, "__dict__", ()) or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType)
 
 
 def is_guardable(owner: object, name: str, value: object) -> bool:
-    """Whether the kernel depends on an attribute of ``owner`` such that a change must be noticed."""
+    """Return whether the kernel depends on an attribute of ``owner`` such that a change must be noticed."""
     return isinstance(value, PLAIN) or (is_stored(owner, name) and not isinstance(value, (types.ModuleType, Ndarray)))
 
 
 def guards(watched: Mapping[Path, Any]) -> list[Guard]:
-    """What finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
+    """Return what finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
     out = []
     for argument in sorted({path.argument for path in watched}):
         names = {".".join(path.names): value for path, value in watched.items() if path.argument == argument}
@@ -61,7 +61,7 @@ def _as_tuple(follow: Callable[[object], object]) -> Callable[[object], tuple[ob
 
 
 def unchanged(value: Any) -> Callable[[object], bool]:
-    """A function that tells whether something still is what ``value`` is now."""
+    """Return a function that tells whether something still is what ``value`` is now."""
     print_, kind = fingerprint(value), type(value)
     if isinstance(print_, (weakref.ref, Identity)):
         ref: Callable[[], object] = print_ if isinstance(print_, weakref.ref) else print_.ref

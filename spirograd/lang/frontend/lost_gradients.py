@@ -43,7 +43,7 @@ def _requires(tensor: Any) -> bool:
 
 
 def _continues(specialization: Specialization, effects: Any, tensors: Mapping[int, tuple[str, Any]], read: Iterable[int]) -> bool:
-    """Whether all that the launch gives has a gradient, so that `kernel.grad` can continue it."""
+    """Return whether all that the launch gives has a gradient, so that `kernel.grad` can continue it."""
     if any(_requires(t) and not (t.is_leaf or t.retains_grad) for _, t in (tensors[index] for index in read)):
         return False
     if any(t.is_float for t in _returned(specialization)):

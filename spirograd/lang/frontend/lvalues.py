@@ -40,11 +40,11 @@ class Lvalue:
         raise NotImplementedError
 
     def index(self, key: object) -> Lvalue:
-        """The part at ``[key]``."""
+        """Return the part at ``[key]``."""
         return Part(self, "index", key)
 
     def member(self, name: str) -> Lvalue:
-        """The part at ``.name``."""
+        """Return the part at ``.name``."""
         return Part(self, "member", name)
 
     def atomic(self, kind: str, value: object) -> Any:
@@ -54,7 +54,7 @@ class Lvalue:
         return old
 
     def update(self, kind: str, value: object) -> None:
-        """As `atomic`, where the old value is not used."""
+        """Update with a value as `atomic` does, where the old value is not used."""
         self.atomic(kind, value)
 
 
@@ -109,7 +109,7 @@ class Element(Lvalue):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
     def _entries(self, value: object) -> list[Any]:
-        """The scalars of a value that this takes."""
+        """Return the scalars of a value that this takes."""
         entries = entries_for(value, self.shape, self.what)
         kind = lossy_conversions.VARIABLE if isinstance(self.ref, TempRef) else lossy_conversions.MEMORY
         lossy_conversions.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
@@ -136,7 +136,7 @@ class Element(Lvalue):
         return Element(self.ref, self.indices, components, self.label)
 
     def member(self, name: str) -> Lvalue:
-        """The component, or the components, that a swizzle names: no other is touched."""
+        """Return the component, or the components, that a swizzle names: no other is touched."""
         positions = swizzle_of(name)
         if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
             what = f"a {shape_name(self.shape)}" if self.shape else "a scalar"
@@ -309,7 +309,7 @@ class Part(Lvalue):
 
 
 def combined(kind: str, old: object, value: object) -> Any:
-    """What an atomic of this kind leaves in a local variable."""
+    """Return what an atomic of this kind leaves in a local variable."""
     return _COMBINE[kind](old, value)
 
 
@@ -327,12 +327,12 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def has_elements(base: object) -> bool:
-    """Whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
+    """Return whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
     return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
 def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Any]:
-    """The scalars of ``value`` for something of ``shape``; a scalar fills it."""
+    """Return the scalars of ``value`` for something of ``shape``; a scalar fills it."""
     if scalar.is_scalar(value):
         count = int(np.prod(shape)) if shape else 1
         return [value] * count

@@ -42,7 +42,7 @@ Finding = tuple[str, str]  # the name of a function, and the hint of the message
 
 
 def _finding(function: object) -> Finding | None:
-    """What ``function`` is, if its results differ from call to call."""
+    """Return what ``function`` is, if its results differ from call to call."""
     if isinstance(function, functools.partial):
         return _finding(function.func)
     if not callable(function):
@@ -56,7 +56,7 @@ def _finding(function: object) -> Finding | None:
 
 
 def _of_module(module: str, name: str) -> Finding | None:
-    """What a function or a class of ``module`` is."""
+    """Return what a function or a class of ``module`` is."""
     package = module.partition(".")[0]
     if module == "time" and name in _CLOCKS:
         return f"time.{name}", _CLOCK_HINT
@@ -70,7 +70,7 @@ def _of_module(module: str, name: str) -> Finding | None:
 
 
 def _of_object(owner: object, name: str) -> Finding | None:
-    """What the method ``name`` of ``owner`` is."""
+    """Return what the method ``name`` of ``owner`` is."""
     if is_generator(owner):
         shared = [module for module in ("random", "numpy.random") if _is_method_of(owner, module, name)]
         cls = type(owner)
@@ -83,7 +83,7 @@ def _is_method_of(owner: object, module: str, name: str) -> bool:
 
 
 def is_generator(value: object) -> bool:
-    """Whether ``value`` is a generator of random numbers, of Python or of NumPy."""
+    """Return whether ``value`` is a generator of random numbers, of Python or of NumPy."""
     return any(c.__module__ == "random" or c.__module__.startswith(("numpy.random", "cupy.random")) for c in type(value).__mro__)
 
 
@@ -101,14 +101,14 @@ def _refusal(finding: Finding, loc: Loc | None, caller: str = "") -> SpirogradSy
 
 
 def watched(t: Tracer, callee: object, arguments: Sequence[object] = ()) -> AbstractContextManager[None]:
-    """A context in which ``callee`` runs while compiling: see `watching`. Nothing is watched within `static`."""
+    """Return a context in which ``callee`` runs while compiling: see `watching`. Nothing is watched within `static`."""
     if t.in_static or not _may_run_python(callee, arguments):
         return nullcontext()
     return watching(t.b.loc, getattr(callee, "__name__", type(callee).__name__))
 
 
 def _may_run_python(callee: object, arguments: Sequence[object]) -> bool:
-    """Whether a call may run functions written in Python."""
+    """Return whether a call may run functions written in Python."""
     built_in = isinstance(callee, types.BuiltinFunctionType) or type(callee).__module__ == "numpy"
     if isinstance(callee, type):
         built_in = not any(isinstance(getattr(callee, name, None), types.FunctionType) for name in ("__init__", "__new__", "__post_init__"))
@@ -135,7 +135,7 @@ def watching(loc: Loc | None, name: str) -> Iterator[None]:
 
 
 def _states() -> dict[str, bytes]:
-    """The states of the global generators of NumPy and torch, if these are loaded."""
+    """Return the states of the global generators of NumPy and torch, if these are loaded."""
     out: dict[str, bytes] = {}
     numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy_random is not None:
@@ -147,7 +147,7 @@ def _states() -> dict[str, bytes]:
 
 
 def _look(findings: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
-    """The profile function: look at a call of a built-in function, and at the frame of a Python function that returns."""
+    """Look, as the profile function, at a call of a built-in function, and at the frame of a Python function that returns."""
     if outer is not None:
         outer(frame, event, arg)
     if findings or event not in ("c_call", "return"):
@@ -169,7 +169,7 @@ _NOTHING = object()
 
 
 def _named_in(frame: types.FrameType) -> Finding | None:
-    """The first function that the code of ``frame`` names and that gives random numbers."""
+    """Return the first function that the code of ``frame`` names and that gives random numbers."""
     scopes = frame.f_locals, frame.f_globals
     for first, *attributes in _dotted_names(frame.f_code):
         held = next((scope[first] for scope in scopes if first in scope), _NOTHING)
@@ -189,7 +189,7 @@ def _named_in(frame: types.FrameType) -> Finding | None:
 
 @functools.lru_cache(maxsize=256)
 def _dotted_names(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """The dotted names in ``code``, such as ``np.random.rand``."""
+    """Return the dotted names in ``code``, such as ``np.random.rand``."""
     out: list[tuple[str, ...]] = []
     now: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):

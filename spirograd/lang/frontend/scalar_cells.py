@@ -81,7 +81,7 @@ class CellKernel(Kernel):
 
 
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
-    """``kernel`` with cells at these places, made once."""
+    """Return ``kernel`` with cells at these places, the same one for each call."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
     variant: CellKernel | None = kernel.variants.get(key)
     if variant is None:
@@ -90,7 +90,7 @@ def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
 
 
 def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any, ...], list[Cell]] | None:
-    """For arguments with numbers that a tape follows: the kernel with cells for these, its arguments, and the cells. None if there are no
+    """Return the kernel with cells for the numbers among ``args`` that a tape follows, its arguments, and the cells; None if there are no
     such numbers, or only where no cell can be, as in template arguments, which refuse them."""
     if not args or type(kernel) is not Kernel:
         return None

@@ -26,7 +26,7 @@ class Source:
     of_library: bool = False  # a function of this package: what it does is shown at the line of the user's that calls it
 
     def loc(self, node: ast.AST, caller: Loc | None) -> Loc:
-        """Where ``node`` stands in the user's file."""
+        """Return where ``node`` stands in the user's file."""
         if self.of_library and caller is not None:
             return caller
         line = getattr(node, "lineno", 1)
@@ -37,7 +37,7 @@ class Source:
         return Loc(self.file, line + shift, col, end_line + shift, end_col, self.name, caller)
 
     def names(self) -> dict[str, Any]:
-        """Everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
+        """Return everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
         out = {**vars(builtins), **self.function.__globals__}
         code, cells = self.function.__code__, self.function.__closure__ or ()
         for name, cell in zip(code.co_freevars, cells):
@@ -59,7 +59,8 @@ _HOW_OF_EXEC = (
 
 
 def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
-    """The source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called it)."""
+    """Return the source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called
+    it)."""
     name, code = function.__qualname__, function.__code__
     if code.co_name == "<lambda>" and text is not None and kind != "kernel":
         return _of_lambda(function, text)
@@ -95,8 +96,8 @@ def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
 
 
 def _of_lambda(function: Callable[..., object], text: Text) -> Source:
-    """The source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain which of
-    several lambdas in a line it is."""
+    """Return the source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain
+    which of several lambdas in a line it is."""
     code = function.__code__
     try:
         module = _whole("".join(text.lines))
@@ -127,7 +128,8 @@ def _whole(text: str) -> ast.Module:
 
 
 def parsed(lines: list[str], nested: bool) -> ast.Module:
-    """The tree of the function that begins with the first of ``lines``; ``nested``: inside of an `if`. SyntaxError if there is none."""
+    """Return the tree of the function that begins with the first of ``lines``; ``nested``: inside of an `if`. SyntaxError if there is
+    none."""
     head = "if True:\n" if nested else ""
     try:
         return ast.parse(head + "".join(likely_block_of(lines)))

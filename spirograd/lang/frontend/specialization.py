@@ -65,8 +65,9 @@ class Specialization:
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
 
     def release(self) -> None:
-        """One of its field trees was destroyed or collected: give back what was compiled. Nothing can launch it any more, but a tape that
-        recorded it, which then finds that the memory is gone. Takes no lock: the collector may call this at any time, in any thread."""
+        """Give back what was compiled, when one of its field trees was destroyed or collected. Nothing can launch it any more, but a tape
+        that recorded it, which then finds that the memory is gone. Takes no lock: the collector may call this at any time, in any
+        thread."""
         self.forget()
         self.__dict__.pop("plan", None)
         for derivative in list(self.derivatives.values()):
@@ -74,12 +75,12 @@ class Specialization:
 
     @property
     def last_number(self) -> int | None:
-        """That of the last launch, if there was one; see `LaunchPlan`."""
+        """The number of the last launch, if there was one; see `LaunchPlan`."""
         number: int | None = self.plan.last_number if "plan" in self.__dict__ else None
         return number
 
     def holds(self, args: Sequence[Any]) -> bool:
-        """Whether what was constant when this was compiled still is what it was."""
+        """Return whether what was constant when this was compiled still is what it was."""
         try:
             for argument, look, checks in self.guards:
                 for is_same, now in zip(checks, look(args[argument])):
@@ -106,7 +107,7 @@ class Specialization:
 
 
 def _with_members(obj: object) -> Iterator[Any]:
-    """``obj``, and if it is a field of structs, the fields of its members."""
+    """Return ``obj``, and if it is a field of structs, the fields of its members."""
     yield obj
     for member in obj.members.values() if isinstance(obj, StructField) else ():
         yield from _with_members(member)

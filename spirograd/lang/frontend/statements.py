@@ -28,7 +28,7 @@ def _expression(t: Tracer, node: ast.Expr) -> None:
 
 
 def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
-    """The options for the next loop. Raises SpirogradTypeError for one that the family does not have."""
+    """Return the options for the next loop. Raises SpirogradTypeError for one that the family does not have."""
     positional, options = arguments(t, node)
     t.at(node)
     if positional:

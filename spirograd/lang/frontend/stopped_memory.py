@@ -14,7 +14,7 @@ from spirograd.ir.rewrite import Rewriter
 
 
 def apply_stops(kernel: Kernel) -> Kernel:
-    """``kernel`` without markers. Raises SpirogradUnsupportedError where one would have to reach into a function that is called."""
+    """Return ``kernel`` without markers. Raises SpirogradUnsupportedError where one would have to reach into a function that is called."""
     return _Stops().kernel(kernel)
 
 
@@ -50,7 +50,7 @@ class _Stops(Rewriter):
 
 
 def _memory(ref: object) -> object:
-    """What tells memory apart, gradients included."""
+    """Return what tells memory apart, gradients included."""
     if isinstance(ref, FieldRef):
         return ref.tree, ref.key, ref.role
     return (ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref

@@ -20,7 +20,7 @@ _SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.ad
 
 
 def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
-    """``tile[:] = value``; False if what is assigned to is no tile."""
+    """Trace ``tile[:] = value``. Returns False if what is assigned to is no tile."""
     if not isinstance(lvalue, Part) or lvalue.kind != "index":
         return False
     tile = lvalue.container.load()
@@ -36,7 +36,7 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
 
 
 def store_tile(t: Tracer, view: object, tile: Any) -> None:
-    """``view = tile``."""
+    """Trace ``view = tile``."""
     if not isinstance(view, ViewProxy) or len(view.shape) != 2:
         raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
     _check_elements(view)
@@ -66,7 +66,7 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
 
 
 def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tiles.Outer) -> None:
-    """``tile -= outer(a, b)`` and ``tile += outer(a, b)``."""
+    """Trace ``tile -= outer(a, b)`` or ``tile += outer(a, b)``."""
     tile = lvalue.load()
     if not tiles.is_tile(tile) or op not in _SIGNS:
         raise type_error("an outer product is added to, or subtracted from, a tile", "write `t -= outer(a, b)`")
@@ -77,7 +77,7 @@ def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tile
 
 
 def _column(t: Tracer, x: object, size: int) -> Value:
-    """The entry of this thread."""
+    """Return the entry of this thread."""
     if scalar.is_scalar(x):
         return scalar.as_value(x)
     if not isinstance(x, ViewProxy) or len(x.shape) != 1:
@@ -94,7 +94,7 @@ def _column(t: Tracer, x: object, size: int) -> Value:
 
 
 def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
-    """The row of this thread: entries that there are come from memory, the others stay."""
+    """Return the row of this thread: entries that there are come from memory, the others stay."""
     _check_elements(view)
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
@@ -138,12 +138,12 @@ def _check_elements(view: ViewProxy) -> None:
 
 
 def _taken_axes(view: ViewProxy) -> list[int]:
-    """The axes of the memory that the view has indices for."""
+    """Return the axes of the memory that the view has indices for."""
     return [k for k, axis in enumerate(view.axes) if axis.extent is not None]
 
 
 def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
-    """Whether the slice, and its memory, have index ``at`` on an axis."""
+    """Return whether the slice, and its memory, have index ``at`` on an axis."""
     part: ViewAxis = view.axes[axis]
     assert part.extent is not None
     place, extent = part.place(at), scalar.as_value(view.base.shape[axis])
@@ -152,14 +152,14 @@ def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
 
 
 def _has_columns(view: ViewProxy, axis: int, size: int) -> Value:
-    """Whether the slice, and its memory, have all columns of a tile: its first and its last one, between which the others lie. Then
+    """Return whether the slice, and its memory, have all columns of a tile: its first and its last one, between which the others lie. Then
     accesses need no conditions, and devices make one of several."""
     first, last = [_inside(view, axis, scalar.constant(k, i32)) for k in (0, size - 1)]
     return scalar.as_value(scalar.bit_and(first, last))
 
 
 def _has_row(view: ViewProxy, axis: int, at: Value, size: int) -> Value:
-    """Whether a tile of ``size`` rows has row ``at``, and the slice, too: groups may have more threads than a tile has rows."""
+    """Return whether a tile of ``size`` rows has row ``at``, and the slice, too: groups may have more threads than a tile has rows."""
     return scalar.as_value(scalar.bit_and(_inside(view, axis, at), at < size))
 
 

@@ -48,7 +48,7 @@ def unroll(t: Tracer, node: ast.For) -> None:
 
 
 def static_items(t: Tracer, node: ast.expr) -> list[object]:
-    """The items of what an unrolled loop or a comprehension goes over."""
+    """Return the items of what an unrolled loop or a comprehension goes over."""
     if isinstance(node, ast.Call) and is_static(t, node) and len(node.args) == 1:
         with t.within_static():  # its argument alone: the entries of a vector may be run-time values, their number is known
             return _items_of(t, node, t.expression(node.args[0]))
