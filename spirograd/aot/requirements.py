@@ -8,6 +8,7 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import Device
 from spirograd.base.records import fields
 from spirograd.base.targets import Generator
 
@@ -27,7 +28,7 @@ def _equal_if_used(code: object, device: object) -> bool:
     return not code or bool(code == device)
 
 
-def _limit(code: Any, device: Any) -> bool:
+def _limit(code: Any, device: Device) -> bool:
     """The code must look out for what the driver gets wrong."""
     return not device or bool(code == device)
 

@@ -156,7 +156,7 @@ def isinf(x: Any) -> Any:
     return _classify(ir.isinf, math.isinf, x)
 
 
-def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> Any:
+def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> bool | Value:
     if not isinstance(x, Value):
         return python(traced_numbers.plain(x))
     return emit(code, x) if x.dtype.is_float else scalar.constant(False)

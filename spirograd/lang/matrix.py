@@ -85,7 +85,7 @@ def _operand(x: object) -> Any:
     return None
 
 
-def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Any:
+def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Matrix:
     """``function`` over the entries of the matrices among ``args``, scalars broadcast."""
     operands = [_operand(a) for a in args]
     shape: Shape | None = None

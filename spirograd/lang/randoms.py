@@ -29,7 +29,7 @@ def _pcg3d(x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
     return x, y, z
 
 
-def _plus_product(a: Any, b: Any, c: Any) -> Any:
+def _plus_product(a: Any, b: Any, c: Any) -> Value:
     """``a + b * c``, wrapping."""
     return scalar.emit(ir.add, a, scalar.emit(ir.mul, b, c, attr="wrap"), attr="wrap")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import vulkan as vk
 
+from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices import interrupts
@@ -59,7 +60,7 @@ class Stream:
 
     def __init__(
         self,
-        device: Any,
+        device: Device,
         functions: Any,
         family: int,
         allocator: Allocator,
