@@ -125,7 +125,7 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 
 @elementwise
-def pow(x: object, y: object) -> Any:
+def pow(x: Any, y: Any) -> Any:
     """``x ** y``; of two integers an integer, truncated if the exponent is negative. A negative constant exponent raises
     SpirogradTypeError.
     """

@@ -6,8 +6,7 @@ derivatives need it, because memory that two arguments share would have two grad
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 
 from spirograd.analysis.effects import may_alias
 from spirograd.analysis.injectivity import determines
@@ -123,7 +122,7 @@ class Numbers:
             number = self._numbers[op] = self._found.setdefault(self._key(op), len(self._found))
         return number
 
-    def _key(self, op: Op) -> Any:
+    def _key(self, op: Op) -> Hashable:
         if op.code.effect != "pure" or op.code is ops.result:
             return op
         # The text of a constant tells -0.0 from 0.0.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from spirograd.analysis.effects import WriteEpochs
 from spirograd.ir import ops
@@ -26,7 +25,7 @@ def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[tuple[Any, ...], Op] = {}
+        self.known: dict[tuple[object, ...], Op] = {}
         self.added: list[list[tuple[object, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
         self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
         self.memory = WriteEpochs()

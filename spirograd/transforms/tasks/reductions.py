@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
 
 from spirograd.analysis.effects import place
 from spirograd.analysis.existence import exists, has_trips
@@ -83,7 +82,7 @@ def _find(body: Region, wide_sums: bool) -> list[_Target]:
     excluded = set(_in_conditions(body))
     written = {ref for op in accesses for effect, ref in accesses_of(op) if effect != "read"}
     number = _Invariance(body, written).number
-    targets: dict[Any, _Target] = {}
+    targets: dict[object, _Target] = {}
     for op in candidates:
         kind, ref = op.attr
         if op in used or op in excluded or ref.dtype.bits < 32:
@@ -117,7 +116,7 @@ class _Invariance:
             if key is not None:
                 self.number[op] = known.setdefault(key, len(known))
 
-    def _key(self, op: Op) -> Any:
+    def _key(self, op: Op) -> Hashable:
         if op.code is ops.const:
             return (op.code, op.type, repr(op.attr))
         if op.code not in _LEAVES:
