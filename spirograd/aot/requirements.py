@@ -8,7 +8,6 @@ from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
-from spirograd.base.device import Device
 from spirograd.base.records import fields
 from spirograd.base.targets import Generator
 
@@ -28,12 +27,12 @@ def _equal_if_used(code: object, device: object) -> bool:
     return not code or bool(code == device)
 
 
-def _limit(code: Any, device: Device) -> bool:
+def _limit(code: object, device: object) -> bool:
     """The code must look out for what the driver gets wrong."""
     return not device or bool(code == device)
 
 
-def _subset(code: Any, device: Any) -> bool:
+def _subset(code: Iterable[str], device: Iterable[str]) -> bool:
     return set(code) <= set(device)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import operator
 from dataclasses import MISSING, Field, FrozenInstanceError, field, make_dataclass
-from types import MemberDescriptorType, NotImplementedType
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 # Instances of a class before its constructor is compiled, which takes as long as interpreting it thirty times. Many classes have few.
@@ -193,7 +193,7 @@ def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
     else:  # as a tuple, too: a tuple equals itself even if its element does not
         values = lambda instance: tuple([getattr(instance, name) for name in names])  # noqa: E731
 
-    def __eq__(self: object, other: object) -> bool | NotImplementedType:
+    def __eq__(self: object, other: object) -> bool:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self: object) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Iterator, Union
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -210,4 +210,4 @@ class Compiler:
         return locate
 
 
-Maker = Callable[[Compiler, Op], Union[Step, None]]
+Maker = Callable[[Compiler, Op], Step | None]

@@ -452,7 +452,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def normalized(self, eps: Scalar = 0) -> Matrix:
         """The vector divided by ``norm() + eps``."""
         length = self.norm()
-        return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))  # type: ignore[no-any-return]
+        return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))
 
     # --- square matrices ---
 

@@ -6,8 +6,8 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 

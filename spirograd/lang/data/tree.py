@@ -48,7 +48,7 @@ class Tree(NearNames):
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._allocation: Any = None
-        self._session: Session = None
+        self._session: Session | None = None
         self._destroyed = False
 
     def __repr__(self) -> str:

@@ -13,7 +13,6 @@ from ctypes import byref, c_float, c_void_p
 from time import perf_counter_ns
 from typing import Any
 
-from spirograd.base.device import Device
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.devices.gpu import call
@@ -50,7 +49,7 @@ def _timed(driver: Driver, prepared: int) -> tuple[Callable[..., int], Library]:
 class GpuTimer(QueryTimer):
     """A `TaskTimer`. ``code``: the device's functions, ``context`` its context. Two events for each task, and one more."""
 
-    def __init__(self, device: Device, code: call.CallCode, context: int) -> None:
+    def __init__(self, device: Any, code: call.CallCode, context: int) -> None:
         super().__init__(device, _TASKS)
         self._code, self._context = code, context
         self._driver = code.driver

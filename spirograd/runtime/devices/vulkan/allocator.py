@@ -8,7 +8,6 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.device import Device
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.base.wording import over_limit
@@ -123,7 +122,7 @@ class MemoryTypes:
 class Allocator:
     """Hands out `Range`s. Not thread safe: the device's lock guards it. ``used`` counts the bytes handed out."""
 
-    def __init__(self, device: Device, functions: Any, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
+    def __init__(self, device: Any, functions: Any, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
         self.device = device
         self.fn = functions
         self.types = types

@@ -78,7 +78,7 @@ def struct(name: str, **members: Any) -> Any:
     return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
 
 
-def device_functions(device: object) -> SimpleNamespace:
+def device_functions(device: object) -> Any:
     """The device-level functions that this package uses, without their ``vk``, as attributes."""
     table = SimpleNamespace()
     for name in _DEVICE_FUNCTIONS:

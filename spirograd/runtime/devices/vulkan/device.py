@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
-from spirograd.base.device import Buffer, CodeCache, Device, Sections, Step
+from spirograd.base.device import Buffer, CodeCache, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.loc import Loc
 from spirograd.runtime.devices import interrupts
@@ -344,11 +344,11 @@ class VulkanDevice(StreamedDevice):
 class _Kept:
     """What stays of a device that was closed, as long as an object that borrowed its memory has this."""
 
-    def __init__(self, allocator: Allocator, functions: Any, device: Device, instance: Instance, failed: bool) -> None:
+    def __init__(self, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
         weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance, failed).atexit = False
 
 
-def _destroy(process: int, allocator: Allocator, functions: Any, device: Device, instance: Instance, failed: bool) -> None:
+def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
     """``failed``: the device was closed after a failure. Finalizers call this, which must not create an instance."""
     if process != os.getpid():  # a forked child, where the driver must not be called
         return

@@ -10,7 +10,6 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.device import Device
 from spirograd.runtime.devices.artifacts import check_module
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
@@ -19,7 +18,7 @@ from spirograd.runtime.sealing import read_regular, sealed, unsealed, write_new
 class Pipelines:
     """Makes pipelines of SPIR-V modules. Thread safe, as Vulkan's pipeline creation is. ``folder`` None: no cache on disk."""
 
-    def __init__(self, device: Device, functions: Any, push_bytes: int, identity: bytes, folder: Path | None) -> None:
+    def __init__(self, device: Any, functions: Any, push_bytes: int, identity: bytes, folder: Path | None) -> None:
         self.device = device
         self.fn = functions
         self.push_bytes = push_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.device import Buffer, Device, Sections, Step, one_by_one
+from spirograd.base.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.conflicts import UsedMemory, interleaved
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
@@ -25,7 +25,7 @@ _ALIGNMENT = 16
 class CommandPool:
     """A command pool with one command buffer; ``commands`` points to that."""
 
-    def __init__(self, device: Device, functions: Any, family: int) -> None:
+    def __init__(self, device: Any, functions: Any, family: int) -> None:
         self._device = device
         self._fn = functions
         self._pool = ffi.new("VkCommandPool*")

@@ -8,7 +8,6 @@ from typing import Any
 
 import vulkan as vk
 
-from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.runtime.devices import interrupts
@@ -60,7 +59,7 @@ class Stream:
 
     def __init__(
         self,
-        device: Device,
+        device: Any,
         functions: Any,
         family: int,
         allocator: Allocator,

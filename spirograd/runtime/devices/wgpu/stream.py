@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from spirograd.base.device import Buffer
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, poll, read_staging, telling, wgpu
 from spirograd.runtime.devices.wgpu.readback import StagingBuffer, StagingBuffers
@@ -175,7 +174,7 @@ class Stream:
                 read_staging(self._device, staging, piece)
                 self._staging = staging
 
-    def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> BufferReadback:
+    def read_async(self, buffer: Any, offset: int, nbytes: int) -> BufferReadback:
         """Record a copy to where the host finds it when it is done."""
         with telling("read device memory through wgpu"):
             encoder = handle(self.commands())  # first: it may submit, and then the buffer is another
@@ -221,7 +220,7 @@ class Stream:
                 self.commands().copy_buffer_to_buffer(source, source_offset + start, self._between, 0, size)
                 self.commands().copy_buffer_to_buffer(self._between, 0, target, target_offset + start, size)
 
-    def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
+    def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
         """A 32-bit pattern."""
         with telling("fill device memory through wgpu"):
             if word == 0:

@@ -6,7 +6,6 @@ import struct
 from time import perf_counter_ns
 from typing import Any
 
-from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, telling, wgpu
@@ -20,7 +19,7 @@ _USAGE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
 class WgpuTimer(QueryTimer):
     """A `TaskTimer`. ``driver``: the device of wgpu. ``launch``: that of our device. A pair of queries for each task, and one more."""
 
-    def __init__(self, device: Device, driver: Any, stream: Stream, launch: Any) -> None:
+    def __init__(self, device: Any, driver: Any, stream: Stream, launch: Any) -> None:
         super().__init__(device, _TASKS)
         if TIMESTAMPS not in driver.features:
             raise SpirogradUnsupportedError("this adapter of wgpu writes no timestamps", None, "profile on another back end")
