@@ -33,7 +33,7 @@ python = "python"
 wgpu, metal, cuda, amdgpu = "wgpu", "metal", "cuda", "amdgpu"
 # Back ends that `arch=sg.gpu` tries, in this order.
 gpu = [cuda, amdgpu, vulkan, wgpu, metal]
-ARCHS = (cpu, vulkan, interpreter, wgpu, metal, cuda, amdgpu, python)
+ARCHS = (*loader.DEVICES, python)
 _LEVELS = {
     "trace": 5,
     "debug": logging.DEBUG,
@@ -53,7 +53,7 @@ class _Services(context.Services):
 
         return Gradient(kernel)
 
-    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(self, kernel: Any, session: Any, specialization: Any, args: tuple[object, ...], returned: object) -> None:
         from spirograd.ad.replay import replay_gradient
 
         replay_gradient(kernel, session, specialization, args, returned)
@@ -68,16 +68,16 @@ context.install(_Services())
 
 def available_archs() -> list[str]:
     """Back ends that work on this machine, best first."""
-    return [arch for arch in (*gpu, cpu, interpreter) if loader.available(arch) is None]
+    return [arch for arch in loader.DEVICES if loader.available(arch) is None]
 
 
 @one_at_a_time
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; end the session before.
 
-    ``arch``: one of `cpu`, `cuda`, `amdgpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, `python`, or a list like `gpu` (also as
-    ``"gpu"``), of which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other
-    options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
+    ``arch``: a back end, such as `cpu`, `cuda`, `vulkan` or `interpreter` (`available_archs` returns those that work here), or a list like
+    `gpu` (also as ``"gpu"``), of which the first that works is used; by default the CPU. The environment variable ``SG_ARCH`` overrides it.
+    The other options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
     Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
     and for unknown options. The session before then goes on.

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.steps import CallStep
 from spirograd.ad.versions import memory_identity
 from spirograd.base.recorder import Recorder
 from spirograd.base.tracebacks import user_location
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.scalar_cells import Cell, cells_of
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
 
 
@@ -95,7 +99,7 @@ def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
     gradient[key] = np.array(sums).reshape(gradient.element_shape) if gradient.element_shape else sums[0]
 
 
-class FollowsNumbers(Recorder):
+class FollowsNumbers(Recorder[Kernel, Specialization, Packer, FieldOrArray]):
     """The part of a tape that follows numbers of Python; see `Recorder`."""
 
     follows_numbers = True
@@ -103,7 +107,7 @@ class FollowsNumbers(Recorder):
     _paused: Any
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
-    _active_outputs: set[Any]
+    _active_outputs: set[Key]
 
     def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""

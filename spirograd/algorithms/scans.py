@@ -19,7 +19,7 @@ from spirograd.lang.scalar import describe
 
 
 def _scan_of_user(x: Array, out: Array, n: int, op: object, start: object, name: str) -> None:
-    """A scan that tapes differentiate."""
+    """Run a scan that tapes differentiate."""
     combine, recording = _operation(op), tape()
     if recording is None:
         scan(x, out, n, combine, start)
@@ -77,8 +77,8 @@ def inclusive_scan(x: Array, out: Array | None = None, op: object = "add") -> No
 def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start: Any = None) -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``, the identity of ``op``.
 
-    ``start`` is known for the operations with names; raises SpirogradValueError if that of a function is missing, or is a number that the
-    elements cannot be. Kernels are compiled for each value of it. Otherwise as `inclusive_scan`.
+    ``start`` may be omitted for operations with names. Raises SpirogradValueError if it is missing for a function, or if it does not fit
+    the type of the elements. Kernels are compiled for each value of it. Otherwise as `inclusive_scan`.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -95,11 +95,11 @@ def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start
 
 
 def reduce(x: Array, op: object = "add", out: Array | None = None) -> Any:
-    """All elements of ``x``, a one-dimensional field, ndarray or view, combined by ``op``, as for `inclusive_scan`: a number, for which
-    Python waits, or None if ``out`` takes it, a field or ndarray of one element.
+    """Combine all elements of ``x``, a one-dimensional field, ndarray or view, by ``op``, as in `inclusive_scan`. Returns a number, for
+    which Python waits, or None if ``out`` is given, a field or ndarray of one element.
 
-    Tapes differentiate operations with names, as of `inclusive_scan`, with ``out``; a number that Python has gets no gradient. Of no
-    elements it is the identity. Raises SpirogradValueError for no elements and a function, whose identity is not known, and
+    Tapes differentiate operations with names, as in `inclusive_scan`, if ``out`` is given; a returned number has no gradient. Without
+    elements, the result is the identity. Raises SpirogradValueError for a function, whose identity is unknown, without elements, and
     SpirogradTypeError for another ``out``.
     """
     n, combine = checked(x, "x"), _operation(op)
@@ -133,7 +133,7 @@ def reduce(x: Array, op: object = "add", out: Array | None = None) -> Any:
 
 
 class PrefixSumExecutor:
-    """Inclusive prefix sums in place, of arrays of ``length`` elements: the helper of the family, here for every type and back end."""
+    """Inclusive prefix sums in place, of arrays of ``length`` elements, as in the Taichi family, but for every type and back end."""
 
     def __init__(self, length: int) -> None:
         if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 0:

@@ -244,7 +244,7 @@ class LoadedGradient(_Loaded):
             return [1.0] * len(wanted)
         if not wanted or result is None:
             raise SpirogradRuntimeError(
-                f"{label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
+                f"{label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; omit it"
             )
         try:
             entries = _type(result.dtype, result.element_shape).leaves_of(returned) if result.element_shape else [returned]

@@ -1,4 +1,4 @@
-"""Spans of time of the host: what it did from when to when, nested by thread, recorded while a profile runs.
+"""Spans of host time, nested within each thread, which are recorded while a profile runs.
 
 Times are those of `time.perf_counter_ns`. Without a listener, a span costs one test of a list.
 """
@@ -17,8 +17,8 @@ from spirograd.base.records import dataclass
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """What a thread did from ``begin`` to ``end``, in nanoseconds. ``depth``: how many spans of its thread were open around it.
-    ``details``: what else is known about it."""
+    """An activity of a thread from ``begin`` to ``end``, in nanoseconds. ``depth``: the number of spans of its thread that were open around
+    it. ``details``: further attributes."""
 
     name: str
     category: str
@@ -31,7 +31,7 @@ class Span:
 
 Listener = Callable[[Span], None]
 listeners: list[Listener] = []
-sinks: list[Any] = []  # what takes the records of the device: see `runtime.profiling.Sink`
+sinks: list[Any] = []  # receives the records of the device: see `runtime.profiling.Sink`
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 _open = threading.local()
 

@@ -181,7 +181,8 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("ui sparse interop"),
+    **several_later("ui sparse"),
+    "interop": "pass arrays of NumPy and torch to kernels directly",
     "types.quant": later.LATER_TYPES["quant"],
 }
 

@@ -352,7 +352,7 @@ class SpecializedDerivative:
             return
         if not self.returned:
             raise SpirogradRuntimeError(
-                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
+                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; omit it"
             )
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:

@@ -17,7 +17,7 @@ _KEYS = {"space": " ", "ISO_Left_Tab": "Tab", **{f"{key}_{side}": key for key in
 
 
 def open_display(title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> Display | None:
-    """The window, or None where there is no screen, or no Tk."""
+    """Open a window; return None if there is no screen, or no Tk."""
     try:
         tk: Any = importlib.import_module("tkinter")
         return Display(tk, tk.Tk(), title, size, fullscreen, events)
@@ -30,7 +30,7 @@ def open_display(title: str, size: tuple[int, int], fullscreen: bool, events: Ev
 
 
 class Display:
-    """Shows pictures and reports events. ``closed``: the user closed the window."""
+    """A window that shows pictures and reports events. ``closed``: whether the user has closed it."""
 
     def __init__(self, tk: Any, root: Any, title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> None:
         self._tk, self._root, self._size, self._events = tk, root, size, events
@@ -55,13 +55,13 @@ class Display:
         self.poll()
 
     def show(self, pixels: npt.NDArray[np.uint8]) -> None:
-        """``pixels``: (height, width, 3), rows downwards."""
+        """Show ``pixels`` of shape (height, width, 3), with the top row first."""
         header = b"P6 %d %d 255 " % (pixels.shape[1], pixels.shape[0])
         self._image.configure(data=header + pixels.tobytes())
         self.poll()
 
     def poll(self) -> None:
-        """Handle what the user did."""
+        """Handle events."""
         with contextlib.suppress(self._tk.TclError):
             self._root.update()
 

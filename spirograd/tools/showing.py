@@ -7,8 +7,8 @@ from spirograd.tools.window import GUI
 
 
 def imshow(img: object, title: str = "imshow") -> None:
-    """Show the picture ``img`` (see `imwrite`) in a window with this ``title`` until it is closed. Without a display it is one frame of
-    `GUI`.
+    """Show the picture ``img`` (see `imwrite`) in a window with this ``title`` until it is closed. Without a display, it becomes one frame
+    of `GUI`.
     """
     array = as_array(img)
     width, height = array.shape[:2]
