@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.memories import Collector, Memory, memories_of
+from spirograd.ad.memories import Collector, KernelMemory, memories_of
 from spirograd.analysis import trial
 from spirograd.autodiff.in_f64 import field_memory, in_f64
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
@@ -164,7 +164,9 @@ class _Check:
             loss += float(np.vdot(self.adjoints[key].astype(np.float64).reshape(-1), after.reshape(-1)))
         return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, self.made.returned))
 
-    def _row(self, key: Any, m: Memory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int) -> Row:
+    def _row(
+        self, key: Any, m: KernelMemory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int
+    ) -> Row:
         wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}
         size = wide[key].size
         chosen = np.arange(size) if size <= entries else np.sort(self.rng.choice(size, entries, replace=False))

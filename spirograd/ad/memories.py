@@ -53,7 +53,7 @@ class Collector:
         self.arrays.append(array)
 
 
-class Memory:
+class KernelMemory:
     """One field or array. ``gradient``: the field or array of gradients, None if there is none."""
 
     def __init__(self, name: str, dtype: DType, whole: Any) -> None:
@@ -73,16 +73,16 @@ class Memory:
         _write(self.gradient, values)
 
 
-def memories_of(kernel: KernelIR, specialization: Specialization, collector: Collector) -> dict[Any, Memory]:
+def memories_of(kernel: KernelIR, specialization: Specialization, collector: Collector) -> dict[Any, KernelMemory]:
     """All memory of ``kernel``, which ``specialization`` was made from: by `FieldRef`, or by the number of the array argument."""
-    found: dict[Any, Memory] = {}
+    found: dict[Any, KernelMemory] = {}
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, FieldRef) and ref not in found:
-            found[ref] = Memory(ref.name, ref.dtype, specialization.fields[ref])
+            found[ref] = KernelMemory(ref.name, ref.dtype, specialization.fields[ref])
     for k, arg in enumerate(kernel.args):
         if isinstance(arg, ArrayArg):
-            found[k] = Memory(arg.name, arg.dtype, collector.arrays[k])
+            found[k] = KernelMemory(arg.name, arg.dtype, collector.arrays[k])
     return found
 
 

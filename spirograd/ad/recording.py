@@ -28,7 +28,7 @@ from spirograd.lang import context
 Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
 
 
-class Recording:
+class TapeRecording:
     """Steps that are run one after the other, then reversed: a `StepStore`. ``events``: what happened; ``versions``: of memory.
 
     ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object."""
@@ -52,7 +52,7 @@ class Recording:
         """Record a write of the host, which comes next."""
         step.begin(self)
 
-    def nested(self) -> Recording:
+    def nested(self) -> TapeRecording:
         """See `StepStore`."""
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 from spirograd.ad.entries import Event, Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import TapeRecording
 from spirograd.ad.saving_rule import REPEATED
 from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, reverse_steps
 from spirograd.ad.undo_log import UndoLog
@@ -24,7 +24,7 @@ class Repeated:
     repeats = "`ad.checkpoint`"
     closed = False
 
-    def __init__(self, outer: Recording) -> None:
+    def __init__(self, outer: TapeRecording) -> None:
         self.outer = outer
         self._steps: list[Step] = []
         self._launches: list[Launch] = []

@@ -12,7 +12,7 @@ from typing import Any
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
-from spirograd.ad.recording import Parts, Recording
+from spirograd.ad.recording import Parts, TapeRecording
 from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.versions import Saved, Stored, nbytes_of
 from spirograd.derivatives.specialized import SpecializedDerivative
@@ -54,7 +54,7 @@ class LaunchStep:
         """Bytes of the values that the launch saves when it is recorded, if the host knows them before, else 0."""
         return 0 if self.made is None else sum(self.made.saved_nbytes(self.launch.packer))
 
-    def record(self, recording: Recording) -> Any:
+    def record(self, recording: TapeRecording) -> Any:
         """``recording`` keeps this launch, so each recording needs a `fresh` one."""
         if self.made is None:
             return recording.launch_aside(self.launch)
@@ -115,11 +115,11 @@ class WriteStep:
             assert self.copy is not None, "settle comes first"
             self.copy.put()
 
-    def begin(self, recording: Recording) -> None:
+    def begin(self, recording: TapeRecording) -> None:
         """Record it before the host does it."""
         recording.write(self._memory[0], self._first, self._reverse)
 
-    def record(self, recording: Recording) -> None:
+    def record(self, recording: TapeRecording) -> None:
         self.begin(recording)
         self.run()
 
@@ -143,7 +143,7 @@ class CallStep:
     def run(self) -> None:
         """Nothing happens until the reverse."""
 
-    def record(self, recording: Recording) -> None:
+    def record(self, recording: TapeRecording) -> None:
         recording.call(self._reverse, self._used)
 
     def fresh(self) -> CallStep:
@@ -184,7 +184,7 @@ def parts_of(step: Step, stored: dict[Key, Stored]) -> list[Part]:
 def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Key, Stored], copy_memory: CopyMemory | None = None) -> int:
     """Run steps again and record them, then run their reverses; returns the bytes of the recording, in ``copy_memory``. ``log`` is
     extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
-    recording = Recording(copy_memory)
+    recording = TapeRecording(copy_memory)
     try:
         for step in steps:
             log.before(parts_of(step, stored))

@@ -15,7 +15,7 @@ from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
 from spirograd.ad.memory_report import MemoryReport
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import TapeRecording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.step_store import StepStore
@@ -89,7 +89,7 @@ class Tape(FollowsNumbers, NearNames):
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
@@ -229,7 +229,7 @@ class Tape(FollowsNumbers, NearNames):
     def _release(self, why: str) -> None:
         self._released, self._ended = self.memory_report(), why
         self._steps.close()
-        self._steps = Recording()
+        self._steps = TapeRecording()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._inactive = {}
