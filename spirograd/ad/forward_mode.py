@@ -19,6 +19,7 @@ from spirograd.ad.versions import Saved, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
+from spirograd.base.recorder import Recorder
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
@@ -36,7 +37,7 @@ from spirograd.lang.traced_numbers import RefusedNumbers
 logger = logging.getLogger("spirograd")
 
 
-class FwdMode(context.Recorder, NearNames):
+class FwdMode(Recorder, NearNames):
     """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves the derivative of y along v in ``y.dual``.
 
     ``loss``: a field or array with tangents, or a list of several: the results. ``param``: the field or array to differentiate with
@@ -102,7 +103,7 @@ class FwdMode(context.Recorder, NearNames):
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of
-        ``source``. ``repeat`` is not used. See `context.Recorder`.
+        ``source``. ``repeat`` is not used. See `Recorder`.
         """
         if shadows.is_shadow(memory) or memory is self.param:
             return
@@ -134,7 +135,7 @@ class FwdMode(context.Recorder, NearNames):
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch the forward mode of ``kernel``: its ``specialization``, with ``args`` as the ``packer`` has them. See
-        `context.Recorder`.
+        `Recorder`.
         """
         assert self._exposed is not None
         launch = Launch(context.session(), kernel, specialization, packer, args) if self._exposed.active else None

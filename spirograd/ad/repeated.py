@@ -90,6 +90,6 @@ class Repeated:
 
     def _reverse(self) -> None:
         log = UndoLog()
-        with context.session().launcher.without_prints():
+        with context.session().without_prints():
             reverse_steps(self._steps, log, {})
         log.restore()

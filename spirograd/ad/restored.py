@@ -9,6 +9,7 @@ from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.versions import Stored, first_of, memory_identity
+from spirograd.base.recorder import Recorder
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
@@ -17,7 +18,7 @@ from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 
 
-class Guard(context.Recorder):
+class Guard(Recorder):
     """Saves what is written, before it is: slices at one first index, where the host knows it, each once."""
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Guard(context.Recorder):
         self._stored: dict[Key, Stored] = {}
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
-        """Launch a kernel; see `context.Recorder`."""
+        """Launch a kernel; see `Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
         return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
 
@@ -39,7 +40,7 @@ class Guard(context.Recorder):
     def host_write(
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """The host is about to write; see `context.Recorder`."""
+        """The host is about to write; see `Recorder`."""
         self.save(memory, first_of(key))
 
     def save(self, memory: FieldOrArray, first: int | None) -> None:

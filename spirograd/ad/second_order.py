@@ -20,6 +20,7 @@ from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
+from spirograd.base.recorder import Recorder
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
@@ -163,8 +164,8 @@ class _Launch:
         self.second.launch(self.launch.again(), None, self.launch.number)
 
 
-class _Recorder(context.Recorder):
-    """Runs kernels with tangents, and keeps what their gradients need; see `context.Recorder`."""
+class _Recorder(Recorder):
+    """Runs kernels with tangents, and keeps what their gradients need; see `Recorder`."""
 
     def __init__(self) -> None:
         self.launches: list[_Launch] = []
@@ -174,7 +175,7 @@ class _Recorder(context.Recorder):
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
     def read_numbers(self, memory: FieldOrArray, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
-        """See `context.Recorder`."""
+        """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
@@ -205,7 +206,7 @@ class _Recorder(context.Recorder):
     def host_write(
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """Numbers have no derivatives. See `context.Recorder`."""
+        """Numbers have no derivatives. See `Recorder`."""
         if shadows.is_shadow(memory):
             return
         if source is not None and source.has_grad():

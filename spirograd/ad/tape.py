@@ -237,7 +237,7 @@ class Tape(FollowsNumbers, NearNames):
     # --- recording -------------------------------------------------------------------------------------------------------
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
-        """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `context.Recorder`."""
+        """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
         exposed = self._exposed
@@ -335,7 +335,7 @@ class Tape(FollowsNumbers, NearNames):
         self, memory: FieldOrArray, key: Any, clear: Callable[[], None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """The host is about to write to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
-        in the reverse pass; ``repeat`` writes it again. See `context.Recorder`.
+        in the reverse pass; ``repeat`` writes it again. See `Recorder`.
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
             return
@@ -442,7 +442,7 @@ class Tape(FollowsNumbers, NearNames):
 
     @property
     def reverses(self) -> bool:
-        """Whether launches are recorded. See `context.Recorder`."""
+        """Whether launches are recorded. See `Recorder`."""
         return self._paused is None
 
     @property
@@ -454,14 +454,14 @@ class Tape(FollowsNumbers, NearNames):
         self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False
     ) -> Any:
         """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
-        as of `run_aside`. See `context.Recorder`."""
+        as of `run_aside`. See `Recorder`."""
         for memory in reads:
             if not memory.has_grad():
                 self.numbers_of(memory, "an algorithm")
         return self.run_aside(function, lambda: run_guarded(reverse), saves)
 
     def numbers_of(self, memory: FieldOrArray, what: str) -> None:
-        """Report that ``what`` reads ``memory`` if gradients end there. See `context.Recorder`."""
+        """Report that ``what`` reads ``memory`` if gradients end there. See `Recorder`."""
         key, whole = memory_identity(memory)
         found = self._inactive.get(key)
         if found is not None:
@@ -472,7 +472,7 @@ class Tape(FollowsNumbers, NearNames):
             report(context.session(), problem, found[1], INACTIVE_HINT)
 
     def nested(self) -> Tape:
-        """See `context.Recorder`."""
+        """See `Recorder`."""
         return Tape(clear_gradients=False)
 
     def run_aside(self, function: Callable[[], Any], reverse: Callable[[], None] | None, saves: bool) -> Any:

@@ -79,7 +79,7 @@ class TapeCheck:
             self._keep(whole)  # of which nothing was written: else it is there
         end = [Saved(start.memory, None) for start in self._start.values()]
         try:
-            with context.session().launcher.without_prints():
+            with context.session().without_prints():
                 wanted = [self._differences(whole) for whole in self._checked]
         finally:
             for saved in end:

@@ -14,8 +14,8 @@ import numpy as np
 from spirograd.ad.memory_keys import Key
 from spirograd.ad.steps import CallStep
 from spirograd.ad.versions import memory_identity
+from spirograd.base.recorder import Recorder
 from spirograd.base.tracebacks import user_location
-from spirograd.lang import context
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.scalar_cells import Cell, cells_of
 from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
@@ -96,8 +96,8 @@ def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
     gradient[key] = np.array(sums).reshape(gradient.element_shape) if gradient.element_shape else sums[0]
 
 
-class FollowsNumbers(context.Recorder):
-    """The part of a tape that follows numbers of Python; see `context.Recorder`."""
+class FollowsNumbers(Recorder):
+    """The part of a tape that follows numbers of Python; see `Recorder`."""
 
     follows_numbers = True
     _numbers: TapeNumbers
@@ -135,6 +135,6 @@ class FollowsNumbers(context.Recorder):
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         return None if self._paused is not None else cells_of(kernel, args)
 
-    def numbers_passed(self, cells: Sequence[Cell]) -> None:
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
         """Record that a launch follows that takes numbers in ``cells``."""
         self._steps.add(self._numbers.passed(cells))

@@ -65,7 +65,7 @@ class Ndarray(Contents, HostScope):
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
 
-    def is_of(self, session: Any) -> bool:
+    def is_of(self, session: object) -> bool:
         """Whether the array was made in ``session``."""
         return self._session is session
 
@@ -168,7 +168,7 @@ class Ndarray(Contents, HostScope):
     def _element_bytes(self) -> int:
         return math.prod(self.element_shape) * self.dtype.size
 
-    def _address(self, key: Any) -> int:
+    def _address(self, key: object) -> int:
         if self._places is None:
             self._places = elements.places_in_rows(self.dtype, self.shape, math.prod(self.element_shape))
         address = self._places.address(key)
@@ -193,14 +193,14 @@ class Ndarray(Contents, HostScope):
             return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
         size = self.dtype.size
 
-        def write(component: int, value: Any) -> None:
+        def write(component: int, value: object) -> None:
             value, numbers = traced_numbers.split(value, ())
             shadows.host_write(self, key, component, numbers=numbers)
             self._write_scalars(address + component * size, (value,))
 
         return self._build(found, self.element_shape, write)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if slices.is_slice(key):
             self[key]._assign(value)
             return
@@ -210,14 +210,14 @@ class Ndarray(Contents, HostScope):
         shadows.host_write(self, key, numbers=numbers)
         self._write_scalars(address, data)
 
-    def _entries_of(self, value: Any) -> Sequence[Any]:
+    def _entries_of(self, value: object) -> Sequence[Any]:
         """What an element is set to, number by number."""
         if not self.element_shape and scalar.is_number(value):
             return (value,)
         short = elements.entries_of(value, self.element_shape)
         return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
-    def clear_element(self, key: Any, component: int | None) -> None:
+    def clear_element(self, key: object, component: int | None) -> None:
         """Set the element at index ``key``, or one component of it, to zero."""
         part = (0,) * (math.prod(self.element_shape) if component is None else 1)
         self._write_scalars(self._address(key) + (component or 0) * self.dtype.size, part)
@@ -225,7 +225,7 @@ class Ndarray(Contents, HostScope):
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})
 
-    def __deepcopy__(self, memo: Any) -> Ndarray:
+    def __deepcopy__(self, memo: object) -> Ndarray:
         new = self._like()
         new.copy_from(self)
         new.grad = None if self.grad is None else self.grad.__deepcopy__(memo)
@@ -301,7 +301,7 @@ class BufferView(Ndarray):
         self._sg_kinds = tuple(kinds)
         self._sg_numbers = tuple([n for axis, extent in zip(axes, arr.shape) for n in axis.numbers(extent)])
 
-    def __class_getitem__(cls, dtype: Any) -> BufferViewType:
+    def __class_getitem__(cls, dtype: object) -> BufferViewType:
         return BufferViewType(*dtype) if isinstance(dtype, tuple) else BufferViewType(dtype)
 
     @property
@@ -333,7 +333,7 @@ class BufferView(Ndarray):
         return self._of(self.arr.grad)
 
     @grad.setter
-    def grad(self, new: Any) -> None:
+    def grad(self, new: object) -> None:
         raise SpirogradTypeError("the gradient of a view is part of that of its array", None, "set `view.arr.grad`")
 
     @property
@@ -366,7 +366,7 @@ class BufferView(Ndarray):
     def __sg_describe__(self) -> str:
         return f"a view of {self.arr.__sg_describe__()}"
 
-    def _index(self, key: Any) -> tuple[int, ...]:
+    def _index(self, key: object) -> tuple[int, ...]:
         """The index in the array of an element."""
         index = iter(element_index(key, self.shape, (), "a view"))
         return tuple(axis.first if axis.extent is None else axis.first + next(index) * axis.step for axis in self._axes)
@@ -376,13 +376,13 @@ class BufferView(Ndarray):
             return BufferView(self.arr, axes=slices.sliced(self._axes, key, "a view"))
         return self.arr[self._index(key)]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if slices.is_slice(key):
             self[key]._assign(value)
         else:
             self.arr[self._index(key)] = value
 
-    def _assign(self, value: Any) -> None:
+    def _assign(self, value: object) -> None:
         """Set all elements: to one value, or to those of an array that broadcasts to this shape."""
         if hasattr(value, "view") and hasattr(value, "tree"):
             self.copy_from(value)
@@ -391,7 +391,7 @@ class BufferView(Ndarray):
         else:
             self.from_numpy(np.broadcast_to(np.asarray(value), self.view.full_shape))
 
-    def __deepcopy__(self, memo: Any) -> Ndarray:
+    def __deepcopy__(self, memo: object) -> Ndarray:
         """An ndarray of its own, with gradients of its own."""
         new = self._like()
         new.copy_from(self)
@@ -435,16 +435,16 @@ class BufferViewType:
         return f"BufferView[{self.dtype}]"
 
 
-def array_shape(shape: Any) -> tuple[int, ...]:
+def array_shape(shape: object) -> tuple[int, ...]:
     """A shape of an ndarray as a tuple; extents may be 0."""
     return extents_of(shape, 0, "extents of an ndarray are integers from 0 on")
 
 
 def element_ndarray(
     element_shape: tuple[int, ...],
-    dtype: Any,
+    dtype: object,
     build: BuildElement,
-    shape: Any,
+    shape: object,
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> MatrixNdarray:
@@ -453,7 +453,7 @@ def element_ndarray(
     return cls(dtype, shape, element_shape, needs_grad, build, None, needs_dual)
 
 
-def ndarray(dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
+def ndarray(dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
     """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first.
 
     ``shape``: an int or a sequence of extents, which may be 0. ``needs_grad``, ``needs_dual``: have arrays of gradients, of tangents.

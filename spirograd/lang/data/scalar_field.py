@@ -7,7 +7,7 @@ import linecache
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
@@ -24,9 +24,10 @@ from spirograd.lang.data import elements, numpy_transfer, shadows, sparse_conten
 from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.data.nodes import Place, SNode
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
-from spirograd.lang.data.tree import Place, SNode, Tree, root
+from spirograd.lang.data.tree import Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
 from spirograd.lang.scalar import Value
@@ -52,7 +53,7 @@ def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counte
     """The index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
     out: list[Any] = [origin[axis] if origin else 0 for axis in range(ndim)]
     for axis, div, mod, mul in digits:
-        digit: Any = counter if div == 1 else scalar.raw_div(counter, div)
+        digit: object = counter if div == 1 else scalar.raw_div(counter, div)
         digit = scalar.raw_mod(digit, mod) if mod else digit
         digit = digit if mul == 1 else scalar.mul(digit, mul)
         out[axis] = digit if isinstance(out[axis], int) and out[axis] == 0 else scalar.add(digit, out[axis])
@@ -87,7 +88,7 @@ class Field(HostScope):
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
         place = self.snode  # now, since that may have divided the tree
-        return (place.stored_node or place).tree
+        return cast(Tree, (place.stored_node or place).tree)
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -113,7 +114,7 @@ class Field(HostScope):
         """The field itself: a shallow copy names the same memory."""
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         remade, parts = self.__reduce__()
         return remade(*parts)
 
@@ -420,7 +421,7 @@ class ScalarField(Contents, Field):
             self._view = view_of(self.dtype, shape, self.element_shape, self.addresses, part)
         return self._view
 
-    def _addresses(self, key: Any, activate: bool = False) -> list[int]:
+    def _addresses(self, key: object, activate: bool = False) -> list[int]:
         layout = self.addresses
         index = element_index(key, self.shape, self._origin, f"field `{self.name}`")
         if self.sparse_path is not None:
@@ -436,7 +437,7 @@ class ScalarField(Contents, Field):
             self._places_found = (found,)
         return self._places_found[0]
 
-    def _address(self, key: Any) -> int | None:
+    def _address(self, key: object) -> int | None:
         """Where an element begins whose components lie one after the other; None: see `_addresses`."""
         places = self._element_places
         return None if places is None or places.form is None else places.address(key)
@@ -444,7 +445,7 @@ class ScalarField(Contents, Field):
     def _read(self, address: int) -> Any:
         return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
 
-    def _write(self, address: int, *values: Any) -> None:
+    def _write(self, address: int, *values: object) -> None:
         """Write numbers that lie one after the other."""
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
         raw = numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
@@ -457,7 +458,7 @@ class ScalarField(Contents, Field):
             return traced_numbers.read(self, key, (value,))[0]
         return plain_python.placed(value, self, key) if plain_python.state.running else value
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"an element of field `{self.name}` is a {self.dtype}, not {scalar.describe(value)}")
         address = self._address(key)
@@ -467,7 +468,7 @@ class ScalarField(Contents, Field):
         shadows.host_write(self, key, numbers=numbers)
         self._write(address, value)
 
-    def clear_element(self, key: Any, component: int | None) -> None:
+    def clear_element(self, key: object, component: int | None) -> None:
         """Set the element at index ``key``, or one component of it, to zero."""
         for k, address in enumerate(self._addresses(key)):
             if component in (None, k):

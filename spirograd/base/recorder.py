@@ -1,0 +1,133 @@
+"""What sees the launches of a thread and the writes of the host while it is set: a tape, for example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation, Place, Plan, Scalar, Transfers
+
+R = TypeVar("R")
+
+
+class LaunchedKernel(Protocol):
+    """A kernel of the language: `lang.frontend.kernel.Kernel`."""
+
+    def __call__(self, *args: object) -> object: ...
+
+
+class CompiledCall(Protocol):
+    """A kernel compiled for one signature: `lang.frontend.specialization.Specialization`."""
+
+    @property
+    def trees(self) -> Mapping[int, Allocation]:
+        """The allocations of its field trees, by their numbers."""
+
+    @property
+    def plan(self) -> Plan:
+        """The kernel, ready to launch."""
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last launch."""
+
+
+class FlatArguments(Protocol):
+    """The flat arguments of one launch: `lang.frontend.parameters.Packer`."""
+
+    @property
+    def scalars(self) -> Sequence[Scalar]:
+        """The numbers, 0 for arrays."""
+
+    @property
+    def arrays(self) -> Sequence[Place | None]:
+        """The arrays, None for numbers."""
+
+    @property
+    def transfers(self) -> Transfers | None:
+        """The arrays of other libraries, if there are any."""
+
+
+class Clear(Protocol):
+    """Sets to zero the gradient of what the host writes; for the role "dual" or "grad_dual" the tangents."""
+
+    def __call__(self, role: str = "grad") -> None: ...
+
+
+class NestedTape(Protocol):
+    """A tape inside of a reverse pass."""
+
+    def __enter__(self) -> NestedTape: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> object: ...
+
+    def grad(self) -> None:
+        """Run the reverse pass."""
+
+
+class Recorder:
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
+
+    def launch(
+        self, kernel: LaunchedKernel, specialization: CompiledCall, packer: FlatArguments, args: Sequence[object]
+    ) -> tuple[Scalar, ...] | None:
+        """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
+        raise NotImplementedError
+
+    def aside(self, function: Callable[[], R], replaced: bool) -> R:
+        """Run Python code that launches kernels, which is left out of differentiation, or (``replaced``) has a gradient of its own."""
+        return function()
+
+    @property
+    def reverses(self) -> bool:
+        """Whether what runs now is recorded for a reverse pass; then `with_reverse` and `numbers_of` are there."""
+        return False
+
+    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[object], saves: bool = False) -> R:
+        """Run Python code that launches kernels; ``reverse`` takes the place of their derivatives. It may write to gradients only.
+
+        ``reads``: the fields and ndarrays that values come from. ``saves``: ``reverse`` needs all memory as ``function`` left it.
+        """
+        raise NotImplementedError
+
+    def numbers_of(self, memory: object, what: str) -> None:
+        """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        raise NotImplementedError
+
+    follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
+
+    def read_numbers(self, memory: object, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
+        """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
+        return values
+
+    def numbers_written(self, memory: object, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
+        """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or to one ``component`` of it, in place
+        of ``clear``: see `host_write`."""
+        for number in numbers:
+            if hasattr(number, "refuse"):
+                number.refuse("written to memory")
+        return clear
+
+    def numbers_kept(self, memory: object) -> None:
+        """Called after the write to ``memory`` of numbers that `numbers_written` got."""
+
+    def cells_of(
+        self, kernel: LaunchedKernel, args: Sequence[object]
+    ) -> tuple[LaunchedKernel, tuple[object, ...], Sequence[object]] | None:
+        """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
+        raise NotImplementedError
+
+    def numbers_passed(self, cells: Sequence[object]) -> None:
+        """A launch follows that takes numbers in ``cells``."""
+        raise NotImplementedError
+
+    def nested(self) -> NestedTape:
+        """A tape for the reverse pass."""
+        raise NotImplementedError
+
+    def host_write(self, memory: object, key: object, clear: Clear, source: object, repeat: Callable[[], None] | None) -> None:
+        """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
+        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.
+        ``repeat`` writes the same again, None where only the host has it."""
