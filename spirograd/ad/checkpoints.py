@@ -255,7 +255,7 @@ class Checkpoints:
                 name = getattr(memory, "name", "an ndarray")
                 problem = f"{self.repeats} runs launches again, and they use `{name}`, which was handed out by `to_numpy(copy=False)`"
                 raise SpirogradUnsupportedError(f"{problem} or DLPack and may have changed by then", None, "copy it: `to_numpy()`")
-        with context.session().launcher.without_prints():
+        with context.session().without_prints():
             self._reverse()
 
     def _reverse(self) -> None:

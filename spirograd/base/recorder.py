@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from spirograd.base.loc import Loc
 from spirograd.base.protocols import Allocation, Place, Plan, Scalar, Transfers
@@ -68,11 +68,10 @@ class NestedTape(Protocol):
 
 
 class Recorder:
-    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example. Arguments of type Any are objects of the
+    language: kernels, specializations, packers, fields and ndarrays."""
 
-    def launch(
-        self, kernel: LaunchedKernel, specialization: CompiledCall, packer: FlatArguments, args: Sequence[object]
-    ) -> tuple[Scalar, ...] | None:
+    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[object]) -> tuple[Scalar, ...] | None:
         """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
@@ -85,20 +84,20 @@ class Recorder:
         """Whether what runs now is recorded for a reverse pass; then `with_reverse` and `numbers_of` are there."""
         return False
 
-    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[object], saves: bool = False) -> R:
+    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> R:
         """Run Python code that launches kernels; ``reverse`` takes the place of their derivatives. It may write to gradients only.
 
         ``reads``: the fields and ndarrays that values come from. ``saves``: ``reverse`` needs all memory as ``function`` left it.
         """
         raise NotImplementedError
 
-    def numbers_of(self, memory: object, what: str) -> None:
+    def numbers_of(self, memory: Any, what: str) -> None:
         """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
         raise NotImplementedError
 
     follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
 
-    def read_numbers(self, memory: object, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
+    def read_numbers(self, memory: Any, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
         """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
         return values
 
@@ -127,7 +126,7 @@ class Recorder:
         """A tape for the reverse pass."""
         raise NotImplementedError
 
-    def host_write(self, memory: object, key: object, clear: Clear, source: object, repeat: Callable[[], None] | None) -> None:
+    def host_write(self, memory: Any, key: object, clear: Clear, source: Any, repeat: Callable[[], None] | None) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
         what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.
         ``repeat`` writes the same again, None where only the host has it."""
