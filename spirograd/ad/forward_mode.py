@@ -13,13 +13,12 @@ import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
-from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, ProgramRecorder
 from spirograd.ad.thread_tapes import tangents
 from spirograd.ad.versions import Saved, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
-from spirograd.base.recorder import Recorder
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
@@ -37,7 +36,7 @@ from spirograd.lang.traced_numbers import RefusedNumbers
 logger = logging.getLogger("spirograd")
 
 
-class FwdMode(Recorder, NearNames):
+class FwdMode(ProgramRecorder, NearNames):
     """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves the derivative of y along v in ``y.dual``.
 
     ``loss``: a field or array with tangents, or a list of several: the results. ``param``: the field or array to differentiate with

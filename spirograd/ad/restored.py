@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.ad.entries import Launch, footprint_of
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.versions import Stored, first_of, memory_identity
-from spirograd.base.recorder import Recorder
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
@@ -18,7 +17,7 @@ from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
 
 
-class Guard(Recorder):
+class Guard(ProgramRecorder):
     """Saves what is written, before it is: slices at one first index, where the host knows it, each once."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
-from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
@@ -20,7 +20,6 @@ from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.nesting import Nesting
-from spirograd.base.recorder import Recorder
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
@@ -164,7 +163,7 @@ class _Launch:
         self.second.launch(self.launch.again(), None, self.launch.number)
 
 
-class _Recorder(Recorder):
+class _Recorder(ProgramRecorder):
     """Runs kernels with tangents, and keeps what their gradients need; see `Recorder`."""
 
     def __init__(self) -> None:

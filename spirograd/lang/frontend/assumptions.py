@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from spirograd.lang.data.tree import SNode
+from spirograd.lang.data.nodes import SNode
 
 
 class Deactivates(NamedTuple):
