@@ -26,7 +26,7 @@ ALLOWED = {
     # The runtime never sees the IR. Its interpreter runs what the artifact carries.
     "runtime": {"base"},
     "config": {"base", "runtime"},
-    "dumps": {"base"},
+    "dumps": {"base", "ir"},
     "errors": {"base"},
     "kernel_key": {"base", "ir"},
     "session": {"base", "ir", "compiler", "config", "dumps", "kernel_key", "lang", "runtime"},

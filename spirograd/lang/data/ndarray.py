@@ -328,7 +328,7 @@ class BufferView(Ndarray):
         return None if shadow is None else BufferView(shadow, axes=self._axes)
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> BufferView | None:
         """The view of the array's gradient, or None. Gradients are set for the whole array."""
         return self._of(self.arr.grad)
 
@@ -337,7 +337,7 @@ class BufferView(Ndarray):
         raise SpirogradTypeError("the gradient of a view is part of that of its array", None, "set `view.arr.grad`")
 
     @property
-    def dual(self) -> Any:
+    def dual(self) -> BufferView | None:
         """The view of the array's tangents; assignment as of `grad`."""
         return self._of(self.arr.dual)
 

@@ -30,7 +30,7 @@ from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Scalar, Value
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
@@ -51,9 +51,9 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
     """The index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
-    out: list[Any] = [origin[axis] if origin else 0 for axis in range(ndim)]
+    out: list[Scalar] = [origin[axis] if origin else 0 for axis in range(ndim)]
     for axis, div, mod, mul in digits:
-        digit: object = counter if div == 1 else scalar.raw_div(counter, div)
+        digit: Scalar = counter if div == 1 else scalar.raw_div(counter, div)
         digit = scalar.raw_mod(digit, mod) if mod else digit
         digit = digit if mul == 1 else scalar.mul(digit, mul)
         out[axis] = digit if isinstance(out[axis], int) and out[axis] == 0 else scalar.add(digit, out[axis])

@@ -56,8 +56,7 @@ class Staged:
         kernel = self._compiled_last()
         if kernel is None:
             raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
-        stages: dict[str, object] = context.session().stages(kernel, generate)
-        return stages
+        return dict[str, object](context.session().stages(kernel, generate))
 
     def _some(self, suffix: str, what: str) -> dict[str, Any]:
         found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Sequence
+from typing import cast
 
 from spirograd.lang import scalar
 from spirograd.lang.frontend.branches import branch
@@ -96,7 +97,8 @@ def _is_unrolled(t: Tracer, node: ast.For) -> bool:
 
 def _unless(t: Tracer, flags: Sequence[str], rest: Sequence[ast.stmt]) -> None:
     """Trace ``rest`` under the condition that none of the flags is set."""
-    stopped = functools.reduce(scalar.bit_or, [t.frame.variables[name] for name in flags])
+    conditions = cast("list[scalar.Scalar]", [t.frame.variables[name] for name in flags])
+    stopped = functools.reduce(scalar.bit_or, conditions)
     go = scalar.known(scalar.logical_not(stopped))
     if go is True:
         block(t, rest)

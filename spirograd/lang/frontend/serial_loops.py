@@ -150,7 +150,7 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
     t.frame.variables[counter] = begin
 
     def test() -> Value:
-        return scalar.cast(scalar.less(t.frame.variables[counter], end), u1)
+        return scalar.cast(scalar.less(scalar.as_value(t.frame.variables[counter]), end), u1)
 
     def start() -> Value | None:
         return bind_targets(scalar.as_value(t.frame.variables[counter]))

@@ -119,7 +119,7 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
     dtype = arithmetic.as_dtype(kwargs.get("dtype", args[0] if args else float))
     if draw is randoms.normal and not dtype.is_float:
         raise type_error(f"`randn` gives floats, not {dtype}", "`sg.random(sg.i32)` draws integers")
-    counter = t.frame.variables[RNG]
+    counter = scalar.as_value(t.frame.variables[RNG])
     t.frame.variables[RNG] = scalar.add(counter, scalar.constant(1, u32))
     return draw(dtype, counter, *t.random_stream.key())
 

@@ -44,7 +44,7 @@ class TripletElement(Lvalue):
         arrays, b = self.builder.arrays, scalar.builder()
         first = b.const(0, i32)
         place: Value = Element(arrays["count"].ref, (first,)).atomic("add", 1)
-        has_room = scalar.truth(place < arrays["values"].shape[0]).op
+        has_room = scalar.as_value(place < arrays["values"].shape[0]).op
         b.begin()
         for array, index in zip(("rows", "columns"), self._position):
             self._put(array, place, _as_i32(Value(index)))

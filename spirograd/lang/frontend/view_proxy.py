@@ -138,7 +138,7 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
 # --- slices ------------------------------------------------------------------------------------------------------------------
 
 
-def subview(base: Any, offset: object, size: object = None) -> ViewProxy:
+def subview(base: Any, offset: object, size: Any = None) -> ViewProxy:
     """``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
     if len(base.shape) != 1:
         raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
