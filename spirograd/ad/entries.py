@@ -35,7 +35,7 @@ _ALL = ("read", "write", "atomic")
 
 @dataclass
 class Event:
-    """Something that happened while a tape was open. ``saved``: what it overwrote, of that ``before`` by key the own reverse needs.
+    """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
     memory the reverse is about. ``launches``: how many of them are recorded.
@@ -50,12 +50,12 @@ class Event:
 
 
 class Access:
-    """Memory that a kernel uses. Of a field ``key`` and ``whole`` say which; of an array argument its number ``arg`` does, at a launch.
+    """Memory that a kernel uses. Of a field ``key`` and ``storage`` say which; of an array argument its number ``arg`` does, at a launch.
 
     ``first``: the first index of the access, where the host can know it. The field is not kept alive.
     """
 
-    __slots__ = ("_whole", "arg", "first", "key", "loc", "name")
+    __slots__ = ("_storage", "arg", "first", "key", "loc", "name")
 
     def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, first: Size | None = None) -> None:
         self.name = ref.name
@@ -63,15 +63,15 @@ class Access:
         self.first = first
         self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
         self.key: Key = None
-        self._whole: Callable[[], ScalarField | None] = _nothing
+        self._storage: Callable[[], ScalarField | None] = _nothing
         if not isinstance(ref, ArrayRef):
-            self.key, whole = field_memory(fields[ref])
-            self._whole = weakly(whole)
+            self.key, storage = field_memory(fields[ref])
+            self._storage = weakly(storage)
 
     @property
-    def whole(self) -> ScalarField:
+    def storage(self) -> ScalarField:
         """The field, which launches keep alive."""
-        return cast(ScalarField, self._whole())
+        return cast(ScalarField, self._storage())
 
 
 def _nothing() -> None:
@@ -100,9 +100,9 @@ class DerivativeFootprint:
     """The memory of a kernel that its derivative is about. ``residuals``: with the version of each that it reads, see
     `saving_rule`. ``constant_writes``: writes of values that depend on no memory with a gradient."""
 
-    def __init__(self, made: SpecializedDerivative) -> None:
-        derivative, fields = made.derivative, made.primal.fields
-        residuals = made.residuals if made.acts else ()
+    def __init__(self, gradient: SpecializedDerivative) -> None:
+        derivative, fields = gradient.derivative, gradient.primal.fields
+        residuals = gradient.residuals if gradient.acts else ()
         self.residuals = [(Access(r.ref, fields, r.loc, r.first), version_of(r)) for r in residuals]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
         self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
@@ -110,24 +110,24 @@ class DerivativeFootprint:
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
             [Access(place.ref, fields, place.loc) for place in places] for places in places_of
         )
-        active = {place.ref for place in derivative.active_outputs} if made.acts else set()
+        active = {place.ref for place in derivative.active_outputs} if gradient.acts else set()
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 
 
 def footprint_of(specialization: Specialization) -> Footprint:
-    """The `Footprint` of what a kernel is compiled to, found once."""
-    found: Footprint | None = specialization.footprint
-    if found is None:
-        found = specialization.footprint = Footprint(specialization)
-    return found
+    """Return the `Footprint` of a compiled kernel, computed once."""
+    footprint: Footprint | None = specialization.footprint
+    if footprint is None:
+        footprint = specialization.footprint = Footprint(specialization)
+    return footprint
 
 
-def derivative_footprint_of(made: SpecializedDerivative) -> DerivativeFootprint:
-    """The `DerivativeFootprint` of a derivative, found once."""
-    found: DerivativeFootprint | None = made.footprint
-    if found is None:
-        found = made.footprint = DerivativeFootprint(made)
-    return found
+def derivative_footprint_of(gradient: SpecializedDerivative) -> DerivativeFootprint:
+    """Return the `DerivativeFootprint` of a derivative, computed once."""
+    footprint: DerivativeFootprint | None = gradient.footprint
+    if footprint is None:
+        footprint = gradient.footprint = DerivativeFootprint(gradient)
+    return footprint
 
 
 class Arguments(Collector):
@@ -171,27 +171,27 @@ class Launch:
         return plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
 
     def fresh(self) -> Launch:
-        """The same launch, without what a recording keeps for its reverse."""
+        """Return the same launch, without what a recording keeps for its reverse."""
         copied = copy.copy(self)
         copied.snapshots, copied.buffers = {}, []
         return copied
 
     def memory(self, access: Access) -> tuple[Key, FieldOrArray | None]:
-        """What tells memory apart in different launches, and the field or ndarray; None for arrays of the host."""
+        """Return the key of memory, the same in all launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
-            return access.key, access.whole
+            return access.key, access.storage
         array = self.arrays[access.arg]
         if isinstance(array, Ndarray):
             return ("ndarray", id(array)), array
         return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
 
     def used(self) -> Iterator[FieldOrArray]:
-        """The fields and ndarrays that it uses."""
-        found = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
-        return (whole for whole in found if whole is not None)
+        """Yield the fields and ndarrays that it uses."""
+        storages = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
+        return (storage for storage in storages if storage is not None)
 
     def first(self, size: Size | None) -> int | None:
-        """The value of a first index at this launch."""
+        """Return the value of a first index at this launch."""
         if size is None:
             return None
         return evaluate(size, self.packer.scalars, self.packer.arrays)
@@ -206,11 +206,11 @@ class Launch:
         yield access.name, external_arrays.nbytes_of(array)
 
     def contents(self, k: int) -> Any:
-        """A copy of an array of the host as the launch left it. Waits for the launch."""
+        """Return a copy of an array of the host as the launch left it. Waits for the launch."""
         return external_arrays.host_copy(self.external[k][0], self.packer.arrays[k])
 
     def again(self) -> Packer:
-        """The arguments of its derivative."""
+        """Return the arguments of its derivative."""
         packer = Packer(self.session, gradients=True)
         if not self.external:
             packer.scalars += [*self.packer.scalars, *(0 for _ in self.buffers)]
@@ -233,10 +233,10 @@ class Launch:
 
 
 def memory_of(kernel: KernelIR, effects: tuple[str, ...], primal: bool = True) -> Iterator[MemoryRef]:
-    """The references to primal memory, or to shadows, that operations of ``effects`` of kernel IR have."""
-    found: dict[MemoryRef, None] = {}
+    """Return the references of operations with ``effects`` in kernel IR: to primal memory, or to shadows."""
+    refs: dict[MemoryRef, None] = {}
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, (FieldRef, ArrayRef)) and (ref.role == "primal") == primal and op.code.effect in effects:
-            found[ref] = None
-    return iter(found)
+            refs[ref] = None
+    return iter(refs)

@@ -81,17 +81,17 @@ class Linearization:
         Raises SpirogradRuntimeError for what would be wrong.
         """
         others = self._used_memory()
-        gradients = [whole for whole in others if whole.has_grad()]
-        for whole in gradients:
-            whole.make_duals()
+        gradients = [storage for storage in others if storage.has_grad()]
+        for storage in gradients:
+            storage.make_duals()
         self._check()
         for memory in self.saved:
             memory.swap()
-        used = [memory for whole in others for memory in (whole, *([whole.grad] if whole.has_grad() else ()))]
+        used = [memory for storage in others for memory in (storage, *([storage.grad] if storage.has_grad() else ()))]
         current = [Saved(Stored("", memory), None) for memory in used]
         try:
-            for whole in gradients:
-                for shadow in (whole.grad, whole.dual, whole.grad.dual):
+            for storage in gradients:
+                for shadow in (storage.grad, storage.dual, storage.grad.dual):
                     shadow.fill(0.0)
             yield
         finally:
@@ -119,9 +119,9 @@ class Linearization:
         footprint = footprint_of(self.specialization)
         written = {access.arg if access.arg is not None else access.key for access in footprint.written}
         for access in footprint.used:
-            whole = access.whole if access.arg is None else arrays[access.arg]
-            if id(whole) in own or (access.arg is not None and not isinstance(whole, Ndarray)):
+            storage = access.storage if access.arg is None else arrays[access.arg]
+            if id(storage) in own or (access.arg is not None and not isinstance(storage, Ndarray)):
                 continue
-            if (access.key if access.arg is None else access.arg) in written or whole.has_grad():
-                memories[memory_identity(whole)[0]] = whole
+            if (access.key if access.arg is None else access.arg) in written or storage.has_grad():
+                memories[memory_identity(storage)[0]] = storage
         return list(memories.values())

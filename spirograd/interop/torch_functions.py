@@ -117,11 +117,11 @@ class TorchFunction(KernelFunction):
         arrays = Collector(self.kernel, specialization, args).arrays
         saved: dict[int, Saved] = {}
         for access, _ in derivative_footprint_of(self.gradient_of(specialization)).residuals:
-            whole = access.whole if access.arg is None else arrays[access.arg]
-            if isinstance(whole, np.ndarray):
-                host.update({name: value.copy() for name, value in host.items() if value is whole})
-            elif id(whole) not in saved and (access.arg is None or isinstance(whole, Ndarray)):
-                saved[id(whole)] = Saved(Stored(access.name, whole), None)
+            storage = access.storage if access.arg is None else arrays[access.arg]
+            if isinstance(storage, np.ndarray):
+                host.update({name: value.copy() for name, value in host.items() if value is storage})
+            elif id(storage) not in saved and (access.arg is None or isinstance(storage, Ndarray)):
+                saved[id(storage)] = Saved(Stored(access.name, storage), None)
         return list(saved.values())
 
 
@@ -162,8 +162,8 @@ class Call:
         gradient = self.function.gradient_of(specialization)
         arrays = Collector(self.function.kernel, specialization, args).arrays
         for place in gradient.derivative.active_outputs:
-            whole = gradient.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
-            if isinstance(whole, (ScalarField, Ndarray)) and whole.grad is not None and whole.grad.to_numpy().any():
+            storage = gradient.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
+            if isinstance(storage, (ScalarField, Ndarray)) and storage.grad is not None and storage.grad.to_numpy().any():
                 problem = f"the gradient of `{place.ref.name}` is not zero: torch cannot differentiate a gradient that begins there"
                 raise SpirogradRuntimeError(render(problem, place.loc, "write to an output of the `torch_function` instead"))
 

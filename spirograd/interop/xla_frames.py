@@ -203,5 +203,5 @@ def _stream(frame: Any) -> int:
 def _error(frame: Any, message: str) -> int | None:
     given = _ErrorArguments(_ErrorArguments.least(), None, message.encode("utf-8", "replace"), _INTERNAL)
     api: Any = Api.from_address(frame.api)
-    made: int | None = _Function(api.error_create)(ctypes.addressof(given))
-    return made
+    error: int | None = _Function(api.error_create)(ctypes.addressof(given))
+    return error

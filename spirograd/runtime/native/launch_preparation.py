@@ -59,9 +59,7 @@ class Recording:
     ``record``: what records them. ``host_arrays``: whether kernels use memory of the host in place.
     """
 
-    def __init__(
-        self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True
-    ) -> None:
+    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True) -> None:
         self.fixed: set[int] = set()  # flat arguments that are `unchanged`
         self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
         self._record = record
