@@ -15,24 +15,24 @@ from spirograd.base.targets import Generator
 _Rule = Callable[[Any, Any], bool]
 
 
-def _anything(code: Any, device: Any) -> bool:
+def _anything(code: object, device: object) -> bool:
     return True
 
 
-def _ability(code: Any, device: Any) -> bool:
+def _ability(code: object, device: object) -> bool:
     return bool(device or not code)
 
 
-def _equal_if_used(code: Any, device: Any) -> bool:
+def _equal_if_used(code: object, device: object) -> bool:
     return not code or bool(code == device)
 
 
-def _limit(code: Any, device: Any) -> bool:
+def _limit(code: object, device: object) -> bool:
     """The code must look out for what the driver gets wrong."""
     return not device or bool(code == device)
 
 
-def _subset(code: Any, device: Any) -> bool:
+def _subset(code: Iterable[str], device: Iterable[str]) -> bool:
     return set(code) <= set(device)
 
 

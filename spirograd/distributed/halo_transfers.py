@@ -27,7 +27,7 @@ from spirograd.distributed.halo_cells import HaloCells, Part, by_cell
 from spirograd.distributed.message_memory import MessageMemory
 from spirograd.distributed.recorded_calls import recorded, tape_of
 from spirograd.distributed.transport import Message
-from spirograd.lang.data.ndarray import ScalarNdarray, element_ndarray
+from spirograd.lang.data.ndarray import MatrixNdarray, ScalarNdarray, element_ndarray
 from spirograd.lang.matrix import Vector
 
 
@@ -41,13 +41,13 @@ class Tables:
         self.starts, self.positions = _numbers(starts), _numbers(positions)
 
 
-def _indices(cells: Any) -> Any:
+def _indices(cells: Any) -> MatrixNdarray:
     made = Vector.ndarray(cells.shape[1], i32, len(cells))
     made.from_numpy(cells)
     return made
 
 
-def _numbers(numbers: Any) -> Any:
+def _numbers(numbers: Any) -> ScalarNdarray:
     made = ScalarNdarray(i32, len(numbers))
     made.from_numpy(numbers)
     return made
@@ -68,27 +68,27 @@ class Lane:
         self.out, self.into = MessageMemory(_like(memory, out)), MessageMemory(_like(memory, into))
 
 
-def _like(memory: Any, length: int) -> Any:
+def _like(memory: Any, length: int) -> ScalarNdarray | MatrixNdarray:
     """An array of ``length`` elements of the type of ``memory``."""
     if not memory.element_shape:
         return ScalarNdarray(memory.dtype, length)
     return element_ndarray(memory.element_shape, memory.dtype, memory._build, length)
 
 
-def _spread_out(memory: Any, lane: Lane) -> None:
+def _spread_out(memory: object, lane: Lane) -> None:
     halo_kernels.copy_out(memory, lane.tables.owned, lane.out.array, len(lane.tables.cells.owned))
 
 
-def _spread_in(memory: Any, lane: Lane) -> None:
+def _spread_in(memory: object, lane: Lane) -> None:
     cells = lane.tables.cells
     halo_kernels.copy_in(memory, lane.tables.halo, lane.out.array, lane.into.array, len(cells.halo), cells.kept)
 
 
-def _collect_out(memory: Any, lane: Lane) -> None:
+def _collect_out(memory: object, lane: Lane) -> None:
     halo_kernels.move_out(memory, lane.tables.halo, lane.out.array, len(lane.tables.cells.halo))
 
 
-def _collect_in(memory: Any, lane: Lane) -> None:
+def _collect_in(memory: object, lane: Lane) -> None:
     tables, out, into = lane.tables, lane.out.array, lane.into.array
     count = tables.unique.shape[0]
     halo_kernels.add_in(memory, tables.unique, tables.starts, tables.positions, out, into, count, tables.cells.kept)

@@ -62,6 +62,11 @@ class Builder:
         self._stack.append((params, self.ops))
         return params
 
+    def add_param(self, param: Op) -> None:
+        """Give the innermost region one more parameter."""
+        params, body = self._stack[-1]
+        self._stack[-1] = (*params, param), body
+
     def end(self, results: Sequence[Op] = ()) -> Region:
         """Close the innermost region with its results."""
         params, body = self.suspend()
@@ -112,7 +117,7 @@ class Builder:
     def load(self, ref: Any, *indices: Op) -> Op:
         return self.emit(ops.load, *indices, attr=ref, type=ref.dtype)
 
-    def store(self, ref: Any, *indices_and_value: Op) -> Op:
+    def store(self, ref: object, *indices_and_value: Op) -> Op:
         return self.emit(ops.store, *indices_and_value, attr=ref, type=VOID)
 
     def atomic(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -21,6 +21,9 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import vector_math
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The SLP vectoriser takes nine tenths of the optimiser's time on large functions (460 ms at 8,000 instructions), and pays on small ones.
 SLP_LIMIT = 1500
@@ -54,11 +57,11 @@ class Library:
     """Linked code: ``addresses`` by symbol. The code lives as long as this object."""
 
     addresses: dict[str, int]
-    tracker: Any
+    tracker: object
 
 
 @functools.cache
-def _target() -> Any:
+def _target() -> llvm.Target:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
@@ -120,22 +123,22 @@ def host_caps() -> Capabilities:
     )
 
 
-def by_thread(make: Callable[..., Any]) -> Callable[..., Any]:
+def by_thread(make: Callable[P, R]) -> Callable[P, R]:
     """``make``, called once in each thread for the same arguments. For target machines, in which LLVM keeps what it derives."""
     own = threading.local()
 
     @functools.wraps(make)
-    def made(*args: Any) -> Any:
-        results = own.__dict__.setdefault("results", {})
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        results: dict[object, R] = own.__dict__.setdefault("results", {})
         if args not in results:
-            results[args] = make(*args)
+            results[args] = make(*args, **kwargs)
         return results[args]
 
     return made
 
 
 @by_thread
-def _target_machine(cpu: str, features: str, level: int) -> Any:
+def _target_machine(cpu: str, features: str, level: int) -> llvm.TargetMachine:
     return _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
 
 
@@ -191,13 +194,13 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         return MachineCode(_object(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
 
 
-def _unlocked(function: Any) -> Any:
+def _unlocked(function: object) -> Any:
     """``function`` of llvmlite without its lock, which lets one thread of the process into LLVM at a time. LLVM itself needs none where
     threads have contexts and target machines of their own."""
     return getattr(function, "_cfn", function)
 
 
-def _object(module: Any, machine: Any) -> bytes:
+def _object(module: object, machine: object) -> bytes:
     """Emit the object file of a module."""
     with ffi.OutputString() as message:
         buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 1, message)
@@ -209,7 +212,7 @@ def _object(module: Any, machine: Any) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def parse(text: str, machine: Any) -> Any:
+def parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     """The module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if it is none.
 
     The caller closes it. An exception may keep it alive until the garbage collector comes, which frees a module and its context in any
@@ -224,7 +227,7 @@ def parse(text: str, machine: Any) -> Any:
     return module
 
 
-def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool, unroll: bool = True) -> None:
+def optimise(module: object, machine: object, level: int, vectorise: bool, slp: bool, unroll: bool = True) -> None:
     """Run LLVM's passes of this level; ``vectorise``: loops; ``slp``: straight-line code; ``unroll``: loops, also those that stay loops."""
     tuning = llvm.create_pipeline_tuning_options(speed_level=level)
     tuning.loop_vectorization = vectorise
@@ -236,7 +239,7 @@ def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool, 
     _run(builder.getModulePassManager(), module, builder)
 
 
-def _clean(module: Any, machine: Any) -> None:
+def _clean(module: object, machine: object) -> None:
     """Run those passes of LLVM's level 1 that improve most of what was simplified before: stack memory becomes values, address arithmetic
     is combined, branches are merged. They take a tenth of the time of all."""
     passes = llvm.create_new_module_pass_manager()
@@ -247,12 +250,12 @@ def _clean(module: Any, machine: Any) -> None:
     _run(passes, module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1)))
 
 
-def _run(passes: Any, module: Any, builder: Any) -> None:
+def _run(passes: object, module: object, builder: object) -> None:
     _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, module, builder)
     _dispose(passes)
 
 
-def _dispose(passes: Any) -> None:
+def _dispose(passes: newpassmanagers.NewPassManager) -> None:
     """Free the passes, 57 KiB for each module. llvmlite 0.50 does not: the method that would is hidden by that of another base class."""
     kind = type(passes)
     if kind._dispose is ffi.ObjectRef._dispose and hasattr(newpassmanagers.NewPassManager, "_dispose"):
@@ -260,7 +263,7 @@ def _dispose(passes: Any) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _jit(group: int) -> Any:
+def _jit(group: int) -> llvm.LLJIT:
     """The LLJIT of a group of libraries. The libraries keep it alive when the next group has begun."""
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)

@@ -40,13 +40,15 @@ class Freshness:
         """The scalar arguments that it depends on."""
         return {*self._inputs.floats, *self._inputs.scalars}
 
-    def generations(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> list[tuple[dict[str, int], str]]:
+    def generations(self, arrays: Sequence[object], trees: Mapping[int, Allocation]) -> list[tuple[dict[str, int], str]]:
         """The generations that it depends on, each with its part, for launches with these very arrays, where `key` is not None."""
         owners = [(getattr(arrays[k], name), "") for k, role in self._inputs.arrays for name in ALLOCATION_NAMES[role]]
         owners += [(trees[tree], part) for tree, parts in self._inputs.fields.items() for part in ("", *parts)]
         return [(owner.generations, part) for owner, part in owners]
 
-    def key(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> Key | None:
+    def key(
+        self, scalars: Sequence[object], arrays: Sequence[object], trees: Mapping[int, Allocation], drawn: int | None = None
+    ) -> Key | None:
         """A key for these arguments, as of `LaunchPlan.launch`: launches with equal keys, of one `Freshness`, have equal results.
 
         None if that cannot be known: something that is read may be written unseen (arrays of NumPy and torch that are used in place, memory
@@ -108,7 +110,7 @@ def _build(found: _Inputs) -> Callable[..., Key | None]:
     """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`."""
     if found.is_vague:
         return lambda s, a, t, drawn: None
-    names: dict[str, Any] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
+    names: dict[str, object] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
     drawn = x.name("drawn")
     unseen: list[Expression] = [x.compare(drawn, ast.Is(), x.NONE)] if found.draws else []
     values: list[Expression] = [drawn] if found.draws else []

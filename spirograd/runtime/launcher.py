@@ -16,18 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import validity
+from spirograd.base import protocols, validity
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
+from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Place
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import write
 from spirograd.runtime.graph_recording import NumberedLaunch
@@ -55,7 +56,7 @@ class ArrayBinding:
         shape: Sequence[int],
         grad_address: int = 0,
         dual_address: int = 0,
-        allocation: Allocation | None = None,
+        allocation: protocols.Allocation | None = None,
         grad_dual_address: int = 0,
     ) -> None:
         self.address = address
@@ -64,9 +65,9 @@ class ArrayBinding:
         self.dual_address = dual_address
         self.grad_dual_address = grad_dual_address
         self.allocation = allocation
-        self.grad_allocation: Allocation | None = None
-        self.dual_allocation: Allocation | None = None
-        self.grad_dual_allocation: Allocation | None = None
+        self.grad_allocation: protocols.Allocation | None = None
+        self.dual_allocation: protocols.Allocation | None = None
+        self.grad_dual_allocation: protocols.Allocation | None = None
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches. Without an allocation the address is one of the host."""
@@ -253,8 +254,8 @@ class LaunchPlan:
     def launch(
         self,
         scalars: Sequence[Scalar],
-        arrays: Sequence[ArrayBinding],
-        trees: Mapping[int, Allocation],
+        arrays: Sequence[Place | None],
+        trees: Mapping[int, protocols.Allocation],
         sizes: AdstackSizes = _NO_SIZES,
         drawn: int | None = None,
     ) -> tuple[Scalar, ...] | None:
@@ -290,8 +291,8 @@ class LaunchPlan:
         self,
         native: CallsNatively,
         scalars: Sequence[Scalar],
-        arrays: Sequence[Any],
-        trees: Mapping[int, Allocation],
+        arrays: Sequence[Place | None],
+        trees: Mapping[int, protocols.Allocation],
         record: Record,
         sizes: AdstackSizes = _NO_SIZES,
     ) -> Prepared:
@@ -386,8 +387,8 @@ class LaunchPlan:
         number: int,
         drawn: int,
         scalars: Sequence[Scalar],
-        arrays: Sequence[Any],
-        trees: Mapping[int, Allocation],
+        arrays: Sequence[Place | None],
+        trees: Mapping[int, protocols.Allocation],
         sizes: AdstackSizes = _NO_SIZES,
     ) -> None:
         words: tuple[int, ...] = ()
@@ -439,8 +440,8 @@ class LaunchPlan:
         recorder: graph_recording.GraphRecording | None,
         block: bytes,
         counts: Sequence[int | None],
-        arrays: Sequence[Any],
-        trees: Mapping[int, Allocation],
+        arrays: Sequence[Place | None],
+        trees: Mapping[int, protocols.Allocation],
     ) -> None:
         """Launch while there is a recorder, or several streams: after what uses the same memory."""
         order = stream_order.active
@@ -451,7 +452,9 @@ class LaunchPlan:
         else:
             order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arrays, trees))
 
-    def _uses(self, arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
+    def _uses(
+        self, arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
+    ) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
@@ -501,12 +504,12 @@ class LaunchPlan:
     def _forget_placement(self) -> None:
         self._placement["words"] = None
 
-    def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding]) -> None:
+    def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[Place | None]) -> None:
         """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""
         if self._limited is not None:
             self._limited(scalars, arrays)
 
-    def plan_adstacks(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding], sizes: AdstackSizes) -> HeapPlan:
+    def plan_adstacks(self, scalars: Sequence[Scalar], arrays: Sequence[Place | None], sizes: AdstackSizes) -> HeapPlan:
         """How a launch of a kernel with adstacks would use their heap, without touching it. Arguments as of `launch`. Raises
         OutOfDeviceMemory if there is no room for the adstacks."""
         assert self._count is not None, self.compiled.name
@@ -541,8 +544,8 @@ class LaunchPlan:
     def _launch_reporting(
         self,
         scalars: Sequence[Scalar],
-        arrays: Sequence[Any],
-        trees: Mapping[int, Allocation],
+        arrays: Sequence[Place | None],
+        trees: Mapping[int, protocols.Allocation],
         sizes: AdstackSizes,
         drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
@@ -577,9 +580,11 @@ class LaunchPlan:
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
 
 
-def _memory(effects: Sequence[tuple[str, int, str]], arrays: Sequence[Any], trees: Mapping[int, Allocation]) -> list[tuple[Any, str]]:
+def _memory(
+    effects: Sequence[tuple[str, int, str]], arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
+) -> list[tuple[Any, str]]:
     """The allocations that effects of a launch concern, and the parts of them; None for memory that is not ours."""
-    out: list[tuple[Any, str]] = []
+    out: list[tuple[object, str]] = []
     for kind, index, part in effects:
         if kind == "tree":
             out.append((trees[index], part))
@@ -590,7 +595,7 @@ def _memory(effects: Sequence[tuple[str, int, str]], arrays: Sequence[Any], tree
     return out
 
 
-def _exclusively(lock: threading.RLock, work: Callable[[Any], None], device: Any) -> None:
+def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: object) -> None:
     with lock:
         work(device)
 

@@ -1,17 +1,17 @@
-"""The packages that the extra `media` brings, imported when they are first used."""
+"""The packages of the extra `media`, imported when they are first used."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from spirograd.base.errors import SpirogradRuntimeError, render
 
 _PACKAGES = {"PIL": "pillow", "imageio_ffmpeg": "imageio-ffmpeg"}
 
 
-def media_package(module: str, purpose: str) -> Any:
-    """The module. Raises SpirogradRuntimeError, which names the ``purpose``, where it is not installed."""
+def media_package(module: str, purpose: str) -> ModuleType:
+    """Import a module. Raises SpirogradRuntimeError, which names the ``purpose``, if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -10,6 +10,7 @@ import needs
 import numpy as np
 import pytest
 
+from spirograd.base.device import Device
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
@@ -20,7 +21,6 @@ from spirograd.ir.spec import verify
 from spirograd.runtime import loader
 from spirograd.runtime.adstack_heap import AdstackSizes, AdstacksTooLarge
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
 
 COMPILED = ("cpu", "vulkan", "wgpu")

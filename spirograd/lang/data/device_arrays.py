@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType, u8
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.lang.data.views import Block, HostView
 
@@ -80,7 +81,7 @@ def _dense(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 class _DeviceMemory:
     """Memory of an allocation, as torch takes it; keeps the allocation alive."""
 
-    def __init__(self, allocation: Any, block: Block, dtype: DType) -> None:
+    def __init__(self, allocation: Allocation, block: Block, dtype: DType) -> None:
         self.allocation = allocation
         self.__cuda_array_interface__ = {
             "version": 3,
@@ -91,7 +92,7 @@ class _DeviceMemory:
         }
 
 
-def _over(allocation: Any, view: HostView) -> list[Any]:
+def _over(allocation: object, view: HostView) -> list[Any]:
     """Torch tensors over the very memory, one for each block, on the GPU where it lies; none if torch has no such tensors."""
     if view.count == 0:
         return []
@@ -108,7 +109,7 @@ def _block_over(allocation: Any, block: Block, dtype: DType) -> Any:
     return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{allocation.shared_gpu}")
 
 
-def octets_over(allocation: Any, nbytes: int) -> Any:
+def octets_over(allocation: object, nbytes: int) -> Any:
     """A torch tensor over the first ``nbytes`` bytes, on the GPU where they lie. What writes to it must tell the allocation."""
     return _block_over(allocation, Block(0, (nbytes,), (1,), nbytes), u8)
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.device import CodeCache
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime import builtins
-from spirograd.runtime.device import CodeCache
 from spirograd.runtime.generations import tick
 from spirograd.runtime.native.code import FUNCTION, OBJECTS, PYTHON_API, module
 from spirograd.runtime.native.launch_preparation import Prepared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 from spirograd.base.dtypes import DType, Vec, u1
 from spirograd.ir import ops
@@ -13,7 +13,7 @@ from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
 # Gets the operation and its operands as they are now (constants on the right of commutative ones); None if there is nothing better.
-Rule = Callable[[Builder, Op, tuple[Op, ...]], Union[Op, None]]
+Rule = Callable[[Builder, Op, tuple[Op, ...]], Op | None]
 
 
 def constant(op: Op) -> Any:
@@ -32,11 +32,11 @@ def _type(op: Op) -> DType:
     return op.type
 
 
-def _positive_zero(value: Any) -> bool:
+def _positive_zero(value: object) -> bool:
     return bool(value == 0 and math.copysign(1.0, value) > 0)
 
 
-def _reassociated(b: Builder, op: Op, a: Op, c: Any) -> Op | None:
+def _reassociated(b: Builder, op: Op, a: Op, c: object) -> Op | None:
     """(x op c1) op c2 = x op (c1 op c2), for integers."""
     if a.code is not op.code or a.attr != op.attr:
         return None

@@ -27,9 +27,8 @@ from spirograd.transforms.tasks.overlap import overlap
 # Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
 _WORTH = {False: 40, True: 128}
 # What some operations count.
-_HEAVY = dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.sqrt, ops.rsqrt), 6) | dict.fromkeys(
-    (ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.exp, ops.log, ops.pow_), 25
-)
+_HEAVY = dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.floordiv, ops.floormod, ops.sqrt, ops.rsqrt), 6)
+_HEAVY |= dict.fromkeys(ops.ELEMENTARY, 25)
 # Iterations below which atomics cost less than another task does (on an H200, 5 to 10 atomics an iteration).
 _FEWEST = {False: 1 << 12, True: 1 << 19}
 # Arrays that each launch compares with what a loop adds to.

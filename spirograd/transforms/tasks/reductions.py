@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
 
 from spirograd.analysis.dependence import Access, Alias, Around, Dependence, accesses_in
 from spirograd.analysis.existence import exists, has_trips
@@ -86,7 +85,7 @@ def _find(body: Region, wide_sums: bool) -> list[_Target]:
     steady = {access.ref for access in temps} - {access.ref for access in temps if access.writes}  # values from before the loop
     query = Dependence(ValueNumbers(steady=steady), separate_arrays=True)
     invariant = Invariants(contents(body), steady)
-    targets: dict[Any, _Target] = {}
+    targets: dict[object, _Target] = {}
     for access in candidates:
         op, (kind, ref), indices = access.op, access.op.attr, access.indices or ()
         if op in used or op in excluded or ref.dtype.bits < 32 or not all(i in invariant for i in indices):

@@ -120,7 +120,7 @@ def _references() -> tuple[list[Ref], list[Ref]]:
     arrays = [ArrayRef("x", arg, dt.f32, 1, role=role) for arg in (0, 1) for role in roles]
     own: list[Ref] = [TempRef("s", dt.f32), TempRef("t", dt.f32), AdstackRef("p", dt.f32, 1, 0), AdstackRef("q", dt.f32, 1, 0)]
     shared: list[Ref] = [SharedRef("a", dt.f32, 4), SharedRef("b", dt.f32, 4)]
-    slots = [Slot("tree"), Slot("tree", index=1), Slot("array"), Slot("array", index=1), Slot("temps"), Slot("tapes"), Slot("fault")]
+    slots = [Slot("tree"), Slot("tree", index=1), Slot("array"), Slot("array", index=1), Slot("temps"), Slot("adstacks"), Slot("fault")]
     buffers = [BufferRef("b", slot, t) for slot in slots for t in (dt.f32, dt.u32)]
     again: list[Ref] = [ArrayRef("x", 1, dt.f32, 1), FieldRef("f", 0, 1, dt.f32, (4,), (), layout), TempRef("t", dt.f32)]
     return [*fields, *own, *arrays, *shared, *again], [*shared, *buffers, BufferRef("b", Slot("array"), dt.f32)]

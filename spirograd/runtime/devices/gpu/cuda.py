@@ -10,9 +10,9 @@ import sys
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from pathlib import Path
 
+from spirograd.base.device import DeviceInfo
 from spirograd.base.records import replace
 from spirograd.llvmgen import ptx, toolchain
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.gpu import opening, ptx_compiler
 from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import HANDLE, OUT, Driver

@@ -12,10 +12,10 @@ from ctypes import byref, c_char_p, c_int, c_void_p
 from pathlib import Path
 from typing import Any
 
+from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
 from spirograd.llvmgen import amdgpu, toolchain
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.gpu import opening
 from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import OUT, Driver
