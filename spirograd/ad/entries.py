@@ -161,7 +161,7 @@ class Launch:
         if self.number is None:
             self.number = self.session.launcher.next_number()
         plan = self.specialization.plan
-        return plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
+        return plan.launch(self.packer, drawn=self.number)
 
     def fresh(self) -> Launch:
         """The same launch, without what a recording keeps for its reverse."""
@@ -204,7 +204,7 @@ class Launch:
 
     def again(self) -> Packer:
         """The arguments of its derivative."""
-        packer = Packer(self.session, gradients=True)
+        packer = Packer(self.session, self.packer.trees, gradients=True)
         if not self.external:
             packer.scalars += [*self.packer.scalars, *(0 for _ in self.buffers)]
             packer.arrays += [*self.packer.arrays, *self.buffers]
@@ -213,9 +213,9 @@ class Launch:
             external = self.external.get(k)
             if external is not None:
                 packer.put_external(*external)
-                if k in self.snapshots:
-                    binding, copy = packer.arrays[k], self.snapshots[k]
-                    binding.address, binding.allocation = copy.address, copy
+                bound, copy = packer.arrays[k], self.snapshots.get(k)
+                if bound is not None and copy is not None:
+                    bound.address, bound.allocation = copy.address, copy
                 continue
             packer.scalars.append(scalar)
             packer.arrays.append(binding)

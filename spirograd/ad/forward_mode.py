@@ -140,7 +140,7 @@ class FwdMode(context.Recorder, NearNames):
             for warning in made.derivative.warnings:
                 logger.warning(warning)
         self._chain.follow(made, packer)
-        values = made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
+        values = made.plan.main.launch(packer.on(made.trees))
         if launch is not None:
             self._exposed.after(launch, footprint_of(specialization).written)
         return values

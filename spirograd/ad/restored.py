@@ -23,7 +23,7 @@ class Guard(context.Recorder):
     def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
         """Launch a kernel; see `context.Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
-        return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+        return specialization.plan.launch(packer)
 
     def writes(self, launch: Launch) -> None:
         """Save what a launch is about to write."""

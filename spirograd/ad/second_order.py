@@ -180,7 +180,7 @@ class _Recorder(context.Recorder):
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
         _snapshot(second, launch, Version.BEFORE)
-        values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
+        values = first.plan.main.launch(packer.on(first.trees))
         launch.number = first.plan.main.last_number
         _snapshot(second, launch, Version.AFTER)
         if self.exposed.active:

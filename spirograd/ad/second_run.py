@@ -77,7 +77,7 @@ class SecondRun:
         """Run the kernel with the tangents that the ``dual`` of the copies hold."""
         first = tangents_of(self.session, self.kernel, self.specialization)
         packer = self.kernel.pack(self.session, self.specialization, self.args)
-        first.plan.main.launch(packer.scalars, packer.arrays, first.trees, drawn=self.number)
+        first.plan.main.launch(packer.on(first.trees), drawn=self.number)
 
     def reverse(self) -> None:
         """After `forward`: run the gradient from what the ``grad`` of the copies of outputs hold, or from 1 for a returned number."""

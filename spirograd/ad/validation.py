@@ -31,7 +31,7 @@ class AccessRule:
             return
         marks = [self._mark_of(ref, launch, packer) for ref in marked]
         with kept(launch, packer):
-            plan.launch([*packer.scalars, *(0 for _ in marks)], [*packer.arrays, *marks], made.primal.trees)
+            plan.launch(packer.followed_by(*marks))
             launch.session.sync()
 
     def _mark_of(self, ref: Any, launch: Launch, packer: Any) -> Any:

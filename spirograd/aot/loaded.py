@@ -137,7 +137,7 @@ class _Loaded(NearNames):
             bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
             raise SpirogradCallError(f"kernel `{self.name}`: {error}") from None
-        packer = Packer(session, gradients)
+        packer = Packer(session, self._module.allocations, gradients)
         for parameter, record in zip(self._parameters, self.record.parameters):
             value = bound.arguments[record.name]
             if isinstance(parameter, ArrayParameter):
@@ -171,7 +171,7 @@ class LoadedKernel(_Loaded):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch it."""
         packer = self._pack(args, kwargs, gradients=False)
-        values = self.plan.launch(packer.scalars, packer.arrays, self._module.allocations)
+        values = self.plan.launch(packer)
         self._finish(packer)
         result = self.record.result
         if values is None or result is None:
@@ -222,11 +222,11 @@ class LoadedGradient(_Loaded):
         packer = self._pack(args, kwargs, gradients=True)
         label = f"kernel `{self._primal.name}`"
         derivative = self._derivative
-        refuse_shared(label, self.record.arguments, packer.scalars, packer.arrays, dict(derivative.written), frozenset(derivative.accessed))
+        refuse_shared(label, self.record.arguments, packer, dict(derivative.written), frozenset(derivative.accessed))
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
         try:
-            self.ways.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+            self.ways.launch(packer, self._primal.plan.last_number)
         except AdstacksTooLarge as error:
             if derivative.nested:
                 raise

@@ -245,10 +245,10 @@ class SpecializedDerivative:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
         if self.written:
-            refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
+            refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
-        plan = (self._ways or self.ways).launch(packer.scalars, packer.arrays, self.trees, number).plan
+        plan = (self._ways or self.ways).launch(packer.on(self.trees), number).plan
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
@@ -262,7 +262,7 @@ class SpecializedDerivative:
                 into.keep_arrays()
             steps(into)
 
-        self.native.prepare(self.ways.last.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+        self.native.prepare(self.ways.last.plan, packer.on(self.trees), args, record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its adstacks. Arguments as of `launch`."""
@@ -270,11 +270,11 @@ class SpecializedDerivative:
             self.check_bare()
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
-        way = self.ways.current
+        way, arguments = self.ways.current, packer.on(self.trees)
         try:
-            forecast = way.plan.plan(packer.scalars, packer.arrays, self.trees, number)
+            forecast = way.plan.plan(arguments, number)
         except AdstacksTooLarge as error:
-            way, forecast = self.ways.fitting(error, lambda plan: plan.plan(packer.scalars, packer.arrays, self.trees, number))
+            way, forecast = self.ways.fitting(error, lambda plan: plan.plan(arguments, number))
         return memory_plan(self.label, way.derivative, way.plan.compiled, forecast)
 
     @one_at_a_time
@@ -307,22 +307,21 @@ class SpecializedDerivative:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
         the line for errors. ``kept``: a block after which memory holds what it held, of all that the primal writes."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
+        refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
         plan, counting = self._saving or self._prepare_saving(saving)
-        scalars, arrays = list(packer.scalars), list(packer.arrays)
         number = self._session.launcher.next_number() if drawn is None else drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             with kept if saving.counting_writes else contextlib.nullcontext():
-                counts = counting.launch(scalars, arrays, self.primal.trees, drawn=number)
+                counts = counting.launch(packer, drawn=number)
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
-            shape = [n if size is None else evaluate(size, scalars, arrays) for n, size in zip(counted, sizes)]
+            shape = [n if size is None else evaluate(size, packer.scalars, packer.arrays) for n, size in zip(counted, sizes)]
             rows, entries = (max(int(n), 0) for n in shape)
             if rows * entries >= i32.max:
                 nbytes = rows * entries * storage(ref.dtype).size
@@ -332,7 +331,7 @@ class SpecializedDerivative:
                 )
                 raise OutOfDeviceMemory(render(text, loc, "run fewer iterations in one launch"))
             buffers.append(scratch(ref.dtype, (rows, entries), loc))
-        values = plan.launch([*scalars, *(0 for _ in buffers)], [*arrays, *buffers], self.primal.trees, drawn=number)
+        values = plan.launch(packer.followed_by(*buffers), drawn=number)
         return values, number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:

@@ -172,7 +172,7 @@ class JaxFunction:
     def _fixed(self, name: str, value: Any) -> str:
         """A text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-        self.inputs[name].pack(number, Packer(context.session()))  # raises for what does not fit
+        self.inputs[name].pack(number, Packer(context.session(), {}))  # raises for what does not fit
         text = repr(number)
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text

@@ -170,7 +170,7 @@ def test_a_launch_takes_one_pass(monkeypatch, packed_in_general):
     for _ in range(5):
         add(a, 1, 1.0, True, 1)
     assert len(packed_in_general) == 1 and len(launched) == 5
-    assert [tuple(args[1]) for args in launched] == [(0, 1, 1.0, True, 1)] * 5
+    assert [tuple(args[1].scalars) for args in launched] == [(0, 1, 1.0, True, 1)] * 5
 
 
 def test_arguments_by_name_only(way):

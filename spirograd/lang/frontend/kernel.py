@@ -123,13 +123,13 @@ class Kernel(Staged, NearNames):
         found = quick(args, session)
         if found is None:
             return self._launch(*self.specialized(args, kwargs))
-        made, scalars, arrays = found
+        made, arguments = found
         if not made.outside.are_same():
             self._report_changes(made, session)
-        values = made.plan.launch(scalars, arrays, made.trees)
+        values = made.plan.launch(arguments)
         native = self._native
         if native.device is not None and native.is_due():
-            native.prepare(made.plan, made.trees, args, (scalars, arrays), self.steps(made, args), made.make_result)
+            native.prepare(made.plan, arguments, args, self.steps(made, args), made.make_result)
         if made.reports:
             session.launched()
         return None if values is None else made.result(values)
@@ -241,7 +241,7 @@ class Kernel(Staged, NearNames):
 
     def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
-        packer = Packer(session, gradients)
+        packer = Packer(session, specialization.trees, gradients)
         for parameter, value in zip(self._parameters, args):
             parameter.pack(value, packer)
         for array, get in specialization.captures:
@@ -258,12 +258,10 @@ class Kernel(Staged, NearNames):
         if recorder is None:
             if packer.transfers is not None and packer.transfers.torch_records:
                 warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
-            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+            values = specialization.plan.launch(packer)
             native = self._native
             if native.device is not None and native.is_due():
-                steps = self.steps(specialization, args)
-                flat = packer.scalars, packer.arrays
-                native.prepare(specialization.plan, specialization.trees, args, flat, steps, specialization.make_result)
+                native.prepare(specialization.plan, packer, args, self.steps(specialization, args), specialization.make_result)
         else:
             values = recorder.launch(self, specialization, packer, args)
         if packer.transfers is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.arguments import Arguments
 from spirograd.base.records import dataclass
 from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.parameters import Parameter, record_constant
@@ -58,13 +59,12 @@ class NativeCalls:
     def prepare(
         self,
         plan: Any,
-        trees: Any,
+        arguments: Arguments,
         args: Sequence[Any],
-        flat: tuple[Sequence[Any], Sequence[Any]],
         steps: Steps,
         result: Callable[[tuple[Any, ...]], Any] | None = None,
     ) -> None:
-        """Record the launch of ``plan`` with these arguments, packed as these ``flat`` scalars and arrays. ``steps``: see `recorder`.
+        """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``. ``steps``: see `recorder`.
         ``result``: makes the result from the values that the kernel returns."""
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
@@ -76,7 +76,7 @@ class NativeCalls:
             watched.extend(into.mortal)
 
         try:
-            prepared = plan.prepared(self.device, *flat, trees, validity.Record(number, len(args), record, result))
+            prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result))
         except (validity.NotPrepared, AttributeError):  # what was there at the launch may be gone
             return
         forget = _forgetter(weakref.ref(self), prepared)

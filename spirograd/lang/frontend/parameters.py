@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from spirograd.base import dtypes
+from spirograd.base.arguments import Allocation, Arguments, ArrayBinding, Scalar
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
 from spirograd.base.validity import NotPrepared
@@ -47,25 +49,26 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
     return signature
 
 
-class Packer:
-    """The flat arguments of one launch: for each a scalar and an array, of which one counts.
+class Packer(Arguments):
+    """Collects the arguments of a launch.
 
     ``transfers``: of NumPy arrays and torch tensors, None if there are none. ``gradients``: of these, the launch works on the gradients.
     """
 
-    __slots__ = ("arrays", "gradients", "scalars", "session", "transfers")
+    __slots__ = ("gradients", "session", "transfers")
+    scalars: list[Scalar]
+    arrays: list[ArrayBinding | None]
     bound = True  # ``arrays`` are bindings, not ndarrays
 
-    def __init__(self, session: Any, gradients: bool = False) -> None:
+    def __init__(self, session: Any, trees: Mapping[int, Allocation], gradients: bool = False) -> None:
+        super().__init__([], [], trees)
         self.gradients = gradients
-        self.scalars: list[Any] = []
-        self.arrays: list[Any] = []
         self.session = session
         self.transfers: Any = None
 
     def empty(self) -> Packer:
         """Another one, of no arguments."""
-        return Packer(self.session)
+        return Packer(self.session, self.trees)
 
     def put_scalar(self, value: Any) -> None:
         self.scalars.append(value)

@@ -9,18 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from spirograd.base.arguments import Arguments
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 
-# (arguments, session) -> specialization, scalars and arrays, as a `Packer` has them; None: the call must be packed in general.
-QuickCall = Callable[[tuple[Any, ...], Any], "tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None"]
+# (arguments, session) -> specialization and packed arguments; None: the call must be packed in general.
+QuickCall = Callable[[tuple[Any, ...], Any], "tuple[Any, Arguments] | None"]
 
 
 def quick_call(parameters: Sequence[Parameter], specializations: dict[Any, list[Any]]) -> QuickCall | None:
     """A quick call of what was compiled for the key of the arguments; None if there are parameters of other kinds."""
     if {type(p) for p in parameters} - {ArrayParameter, ScalarParameter, TemplateParameter}:
         return None
-    names: dict[str, Any] = {"__builtins__": {}, "getattr": getattr, "isinstance": isinstance, "len": len, "type": type, "Ndarray": Ndarray}
+    names: dict[str, Any] = {
+        "__builtins__": {},
+        "getattr": getattr,
+        "isinstance": isinstance,
+        "len": len,
+        "type": type,
+        "Ndarray": Ndarray,
+        "Arguments": Arguments,
+    }
     names["found_for"] = specializations.get
     keys, guards, scalars, arrays = [], [f"len(args) != {len(parameters)}"], [], []
     for k, p in enumerate(parameters):
@@ -58,5 +67,5 @@ _TEMPLATE = """def call(args, session):
     made = found[0]
     if made.captures or not (made.constant or made.holds(args)) or {bound}:
         return None
-    return made, ({scalars}), ({arrays})
+    return made, Arguments(({scalars}), ({arrays}), made.trees)
 """

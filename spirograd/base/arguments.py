@@ -1,0 +1,85 @@
+"""What a launch works on: the flat arguments of its kernel, and the memory of fields."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Union
+
+Scalar = Union[int, float, bool]
+ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
+# Role of an array -> the attributes of a binding with the allocations that it may lie in, "" standing for all.
+ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in ROLE_ATTRIBUTES.items()}
+ALLOCATION_NAMES = {"": tuple(ROLE_ALLOCATIONS.values()), **{role: (name,) for role, name in ROLE_ALLOCATIONS.items()}}
+
+
+class Allocation(Protocol):
+    """A range of device memory, as launches see it: see `runtime.allocations.Allocation`."""
+
+    address: int
+    nbytes: int
+    number: int
+    generations: dict[str, int]
+    shared: set[str]
+    pool: Any
+
+    @property
+    def freed(self) -> bool: ...
+
+    def read_into(self, offset: int, out: memoryview) -> None: ...
+
+
+class ArrayBinding:
+    """An array argument: device addresses, extents, and the allocations whose generations launches increase, None for memory that belongs
+    to another library. Whoever makes the binding sets the allocations of other roles than "primal"."""
+
+    __slots__ = (
+        "address", "allocation", "dual_address", "dual_allocation", "grad_address", "grad_allocation", "grad_dual_address",
+        "grad_dual_allocation", "shape",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        address: int,
+        shape: Sequence[int],
+        grad_address: int = 0,
+        dual_address: int = 0,
+        allocation: Allocation | None = None,
+        grad_dual_address: int = 0,
+    ) -> None:
+        self.address = address
+        self.shape = tuple(shape)
+        self.grad_address = grad_address
+        self.dual_address = dual_address
+        self.grad_dual_address = grad_dual_address
+        self.allocation = allocation
+        self.grad_allocation: Allocation | None = None
+        self.dual_allocation: Allocation | None = None
+        self.grad_dual_allocation: Allocation | None = None
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Copy the bytes from ``offset`` on into ``out``, after earlier launches. Without an allocation the address is one of the host."""
+        if self.allocation is not None:
+            self.allocation.read_into(offset, out)
+        else:
+            ctypes.memmove((ctypes.c_char * out.nbytes).from_buffer(out), self.address + offset, out.nbytes)
+
+
+class Arguments:
+    """The arguments of a launch. ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are
+    ignored. ``trees``: the allocation of each field tree that the kernel uses, by its id."""
+
+    __slots__ = ("arrays", "scalars", "trees")
+
+    def __init__(self, scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding | None], trees: Mapping[int, Allocation]) -> None:
+        self.scalars = scalars
+        self.arrays = arrays
+        self.trees = trees
+
+    def followed_by(self, *arrays: ArrayBinding) -> Arguments:
+        """Return these arguments, and then ``arrays``."""
+        return Arguments([*self.scalars, *(0 for _ in arrays)], [*self.arrays, *arrays], self.trees)
+
+    def on(self, trees: Mapping[int, Allocation]) -> Arguments:
+        """Return these arguments with other field trees, as those of a derivative."""
+        return Arguments(self.scalars, self.arrays, trees)
