@@ -267,7 +267,7 @@ class Session:
         bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
         bindings[0].allocation = None  # not all of it is written
         target = arrays[0][0]
-        plan.launch(Arguments([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {}))
+        plan.launch(Arguments.of([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {}))
         target.wrote(part)
 
     @one_at_a_time

@@ -11,7 +11,6 @@ from weakref import ref as weakly
 import numpy as np
 
 from spirograd.ad import external_arrays
-from spirograd.ad.memories import Collector
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
@@ -21,7 +20,7 @@ from spirograd.base.sizes.size_nodes import Size
 from spirograd.derivatives.first_indices import accesses_by_first_index
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.steps import Packer, objects_of
 
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
@@ -123,18 +122,6 @@ def derivative_footprint_of(made: Any) -> DerivativeFootprint:
     return found
 
 
-class Arguments(Collector):
-    """The arguments of a launch as objects: ndarrays, and arrays of NumPy and torch with what binding them takes."""
-
-    def __init__(self, kernel: Any, specialization: Any, args: Any) -> None:
-        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
-        super().__init__(kernel, specialization, args)
-
-    def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
-        self.external[len(self.arrays)] = (array, element_shape, label)
-        self._keep(array)
-
-
 class Launch:
     """One launch of a kernel, as far as its memory goes, which it keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
     arguments."""
@@ -146,12 +133,12 @@ class Launch:
         self.specialization = specialization
         self.packer = packer
         self.arrays: list[Any] = []
-        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
+        self.external: dict[int, Any] = {}  # of NumPy and torch
         footprint = footprint_of(specialization)
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
-            arguments = Arguments(kernel, specialization, args)
-            self.arrays, self.external = arguments.arrays, arguments.external
+            self.arrays = objects_of(specialization.steps, args)
+            self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
         self.snapshots: dict[int, Any] = {}
         self.buffers: list[Any] = []
         self.number: int | None = None
@@ -194,34 +181,24 @@ class Launch:
         assert access.arg is not None
         if access.arg in self.snapshots:
             return
-        array = self.external[access.arg][0]
+        array = self.external[access.arg]
         self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.arrays[access.arg])
         yield access.name, external_arrays.nbytes_of(array)
 
     def contents(self, k: int) -> Any:
         """A copy of an array of the host as the launch left it. Waits for the launch."""
-        return external_arrays.host_copy(self.external[k][0], self.packer.arrays[k])
+        return external_arrays.host_copy(self.external[k], self.packer.arrays[k])
 
     def again(self) -> Packer:
         """The arguments of its derivative."""
-        packer = Packer(self.session, self.packer.trees, gradients=True)
-        if not self.external:
-            packer.scalars += [*self.packer.scalars, *(0 for _ in self.buffers)]
-            packer.arrays += [*self.packer.arrays, *self.buffers]
-            return packer
-        for k, (scalar, binding) in enumerate(zip(self.packer.scalars, self.packer.arrays)):
-            external = self.external.get(k)
-            if external is not None:
-                packer.put_external(*external)
-                bound, copy = packer.arrays[k], self.snapshots.get(k)
-                if bound is not None and copy is not None:
-                    bound.address, bound.allocation = copy.address, copy
-                continue
-            packer.scalars.append(scalar)
-            packer.arrays.append(binding)
-        for buffer in self.buffers:
-            packer.scalars.append(0)
-            packer.arrays.append(buffer)
+        packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
+        packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
+        packer.arrays = [*self.packer.arrays, *self.buffers]
+        externals = [external for step in self.specialization.steps for external in step.externals()] if self.external else []
+        for k, array in self.external.items():
+            packer.arrays[k] = binding = packer.bind(array, k, externals[k])
+            if k in self.snapshots:
+                binding.address, binding.allocation = self.snapshots[k].address, self.snapshots[k]
         return packer
 
 

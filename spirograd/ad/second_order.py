@@ -10,7 +10,6 @@ import numpy as np
 from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
-from spirograd.ad.memories import Collector
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
@@ -24,6 +23,7 @@ from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.steps import objects_of
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
@@ -231,7 +231,7 @@ class _Recorder(context.Recorder):
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
                 field.make_duals()
-        for k, array in enumerate(Collector(kernel, specialization, args).arrays):
+        for k, array in enumerate(objects_of(specialization.steps, args)):
             if isinstance(array, Ndarray) and array.grad is not None:
                 array.make_duals()
                 packer.arrays[k] = session.bind(array)

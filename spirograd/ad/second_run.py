@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from spirograd.ad.entries import footprint_of
-from spirograd.ad.memories import Collector
 from spirograd.ad.second_order import second_of, tangents_of
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import ArrayParameter
+from spirograd.lang.frontend.steps import objects_of
 
 
 def copies_of(kernel: Any, values: dict[str, Any], wanted: Collection[str]) -> dict[str, Ndarray]:
@@ -99,7 +99,7 @@ class SecondRun:
     def _other_memory(self) -> list[Any]:
         """The fields and ndarrays that the kernel uses beside the copies: those that it writes, or that have gradients."""
         own = {id(array) for array in self.arrays.values()}
-        arrays = Collector(self.kernel, self.specialization, self.args).arrays
+        arrays = objects_of(self.specialization.steps, self.args)
         found: dict[Any, Any] = {}
         footprint = footprint_of(self.specialization)
         written = {access.arg if access.arg is not None else access.key for access in footprint.written}

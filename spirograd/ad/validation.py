@@ -66,7 +66,7 @@ def kept(launch: Launch, packer: Any) -> Iterator[None]:
             undo.append(Saved(Stored(access.name, whole), None).swap)
         else:
             assert access.arg is not None
-            array, binding = launch.external[access.arg][0], packer.arrays[access.arg]
+            array, binding = launch.external[access.arg], packer.arrays[access.arg]
             copy = external_arrays.device_copy(launch.session, array, binding)
             undo.append(functools.partial(external_arrays.put_back, copy, array, binding))
     try:

@@ -32,8 +32,8 @@ from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
 from spirograd.runtime import graph_recording
@@ -254,13 +254,13 @@ class SpecializedDerivative:
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
-    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
-        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+    def prepare(self, args: Sequence[Any], packer: Packer) -> None:
+        """Have compiled code do launches like the last one, which had these arguments."""
 
-        def record(into: Any) -> None:
+        def record(args: Sequence[Any], into: Any) -> None:
             if self.written:  # whether arrays share memory was found out for these
                 into.keep_arrays()
-            steps(into)
+            self.primal.record(args, into)
 
         self.native.prepare(self.ways.last.plan, packer.on(self.trees), args, record)
 

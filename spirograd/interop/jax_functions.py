@@ -20,7 +20,7 @@ from spirograd.ir.text import to_text
 from spirograd.lang import context
 from spirograd.lang.data.foreign_buffers import HostBuffer
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter, TemplateParameter
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
 from spirograd.lang.frontend.scalar_cells import with_cells
 from spirograd.lang.scalar import describe
 
@@ -172,7 +172,8 @@ class JaxFunction:
     def _fixed(self, name: str, value: Any) -> str:
         """A text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-        self.inputs[name].pack(number, Packer(context.session(), {}))  # raises for what does not fit
+        parameter: Any = self.inputs[name]
+        parameter.numbers(number)  # raises for what does not fit
         text = repr(number)
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text

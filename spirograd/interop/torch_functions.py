@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from spirograd.ad.entries import derivative_footprint_of
-from spirograd.ad.memories import Collector
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once_in_process
@@ -21,6 +20,7 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.parameters import ScalarParameter
 from spirograd.lang.frontend.scalar_cells import with_cells
+from spirograd.lang.frontend.steps import objects_of
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -145,7 +145,7 @@ class TorchFunction:
 
     def _saved(self, specialization: Any, args: Any, kept: dict[str, Any]) -> list[Saved]:
         made = self.kernel.grad.of(context.session(), specialization)
-        arrays = Collector(self.kernel, specialization, args).arrays
+        arrays = objects_of(specialization.steps, args)
         found: dict[int, Saved] = {}
         for access, _ in derivative_footprint_of(made).residuals:
             whole = access.whole if access.arg is None else arrays[access.arg]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spirograd.ad.memories import Collector
 from spirograd.ad.second_run import SecondRun, copies_of
 from spirograd.ad.versions import Saved
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -19,6 +18,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.steps import objects_of
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +63,7 @@ class Call:
         function = self.function
         session, specialization, args = function.kernel.specialized(function.bound, self.arguments(tensors))
         made = function.kernel.grad.of(session, specialization)
-        arrays = Collector(function.kernel, specialization, args).arrays
+        arrays = objects_of(specialization.steps, args)
         for place in made.derivative.active_outputs:
             whole = made.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
             if isinstance(whole, (ScalarField, Ndarray)) and whole.grad is not None and whole.grad.to_numpy().any():

@@ -30,7 +30,7 @@ from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
-from spirograd.runtime.generations import write
+from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
 from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
@@ -354,13 +354,17 @@ class LaunchPlan:
                 self._launch_in_order(recorder, block, counts if adstack_counts is None else adstack_counts, arguments)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
-                write(trees[index].generations, part)
+                trees[index].generations[part] = now = tick()  # as `generations.write` does, without the call
+                if observed:
+                    observe(now)
             for index, allocation_of in self._arrays_written:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
-                    write(allocation.generations, "")
+                    allocation.generations[""] = now = tick()
+                    if observed:
+                        observe(now)
         if recorder is not None:
-            packed = Arguments(scalars, arrays, trees)
+            packed = Arguments.of(scalars, arrays, trees)
             self._note(recorder, block, drawn, packed, words, counts if adstack_counts is None else adstack_counts)
 
     def _written(self, arguments: Arguments, indices: Container[int] = range(sys.maxsize)) -> Iterator[tuple[dict[str, int], str]]:

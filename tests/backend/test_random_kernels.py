@@ -53,7 +53,7 @@ def launch(device: Device, kernel: Kernel, args: list[Any], tree: np.ndarray[Any
         allocation.write(0, memoryview(array))
         bindings.append(ArrayBinding(allocation.address, array.shape, 0, 0, allocation))
     scalars = [0 if isinstance(value, np.ndarray) else value for value in args]
-    returned = launcher.prepare(compiled).launch(Arguments(scalars, bindings, {0: field_memory}))
+    returned = launcher.prepare(compiled).launch(Arguments.of(scalars, bindings, {0: field_memory}))
     launcher.synchronize()
     for value, binding in zip(args, bindings):
         if isinstance(value, np.ndarray):

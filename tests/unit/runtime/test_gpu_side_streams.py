@@ -22,7 +22,7 @@ def kernel(body, by_address=False):
     session = context.session()
     compiled = replace(gpu_modules.compiled(session.device, body, by_address=by_address), effects=CHANGES)
     plan = Launcher(session.device, session.memory).prepare(compiled)
-    return lambda array, by, n=1: plan.launch(Arguments([None, n, by], [None] * 3, {0: array.allocation}))
+    return lambda array, by, n=1: plan.launch(Arguments.of([None, n, by], [None] * 3, {0: array.allocation}))
 
 
 @pytest.mark.parametrize("seed", range(6))

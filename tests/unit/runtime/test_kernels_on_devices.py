@@ -65,7 +65,7 @@ def test_print_assert_and_return(device):
     a.write(0, memoryview(data))
     before = a.generation
     binding = ArrayBinding(a.address, (5,), allocation=a)
-    result = plan.launch(Arguments([None, 5, 5], [binding, None, None], {}))
+    result = plan.launch(Arguments.of([None, 5, 5], [binding, None, None], {}))
     assert result == (1.5, 10) and a.generation > before
     assert sorted(out) == [f"i={i:03d} x={float(data[i])}\n" for i in range(5)]
     back = np.empty_like(data)
@@ -73,7 +73,7 @@ def test_print_assert_and_return(device):
     assert (back == data + np.arange(5) * 0.5).all()
     out.clear()
     with pytest.raises(SpirogradAssertionError, match="4 is too large"):
-        plan.launch(Arguments([None, 5, 4], [binding, None, None], {}))
+        plan.launch(Arguments.of([None, 5, 4], [binding, None, None], {}))
     assert len(out) >= 4
     launcher.synchronize()
-    assert plan.launch(Arguments([None, 0, 7], [binding, None, None], {})) == (1.5, 7)
+    assert plan.launch(Arguments.of([None, 0, 7], [binding, None, None], {})) == (1.5, 7)

@@ -224,7 +224,7 @@ SCRIPT = (
     "device = open_device('wgpu')\n"
     "memory = Memory(device); plan = Launcher(device, memory).prepare(compiled('count'))\n"
     "a = memory.allocate(4)\n"
-    "for _ in range(700): plan.launch(Arguments([1, 1], [None] * 2, {0: a}))\n"
+    "for _ in range(700): plan.launch(Arguments.of([1, 1], [None] * 2, {0: a}))\n"
 )
 # NVIDIA's driver crashes in exit handlers of its own when a forked child ends in the usual way, under Vulkan too: not ours to test.
 FORK = (

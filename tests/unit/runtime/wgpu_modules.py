@@ -114,7 +114,7 @@ def filled(memory, values):
 
 def run(plan, n, a, *arrays):
     """Launch a plan of `compiled` over n elements of ``arrays``."""
-    plan.launch(Arguments([n, a], [None] * 2, dict(enumerate(arrays))))
+    plan.launch(Arguments.of([n, a], [None] * 2, dict(enumerate(arrays))))
 
 
 def native(device):

@@ -144,7 +144,7 @@ def test_sums_of_many(arch: str, optimize: bool) -> None:
             home = memory.allocate(x.nbytes)
             home.write(0, memoryview(x.view(np.uint8)))
             plan = launcher.prepare(compile_kernel(total(kind, t), device.caps, CompileOptions(optimize=optimize, verify=True)))
-            found = plan.launch(Arguments([0], [ArrayBinding(home.address, x.shape, allocation=home)], {}))
+            found = plan.launch(Arguments.of([0], [ArrayBinding(home.address, x.shape, allocation=home)], {}))
             assert found is not None
             if kind == "add":
                 assert abs(found[0] - x.sum(dtype=np.float64)) < 1e-6 * found[0]

@@ -43,7 +43,7 @@ def launch(device: Device, kernel: Kernel, seed: int) -> tuple[Any, str, str, li
     plan = launcher.prepare(compile_kernel(kernel, device.caps, OPTIONS))
     fault, returned = "", None
     try:
-        returned = plan.launch(Arguments(args, arrays, homes))  # type: ignore[arg-type]
+        returned = plan.launch(Arguments.of(args, arrays, homes))  # type: ignore[arg-type]
         launcher.synchronize()
     except SpirogradAssertionError as error:
         fault = str(error)
