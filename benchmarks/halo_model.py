@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks.many_processes import STEPS, Wave
+from benchmarks.scaling_programs import STEPS, Wave
 
 REPEATS = 3
 

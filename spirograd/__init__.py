@@ -115,9 +115,10 @@ from spirograd.lang.data.axes import axes, i, ij, ijk, ijkl, ijl, ik, ikl, il, j
 from spirograd.lang.data.enums import Backend, Layout
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.data.ndarray import BufferView, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, ndarray
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.scalar_field import Field
 from spirograd.lang.data.tensor import MatrixTensor, VectorTensor, tensor, wrap
-from spirograd.lang.data.tree import FieldsBuilder, SNode, deactivate_all_snodes, root
+from spirograd.lang.data.tree import FieldsBuilder, deactivate_all_snodes, root
 from spirograd.lang.decompositions import eig, make_spd, polar_decompose, solve, svd, sym_eig
 from spirograd.lang.dispatching import perf_dispatch
 from spirograd.lang.forms import (

@@ -17,6 +17,7 @@ from spirograd.base.python_limits import gc_paused
 from spirograd.base.wording import did_you_mean
 from spirograd.config import Config, make_config
 from spirograd.lang import context, scalar
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.tree import root
 from spirograd.lang.frontend.deactivation import deactivate_cells
 from spirograd.lang.hints import extension
@@ -32,7 +33,7 @@ python = "python"
 wgpu, metal, cuda, amdgpu = "wgpu", "metal", "cuda", "amdgpu"
 # Back ends that `arch=sg.gpu` tries, in this order.
 gpu = [cuda, amdgpu, vulkan, wgpu, metal]
-ARCHS = (cpu, vulkan, interpreter, wgpu, metal, cuda, amdgpu, python)
+ARCHS = (*loader.DEVICES, python)
 _LEVELS = {
     "trace": 5,
     "debug": logging.DEBUG,
@@ -43,38 +44,40 @@ _LEVELS = {
 }
 
 
-def _gradient(kernel: Any) -> Any:
-    """The gradient of a kernel. Imported when one is used: that takes longer than the rest of the package."""
-    with gc_paused():
-        from spirograd.derivatives.gradient import Gradient
+class _Services(context.Services):
+    """What the language asks of the packages above it. They are imported when they are first used, which takes longer than the rest."""
 
-    return Gradient(kernel)
+    def gradient_of(self, kernel: Any) -> object:
+        with gc_paused():
+            from spirograd.derivatives.gradient import Gradient
+
+        return Gradient(kernel)
+
+    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+        from spirograd.ad.replay import replay_gradient
+
+        replay_gradient(kernel, session, specialization, args, returned)
+
+    def deactivate_cells(self, node: object) -> None:
+        assert isinstance(node, SNode)
+        deactivate_cells(node)
 
 
-def _replay(*args: Any) -> None:
-    """The gradient of a kernel, from memory as it was before the kernel."""
-    from spirograd.ad.replay import replay_gradient
-
-    replay_gradient(*args)
-
-
-# The language does not know the packages above it.
-context.set_gradient(_gradient, _replay)
-context.set_deactivation(deactivate_cells)
+context.install(_Services())
 
 
 def available_archs() -> list[str]:
     """Back ends that work on this machine, best first."""
-    return [arch for arch in (*gpu, cpu, interpreter) if loader.available(arch) is None]
+    return [arch for arch in loader.DEVICES if loader.available(arch) is None]
 
 
 @one_at_a_time
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     """Start a session on a back end; end the session before.
 
-    ``arch``: one of `cpu`, `cuda`, `amdgpu`, `vulkan`, `wgpu`, `metal` (macOS), `interpreter`, `python`, or a list like `gpu` (also as
-    ``"gpu"``), of which the first that works is taken; by default the CPU. The environment variable ``SG_ARCH`` overrides it. The other
-    options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
+    ``arch``: a back end, such as `cpu`, `cuda`, `vulkan` or `interpreter` (`available_archs` returns those that work here), or a list like
+    `gpu` (also as ``"gpu"``), of which the first that works is used; by default the CPU. The environment variable ``SG_ARCH`` overrides it.
+    The other options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
     Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
     and for unknown options. The session before then goes on.
@@ -156,7 +159,7 @@ class _CurrentConfig:
             raise NoAttribute("`init`", name, lambda: vars(options), "option")
         return getattr(options, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         getattr(self, name)  # an unknown one says so
         raise SpirogradRuntimeError(f"options of a running session do not change: `init({name}={value!r})` starts one that has it")
 

@@ -103,7 +103,7 @@ def compile_kernel(
         for check, wanted in ((check_recursion, True), (check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
             kernel = run.apply(check, kernel, "kernel") if wanted else kernel
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
-        if caps.target.generator is Generator.INTERPRETER:
+        if caps.target.interpreted:
             kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
             return _interpreted(kernel, key, run, on_op)
         kernel = _tasks(kernel, run)
@@ -232,7 +232,7 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     return kernel
 
 
-def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, Any], None] | None) -> CompiledKernel:
+def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
     """The interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 

@@ -98,7 +98,7 @@ _CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error"
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
-def make_config(arch: str, options: dict[str, Any]) -> Config:
+def make_config(arch: str, options: dict[str, object]) -> Config:
     """The configuration for `init`. Raises SpirogradRuntimeError for an unknown option or a value of the wrong type."""
     config = Config(arch=arch)
     known = {f.name: f for f in fields(Config)}
@@ -122,12 +122,12 @@ def make_config(arch: str, options: dict[str, Any]) -> Config:
     return config
 
 
-def set_option(config: Config, name: str, value: Any) -> None:
+def set_option(config: Config, name: str, value: object) -> None:
     """Give an option another value; raises SpirogradRuntimeError for one of the wrong type."""
     setattr(config, name, _converted(name, value, getattr(config, name)))
 
 
-def _ignored(name: str, value: Any) -> None:
+def _ignored(name: str, value: object) -> None:
     """Warn of an option without effect, if the user must know something."""
     if WITHOUT_EFFECT[name]:
         logger.warning("the option `%s` of `init` has no effect: %s", name, WITHOUT_EFFECT[name])

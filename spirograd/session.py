@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base import knobs, spans
+from spirograd.base import knobs, protocols, spans
 from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.caps import Capabilities
+from spirograd.base.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
@@ -27,19 +29,20 @@ from spirograd.base.options import CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
-from spirograd.base.targets import TARGETS, Generator
+from spirograd.base.targets import TARGETS, Target
 from spirograd.config import Config, set_option
 from spirograd.dumps import Compilation, listeners, with_overrides, write_stages
 from spirograd.ir import nodes
 from spirograd.kernel_key import kernel_key
-from spirograd.lang.context import LanguageOptions, options_of_device
+from spirograd.lang import context
 from spirograd.lang.data.device_arrays import DeviceArray, device_array, is_torch
 from spirograd.lang.data.foreign_buffers import DeviceBuffer
 from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.lang.frontend.parameters import array_signature
+from spirograd.lang.language_options import LanguageOptions, options_of_device
+from spirograd.lang.session_protocol import OnOp
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.generations import OwnWrites
 from spirograd.runtime.graph_recording import GraphRecording
@@ -65,17 +68,18 @@ class Session:
         self.cfg = config
         self.arch = config.arch
         self.plain = config.arch == "python"  # kernels run as plain Python
-        if config.detect_races and config.arch != "interpreter":
-            raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
         limit = int(config.device_memory_GB * 2**30) if config.device_memory_GB else None
         self.device = open_device(
             config.arch, config.device, debug=config.debug, max_threads=config.cpu_max_num_threads, device_memory_bytes=limit
         )
+        if config.detect_races and (self.plain or not self.caps.target.checks_accesses):
+            self.device.close()
+            raise SpirogradRuntimeError(f"`detect_races` works on `sg.interpreter` only, not on `sg.{config.arch}`")
         # Optional abilities of the device, looked up once, because a look-up takes microseconds.
         self.assembler = self.device if isinstance(self.device, Assembler) else None
-        self.sharing = self.device if isinstance(self.device, SharesMemory) else None
-        self.native = self.device if isinstance(self.device, CallsNatively) else None
-        self._kinds: dict[Any, int] = {}
+        self.sharing: SharesMemory | None = self.device if isinstance(self.device, SharesMemory) else None
+        self.native: CallsNatively | None = self.device if isinstance(self.device, CallsNatively) else None
+        self._kinds: dict[object, int] = {}
         self.memory = Memory(self.device)
         seed = config.random_seed if config.random_seed >= 0 else random.SystemRandom().getrandbits(32)
         budget = int(config.ad_memory_GB * 2**30) if config.ad_memory_GB else None
@@ -84,7 +88,7 @@ class Session:
             config.default_fp,
             config.default_ip,
             config.debug,
-            config.check_out_of_bound or config.debug or config.arch == "interpreter",
+            config.check_out_of_bound or config.debug or self.caps.target.checks_accesses,
             config.short_circuit_operators,
             config.unrolling_limit,
             group_size=config.default_gpu_block_dim,
@@ -104,7 +108,7 @@ class Session:
             opt_level=config.opt_level if config.cfg_optimization else min(config.opt_level, 1),
             group_size=config.default_gpu_block_dim,
             verify=config.debug or knobs.flag("SG_VERIFY"),
-            interpret_as=_interpreted_target(config.arch),
+            interpret_as=_interpreted_target(self.caps.target),
         )
         self.cache = Cache(config.offline_cache_file_path, config.offline_cache_max_size_of_files) if config.offline_cache else None
         if isinstance(self.device, KeepsCode):
@@ -118,6 +122,21 @@ class Session:
         self._profile: Any = None
         if config.kernel_profiler or spans.sinks:
             self._measure()
+
+    @property
+    def caps(self) -> Capabilities:
+        """What the device can do."""
+        return self.device.caps
+
+    @property
+    def broken_chains(self) -> str:
+        """What happens where a gradient cannot flow on."""
+        return self.cfg.ad_broken_chain
+
+    @property
+    def reports_pending(self) -> bool:
+        """Whether kernels that can fail or print were launched since `sync`."""
+        return self.launcher.diagnostics.pending
 
     def set_default_type(self, option: str, dtype: Any) -> None:
         """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
@@ -147,7 +166,7 @@ class Session:
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     @one_at_a_time
-    def prepare(self, kernel: nodes.Kernel, on_op: Callable[[Any, Any], None] | None = None, opt_level: int | None = None) -> LaunchPlan:
+    def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> LaunchPlan:
         """Compile a kernel, or take it from the offline cache, and load it. ``on_op``: see `Kernel.step`. ``opt_level``: another than the
         session's, for code that is small and not run often."""
         self.prepared += 1
@@ -169,7 +188,7 @@ class Session:
         dump = knobs.get("SG_DUMP")
         telling = knobs.flag("SG_FUSE_TASKS_DIAG") or knobs.flag("QD_AGGRESSIVE_KERNEL_FUSION_DIAG")
         shown = bool(dump or self.cfg.print_ir or telling or listeners)
-        if shown or self.cache is None or self.device.caps.target.generator is Generator.INTERPRETER:
+        if shown or self.cache is None or self.caps.target.interpreted:
             named = shown or knobs.get("SG_OVERRIDE")  # files of stages have its key in their names
             compiled = _compile_kernel(kernel, self.device.caps, replace(options, keep_stages=shown), None if named else _NOT_KEPT)
             for listener in listeners:
@@ -232,20 +251,20 @@ class Session:
         self.launcher.pools.add(pool)
         return pool
 
-    def _kind(self, signature: Any) -> int:
+    def _kind(self, signature: object) -> int:
         """A number for the ndarrays of this session with a signature."""
         kind = self._kinds.get(signature)
         if kind is None:
             kind = self._kinds.setdefault(signature, kind_numbers())
         return kind
 
-    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: Allocation | None = None) -> ArrayBinding:
+    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: protocols.Allocation | None = None) -> ArrayBinding:
         """A new array of zeros that only launches see, or the array in ``allocation``."""
         if allocation is None:
             allocation = self.memory.allocate(max(math.prod(shape) * dtype.size, 1))
         return ArrayBinding(allocation.address, shape, 0, 0, allocation)
 
-    def transfers_by_kernel(self, allocation: Allocation) -> bool:
+    def transfers_by_kernel(self, allocation: protocols.Allocation) -> bool:
         """Whether it is for a kernel to change memory with strides: the memory is that of a GPU, or a graph is being recorded. Drivers that
         run on the CPU take ten times as long for it as the host."""
         if allocation.device is not self.device or allocation.freed:
@@ -257,7 +276,7 @@ class Session:
         self,
         key: Hashable,
         make: Callable[[], nodes.Kernel],
-        arrays: Sequence[tuple[Allocation, DType]],
+        arrays: Sequence[tuple[protocols.Allocation, DType]],
         part: str,
         numbers: Sequence[int],
     ) -> None:
@@ -282,7 +301,7 @@ class Session:
 
     def launched(self) -> None:
         """After the launch of a kernel that prints or can fail: where launches run at once, what it has to say comes at once too."""
-        if self.arch in ("cpu", "interpreter", "python"):
+        if not self.caps.target.asynchronous:
             self.launcher.synchronize()
 
     @once
@@ -294,6 +313,19 @@ class Session:
     def device_loops(self) -> DeviceLoops | None:
         """The loops that the device repeats by itself; None where the host reads their conditions."""
         return DeviceLoops(self.launcher) if isinstance(self.device, RecordsLoops) and self.device.reads_flags else None
+
+    def without_prints(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block whose launches repeat earlier ones: what they print is dropped."""
+        return self.launcher.without_prints()
+
+    def adstack_sizings(self, reset: bool) -> dict[str, int]:
+        """Return how often the sizes of adstacks were found in which way. ``reset``: start counting anew."""
+        with self.launcher.lock:
+            sized = self.launcher.adstacks.sized
+            found = dict(sized)
+            if reset:
+                sized.clear()
+        return found
 
     def own_writes(self) -> OwnWrites:
         """Keep track of what the calling thread writes from now on."""
@@ -326,7 +358,7 @@ class Session:
 
     def raise_reported(self) -> None:
         """As `sync`, if a kernel that can fail or print was launched since the last time."""
-        if self.launcher.diagnostics.pending:
+        if self.reports_pending:
             self.launcher.synchronize()
 
     def close(self) -> None:
@@ -341,11 +373,18 @@ class Session:
             self.device.close()
 
 
-def _interpreted_target(arch: str) -> str:
+def running() -> Session:
+    """Return the running session. Raises SpirogradRuntimeError before `init`."""
+    session = context.session()
+    assert isinstance(session, Session)
+    return session
+
+
+def _interpreted_target(target: Target) -> str:
     """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
-    name = knobs.get("SG_INTERPRET_AS") if arch == "interpreter" else ""
-    if name and (name not in TARGETS or TARGETS[name].generator is Generator.INTERPRETER):
-        known = ", ".join(known for known, target in TARGETS.items() if target.generator is not Generator.INTERPRETER)
+    name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
+    if name and (name not in TARGETS or TARGETS[name].interpreted):
+        known = ", ".join(known for known, other in TARGETS.items() if not other.interpreted)
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
 
@@ -496,7 +535,7 @@ class Transfers:
                 allocation.write(0, _bytes(source))
         return allocation
 
-    def host_address(self, binding: ArrayBinding) -> int:
+    def host_address(self, binding: protocols.Place) -> int:
         """Where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
         return next((same[0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
 

@@ -60,7 +60,7 @@ static uint32_t workgroups(const Json *task, long long count) {
 }
 
 /* Whether a task has adstacks of its own. */
-static int has_tapes(const Json *compiled, const Json *task) {
+static int has_adstacks(const Json *compiled, const Json *task) {
     const Json *adstacks = get(compiled, "adstacks");
     for (int k = 0; k < adstacks->count; k++)
         if (!strcmp(text(adstacks->items[k], "task"), text(task, "name"))) return 1;
@@ -84,8 +84,8 @@ static uint64_t slot_value(const Json *slot, const Arguments *with, Buffer *temp
     if (!strcmp(kind, "fault")) return faults->address;
     if (!strcmp(kind, "locks")) return (locks ? locks : (locks = device_allocate(LOCK_BYTES)))->address;
     if (!strcmp(kind, "shape")) return (uint64_t)with->arrays[index]->shape[number(slot, "axis")];
-    if (!strcmp(kind, "tape_heap_words")) return heap_bytes / 4;
-    if (!strcmp(kind, "tape_slots")) return (uint64_t)slots[index];
+    if (!strcmp(kind, "adstack_heap_words")) return heap_bytes / 4;
+    if (!strcmp(kind, "adstack_slots")) return (uint64_t)slots[index];
     if (!strcmp(kind, "seed")) return (uint32_t)(drawn * 0x9E3779B9u);
     if (!strcmp(kind, "launch")) return launches;
     if (strcmp(kind, "scalar")) die("the kernel needs `%s`, which this program does not have", kind);
@@ -177,7 +177,7 @@ static Loaded *launch(const char *name, const Json *compiled, const Arguments *w
     long long most = most_slots();
     for (int k = 0; k < tasks->count; k++) {
         long long count = counts[k] = iterations(tasks->items[k], with);
-        if (has_tapes(compiled, tasks->items[k]) && (count < 0 || count > most)) counts[k] = most;
+        if (has_adstacks(compiled, tasks->items[k]) && (count < 0 || count > most)) counts[k] = most;
         rows[k] = counts[k] < 0 ? 0 : whole_groups(counts[k], tasks->items[k]);
         if (count >= 0 && rows[k] > (count ? count : 1)) rows[k] = count ? count : 1;
     }
@@ -243,7 +243,7 @@ static Arguments arguments_of(const Json *kernel) {
 }
 
 /* Whether there is memory for enough thread slots beside adstacks with the capacities that kernels have left in `sizes`. */
-static int tapes_fit(const Json *compiled, const Arguments *with, Array *sizes) {
+static int adstacks_fit(const Json *compiled, const Arguments *with, Array *sizes) {
     const Json *adstacks = get(compiled, "adstacks"), *tasks = get(compiled, "tasks");
     size_t most = 0, fixed = 0;
     if (!adstacks->count) return 1;
@@ -276,7 +276,7 @@ static int run_way(const char *name, const Json *compiled, const Json *way, Argu
         with.arrays[with.count++] = &sizes;
     }
     for (int k = 0; k < counting->count; k++) launch(name, counting->items[k], &with, drawn);
-    if (optional && counting->count && !tapes_fit(compiled, &with, &sizes)) return 0;
+    if (optional && counting->count && !adstacks_fit(compiled, &with, &sizes)) return 0;
     launch(name, compiled, &with, drawn);
     return 1;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT 2 /* of the manifest */
+#define FORMAT 3 /* of the manifest */
 
 typedef struct Buffer {
     uint64_t address; /* as kernels see it */

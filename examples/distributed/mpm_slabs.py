@@ -19,13 +19,14 @@ from spirograd import distributed
 
 
 class Jelly:
-    """``count`` particles, on a grid of ``n`` by ``n`` cells. ``reach``: how many cells a particle may go beyond its slab."""
+    """``count`` particles in a ``box`` (two corners), on a grid of ``n`` by ``n`` cells. ``reach``: how many cells a particle may go beyond
+    its slab; ``sends``: whether halos are exchanged at all (`benchmarks.many_processes` leaves that out to see what it costs)."""
 
-    def __init__(self, n: int, count: int, reach: int, precision: str) -> None:
+    def __init__(self, n: int, count: int, reach: int, precision: str, box: tuple = ((0.25, 0.3), (0.75, 0.5)), sends: bool = True) -> None:
         real = sg.f64 if precision == "f64" else sg.f32
-        self.n, self.reach = n, reach
+        self.n, self.reach, self.sends = n, reach, sends
         self.part = distributed.Partition((n, n), (distributed.size(), 1), halo=(reach + 2 if distributed.size() > 1 else 0, 0))
-        places = np.random.default_rng(0).uniform((0.25, 0.3), (0.75, 0.5), (count, 2))
+        places = np.random.default_rng(0).uniform(*box, (count, 2))
         (first, end), _ = self.part.owned
         self.count = count
         self.begin = places[(places[:, 0] * n >= first) & (places[:, 0] * n < end)]
@@ -42,7 +43,7 @@ class Jelly:
         n, x, v, C, J, momentum, mass = self.n, self.x, self.v, self.C, self.J, self.momentum, self.mass
         throw, loss, lost, count, is_real = self.throw, self.loss, self.lost, self.count, float(len(self.begin) > 0)
         low, high = max(self.part.origin[0], 0), min(self.part.origin[0] + self.part.local_shape[0], n) - 3
-        dx, dt, volume, stiffness = 1.0 / n, 1e-4, (0.5 / n) ** 2, 400.0
+        dx, dt, volume, stiffness = 1.0 / n, min(1e-4, 6.4e-3 / n), (0.5 / n) ** 2, 400.0  # sound crosses a fraction of a cell in a step
 
         @sg.kernel
         def prepare():
@@ -115,9 +116,11 @@ class Jelly:
             self.momentum.fill(0.0)
             self.mass.fill(0.0)
             to_grid()
-            self.part.add_halos(self.momentum, self.mass)
+            if self.sends:
+                self.part.add_halos(self.momentum, self.mass)
             on_grid(*self.part.owned.flat)
-            self.part.exchange(self.momentum)
+            if self.sends:
+                self.part.exchange(self.momentum)
             to_particles()
         score()
         distributed.total(self.loss)

@@ -27,10 +27,5 @@ def sizings(reset: bool = False) -> Sizings:
 
     Plans (`kernel.grad.memory_plan`) and gradients without adstacks do not count, nor do those of the interpreter, whose adstacks grow.
     """
-    launcher = context.session().launcher
-    with launcher.lock:
-        sized = launcher.adstacks.sized
-        found = Sizings(sized["known"], sized["reused"], sized["counted"], sized["waited"])
-        if reset:
-            sized.clear()
-    return found
+    sized = context.session().adstack_sizings(reset)
+    return Sizings(*[sized.get(name, 0) for name in ("known", "reused", "counted", "waited")])

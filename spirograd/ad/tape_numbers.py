@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.memory_keys import Key, ProgramRecorder
 from spirograd.ad.steps import CallStep
 from spirograd.ad.versions import memory_identity
 from spirograd.base.tracebacks import user_location
-from spirograd.lang import context
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.scalar_cells import Cell, cells_of
 from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
@@ -95,15 +95,15 @@ def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
     gradient[key] = np.array(sums).reshape(gradient.element_shape) if gradient.element_shape else sums[0]
 
 
-class FollowsNumbers(context.Recorder):
-    """The part of a tape that follows numbers of Python; see `context.Recorder`."""
+class FollowsNumbers(ProgramRecorder):
+    """The part of a tape that follows numbers of Python; see `Recorder`."""
 
     follows_numbers = True
     _numbers: TapeNumbers
     _paused: Any
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
-    _active_outputs: set[Any]
+    _active_outputs: set[Key]
 
     def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""
@@ -134,6 +134,6 @@ class FollowsNumbers(context.Recorder):
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         return None if self._paused is not None else cells_of(kernel, args)
 
-    def numbers_passed(self, cells: Sequence[Cell]) -> None:
+    def numbers_passed(self, cells: Sequence[Any]) -> None:
         """Record that a launch follows that takes numbers in ``cells``."""
         self._steps.add(self._numbers.passed(cells))

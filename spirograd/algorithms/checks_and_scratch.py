@@ -1,4 +1,4 @@
-"""What algorithms have in common: checks of their arguments, scratch memory, the way to divide the work."""
+"""Functions that all algorithms use: checks of arguments, scratch memory, and the division of work."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from spirograd.lang.scalar import describe
 from spirograd.types import template
 
 Array = Any  # a ScalarField, a ScalarNdarray, or a view of one
-# Elements that a thread of a CPU takes at least.
+# The least number of elements of a CPU thread.
 _SHORTEST = 4096
 
 
 def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = None) -> int:
-    """The length of a one-dimensional field, ndarray or view of scalars. ``length``, ``dtype``: what it must have."""
+    """Return the length of a one-dimensional field, ndarray or view of scalars. ``length``, ``dtype``: the required ones."""
     held = isinstance(x, (ScalarField, ScalarNdarray)) or (isinstance(x, BufferView) and x.element_shape == ())
     if not held or len(x.shape) != 1:
         hint = "pass a field or an ndarray of one axis; `from_numpy` fills it with the contents of other arrays"
@@ -40,9 +40,9 @@ def checked(x: Any, name: str, length: int | None = None, dtype: DType | None = 
     return n
 
 
-def check_apart(n: int, in_place: bool = False, **arrays: Any) -> None:
-    """SpirogradValueError if the first ``n`` elements of two arguments, by their names, lie in the same memory. ``in_place``: they may be
-    the same ones."""
+def check_apart(n: int, in_place: bool = False, **arrays: object) -> None:
+    """Raise SpirogradValueError if the first ``n`` elements of two arguments, by their names, overlap. ``in_place``: whether they may be
+    the same memory."""
     for (name, a), (other, b) in combinations(arrays.items(), 2):
         if n and _overlap(a, b, n) and not (in_place and (a is b or _steps(a) == _steps(b))):
             raise SpirogradValueError(f"`{name}` and `{other}` overlap: pass memory of its own for each")
@@ -59,12 +59,12 @@ def _overlap(a: Any, b: Any, n: int) -> bool:
 
 
 def _meet(a: range, b: range) -> bool:
-    """Whether two ranges, neither of them empty, have a number in common."""
+    """Return whether two nonempty ranges have a number in common."""
     a, b = (r if r.step > 0 else r[::-1] for r in (a, b))
     common = math.gcd(a.step, b.step)
     if (b[0] - a[0]) % common:
         return False
-    period = b.step // common  # of the numbers in `a` every so many are in the sequence that `b` is a part of, from this one on:
+    period = b.step // common  # every `period`-th number of `a` is in the sequence that contains `b`, from this one on:
     first = (b[0] - a[0]) // common * pow(a.step // common, -1, period) % period
     shared = a[first::period]
     at = max(0, -((shared.start - b[0]) // shared.step))  # the first that is not below `b`
@@ -72,13 +72,13 @@ def _meet(a: range, b: range) -> bool:
 
 
 def _steps(x: Any) -> tuple[int, int]:
-    """The offset in bytes of the first element of an ndarray or view, and how far elements are apart."""
+    """Return the offset in bytes of the first element of an ndarray or view, and the distance between elements."""
     places = [int(x.arr._address(x._index(k)) if isinstance(x, BufferView) else x._address(k)) for k in range(min(2, x.shape[0]))]
     return places[0], places[-1] - places[0] or x.dtype.size
 
 
 class _Scratch(threading.local):
-    """Arrays by what they are for, of one session and one thread: algorithms of two threads may run at the same time."""
+    """Arrays of one session and one thread, by their use. Algorithms of two threads may run at the same time."""
 
     owner: Any = None
 
@@ -90,7 +90,8 @@ _scratch = _Scratch()
 
 
 def scratch(use: str, dtype: DType, length: int) -> Array:
-    """Memory of at least ``length`` elements, with undefined contents: that of the last call for the same ``use`` if it is large enough."""
+    """Return memory of at least ``length`` elements with undefined contents: that of the last call for the same ``use`` if it is large
+    enough."""
     if _scratch.owner is not session():
         _scratch.owner, _scratch.arrays = session(), {}
     held = _scratch.arrays.get((use, dtype))
@@ -101,7 +102,7 @@ def scratch(use: str, dtype: DType, length: int) -> Array:
 
 @contextmanager
 def zeros(use: str, dtype: DType, length: int) -> Iterator[Array]:
-    """Memory of zeros as of `scratch`, which the block fills with zeros again; after an exception it is not reused."""
+    """Provide memory as `scratch` does, filled with zeros. The block must reset it to zeros; after an exception it is not reused."""
     held = _scratch.arrays.get((use, dtype)) if _scratch.owner is session() else None
     array = scratch(use, dtype, length)
     if array is not held:
@@ -114,33 +115,33 @@ def zeros(use: str, dtype: DType, length: int) -> Iterator[Array]:
 
 
 def has_groups() -> bool:
-    """Whether the device runs workgroups, rather than a few threads."""
-    return bool(session().device.caps.target.invocations)
+    """Return whether the device runs workgroups, rather than a few threads."""
+    return session().caps.target.invocations
 
 
 def shared_memory() -> int:
-    """How many bytes a workgroup may share."""
-    return int(session().device.caps.shared_memory)
+    """Return the number of bytes of shared memory of a workgroup."""
+    return session().caps.shared_memory
 
 
 def reads_subgroups() -> bool:
-    """Whether threads read values of each other without shared memory."""
-    return bool(session().device.caps.subgroup_read)
+    """Return whether threads can read values of each other without shared memory."""
+    return session().caps.subgroup_read
 
 
 def runs_side_by_side() -> bool:
-    """Whether a workgroup that has begun goes on while others wait for it: CUDA promises that of Volta and later, and no other device."""
-    return bool(session().device.caps.target_name == "cuda")
+    """Return whether a workgroup that has begun makes progress while others wait for it."""
+    return session().caps.target.independent_groups
 
 
 def chunks_of(n: int) -> tuple[int, int]:
-    """For a few threads: how many consecutive elements each takes, and how many of them there are then."""
+    """Return the number of consecutive elements of each of a few threads, and the number of threads."""
     length = max(_SHORTEST, -(-n // 64))
     return length, -(-n // length)
 
 
 @kernel
 def copy(source: template(), target: template(), n: int):  # type: ignore[valid-type, no-untyped-def]
-    """The first ``n`` elements, cast to the type of ``target``."""
+    """Copy the first ``n`` elements, cast to the type of ``target``."""
     for k in range(n):
         target[k] = arithmetic.cast(source[k], target.dtype)

@@ -10,23 +10,24 @@ from spirograd.simt import block, subgroup
 from spirograd.types import template
 
 THREADS = 256
-BANKS = 32  # of shared memory
+BANKS = 32  # banks of shared memory
 
 
 def padded_length(n: int) -> int:
-    """The length of a shared array for ``n`` elements that lie at places `padded`."""
+    """Return the length of a shared array for ``n`` elements with `padded` places."""
     return n + n // BANKS
 
 
 @func
 def padded(k):
-    """The place of element ``k`` of a tile, such that threads that each read consecutive ones do not wait for one bank of memory."""
+    """Return the place of element ``k`` of a tile, which avoids bank conflicts of threads that each read consecutive elements."""
     return k + k // BANKS
 
 
 @func
 def scan_elements(staged, first, end, before, some, op: template(), start: template()):
-    """Scan the elements of one thread in place, after those that make ``before``, if there are ``some``. ``start``: as of `scan`."""
+    """Scan the elements of one thread in place, beginning from ``before``, the total of earlier elements, if there are ``some``. ``start``:
+    as for `scan`."""
     for k in range(first, end):
         value = staged[padded(k)]
         if some:
@@ -43,7 +44,7 @@ def scan_elements(staged, first, end, before, some, op: template(), start: templ
 
 @func
 def scan_of_block(value, shared, op: template()):
-    """The inclusive scan over a block of at most `THREADS` threads, left in ``shared``, too: an array with an element for each."""
+    """Return the inclusive scan over a block of at most `THREADS` threads. It is also in ``shared``, an array with an element for each."""
     t = block.thread_idx()
     if forms.static(reads_subgroups()):
         value = _scan_by_subgroups(value, shared, t, op)

@@ -1,15 +1,13 @@
-"""Scans in one pass: each tile adds to its elements what the tiles before it have, as soon as those know it.
+"""Scans in one pass: each tile adds the total of the tiles before it to its elements as soon as they have published it.
 
-A tile is read once, and written once. It publishes the total of its own elements (`_TOTAL`), then finds what comes before: it looks back
-over the tiles, adds the totals of those that know only these, and stops at the first that knows the total of all up to it (`_WHOLE`).
-Tiles are given out in the order in which workgroups ask, so those before a tile are done, or run; the device must let these go on while
-others wait for them, which CUDA does (D. Merrill, M. Garland: Single-pass Parallel Prefix Scan with Decoupled Look-back, 2016).
+A tile is read once and written once. It publishes the total of its own elements (`_TOTAL`), then looks back over earlier tiles: it adds
+their totals, and stops at the first tile that has published the total of all elements up to its end (`_WHOLE`). Workgroups take tiles in
+order, so all tiles before a tile are done or running; the device must guarantee their progress while others wait, as CUDA does (D. Merrill,
+M. Garland: Single-pass Parallel Prefix Scan with Decoupled Look-back, 2016).
 """
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
-
-from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, reads_subgroups, scratch
 from spirograd.algorithms.group_scans import THREADS, padded, padded_length, scan_elements, scan_of_block
@@ -22,8 +20,8 @@ from spirograd.simt import block, grid, subgroup
 from spirograd.types import template
 
 _NOTHING, _TOTAL, _WHOLE = range(3)
-# Bytes of elements that a thread takes: so many loads are under way, and so much shared memory is taken. 2^28 numbers on an H200: 75 % of a
-# copy's speed with 64, 81 with 96, 82 with 112; 2^24 numbers: 51, 52, 47.
+# Bytes of elements of a thread, which determine the loads in flight and the shared memory. 2^28 numbers on an H200: 75 % of a copy's speed
+# with 64, 81 with 96, 82 with 112; 2^24 numbers: 51, 52, 47.
 _BYTES = 96
 
 
@@ -35,8 +33,8 @@ def _forget(states: template(), ticket: template(), n: int):
             ticket[0] = 0
 
 
-# What tiles publish lies in ``states``: the state and the value in one word if that holds both, or else the state, and the value in one of
-# the arrays ``values``, by state.
+# Tiles publish in ``states``: the state and the value in one word if it holds both, or else the state, and the value in one of the arrays
+# ``values``, by state.
 
 
 @func
@@ -60,7 +58,7 @@ def _state_of(word):
 
 @func
 def _published(word, values: template(), tile, model):
-    """The value behind a word that says that there is one; of the type of ``model``."""
+    """Return the published value of a word, of the type of ``model``."""
     value = model
     if forms.static(word.dtype is u64):
         value = arithmetic.bit_cast(arithmetic.cast(word & 0xFFFFFFFF, u32), model.dtype)
@@ -73,8 +71,8 @@ def _published(word, values: template(), tile, model):
 
 @func
 def _of_tiles_before_by_lanes(tile, states, values: template(), model, op: template()):
-    """In the first thread of a subgroup, all of which come here: what the elements of the tiles before a tile (not the first) make.
-    Its threads look at as many tiles at a time."""
+    """Return, in the first thread of a subgroup, the total of the tiles before a tile (not the first). All threads of the subgroup call
+    this, and each inspects a tile at a time."""
     lanes = forms.static(subgroup.group_size())
     lane = subgroup.invocation_id()
     last, some, going = tile - 1, False, True
@@ -89,7 +87,7 @@ def _of_tiles_before_by_lanes(tile, states, values: template(), model, op: templ
             if forms.static(states.dtype is not u64):
                 grid.mem_fence()
             votes = subgroup.ballot_first_n(at >= 0 and state == _WHOLE, forms.static(min(lanes, 32)))
-            nearest = lanes - 1  # of those that know all up to them; a tile before the first is never reached
+            nearest = lanes - 1  # tiles that know the total up to their end; a tile before the first is never reached
             if votes != 0:
                 nearest = arithmetic.ffs(votes) - 1
             value = model
@@ -112,7 +110,7 @@ def _of_tiles_before_by_lanes(tile, states, values: template(), model, op: templ
 
 @func
 def _of_tiles_before(tile, states, values: template(), model, op: template()):
-    """What the elements of the tiles before a tile (not the first) make, by one thread."""
+    """Return the total of the tiles before a tile (not the first), by one thread."""
     at, some, going = tile - 1, False, True
     found = model
     while going:
@@ -134,7 +132,7 @@ def _of_tiles_before(tile, states, values: template(), model, op: template()):
 @func
 def _load_tile(x, staged, begin, have, t, each: template()):
     if have == forms.static(THREADS * each):
-        for k in forms.static(range(each)):  # all loads are under way at once
+        for k in forms.static(range(each)):  # all loads are in flight at once
             staged[padded(k * THREADS + t)] = x[begin + k * THREADS + t]
     else:
         for k in range(each):
@@ -155,7 +153,8 @@ def _store_tile(staged, out, begin, have, t, each: template()):
 
 @func
 def _look_back(t, tile, whole, states, values: template(), before_tile, op: template()):
-    """Publish what a tile has, and put what comes before into ``before_tile``. The first threads of the group come here."""
+    """Publish the total of a tile, and store the total of the tiles before it in ``before_tile``. The first threads of the group call
+    this."""
     if t == 0 and tile == 0:
         _publish(states, values, tile, whole, _WHOLE)
     elif t == 0:
@@ -210,11 +209,11 @@ def _scan_tiles(
         scan_elements(staged, first, end, before, tile > 0 or t > 0, op, start)
         block.sync()
         _store_tile(staged, out, begin, have, t, each)
-        block.sync()  # before the next tile takes the shared memory
+        block.sync()  # before the next tile uses the shared memory
 
 
-def scan_in_one_pass(x: Array, out: Array, n: int, op: Any, start: Any) -> None:
-    """As `scan_passes.scan`."""
+def scan_in_one_pass(x: Array, out: Array, n: int, op: object, start: object) -> None:
+    """Scan as `scan_passes.scan`, in one pass."""
     each = _BYTES // max(x.dtype.size, 4)
     tiles = -(-n // (THREADS * each))
     packed = x.dtype.bits == 32 and session().device.caps.atomic_int64

@@ -1,9 +1,9 @@
 """Sorting by radix with one pass over the keys for each digit of 8 bits.
 
-One kernel counts all digits of all keys, from which another finds where the keys of each digit begin. In a pass each tile ranks its keys by
-their digit, publishes how many it has of each, looks back over the tiles before it for how many those have, and stores its keys. Groups of
-one tile sort it alone. The device must let tiles that have begun go on while others wait for them, as for `look_back_scan` (A. Adinets,
-D. Merrill: Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, 2022).
+One kernel counts all digits of all keys, and another computes where the keys of each digit begin. In a pass, each tile ranks its keys by
+their digit, publishes its counts, sums those of earlier tiles by looking back, and stores its keys. A single tile is sorted by one group.
+The device must guarantee progress of tiles that have begun, as for `look_back_scan` (A. Adinets, D. Merrill: Onesweep: A Faster Least
+Significant Digit Radix Sort for GPUs, 2022).
 """
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
@@ -23,26 +23,26 @@ from spirograd.types import template
 
 _BITS = 8
 _DIGITS = THREADS  # one digit for each thread
-# Bytes of keys and values that a thread takes: registers, and shared memory of a group.
+# Bytes of keys and values of a thread, in registers and in shared memory of the group.
 _BYTES = 128
-_MOST = 12  # keys that a thread takes: 2^24 i32 on an H200 take 650 us with 12, 710 with 10
-_MOST_ALONE = 32  # the same, of a group that sorts alone: it takes longer than a group of several, and saves all launches but one
-_COUNTED = 8  # keys that a thread loads at once to count them
+_MOST = 12  # keys of a thread: 2^24 i32 on an H200 take 650 us with 12, 710 with 10
+_MOST_ALONE = 32  # the same for a group that sorts alone, which is slower than several groups but needs only one launch
+_COUNTED = 8  # keys that a thread loads at once for counting
 _COUNTING_GROUPS = 1024
 _AHEAD = 4  # tiles whose counts a thread loads at once
 
-# What a tile publishes of a digit is one word: a count, above which the state lies. Passes use one half of the words in turn, and clear the
-# other half.
+# A tile publishes one word for each digit: a count, with the state in the bits above. Passes use one half of the words in turn, and clear
+# the other half.
 _STATE_BITS = 30
 _NOTHING, _TOTAL, _WHOLE = range(3)
-# What goes with keys: nothing, values, or in the first pass their numbers.
+# What moves with keys: nothing, values, or in the first pass their indices.
 _NO_VALUES, _VALUES, _NUMBERS = range(3)
 _MOST_PASSES = 64 // _BITS
 MOST_KEYS = (1 << _STATE_BITS) - 1
 
 
 def keys_of_thread(keys: DType, values: DType | None, most: int) -> int:
-    """How many keys a thread takes, up to ``most``."""
+    """Return the number of keys of a thread, up to ``most``."""
     return min(most, _BYTES // (max(keys.size, 4) + (0 if values is None else max(values.size, 4))))
 
 
@@ -53,7 +53,7 @@ def keys_of_thread(keys: DType, values: DType | None, most: int) -> int:
 def _count_digits(
     keys: template(), bins: template(), states: template(), tickets: template(), n: int, groups: int, tiles: int, passes: template(),
 ):  # fmt: skip
-    """Add to ``bins``, and clear what the passes need."""
+    """Add to ``bins``, and clear the memory of the passes."""
     forms.loop_config(block_dim=THREADS)
     for i in range(groups * THREADS):
         if i < passes:
@@ -85,7 +85,7 @@ def _count_digits(
 
 @kernel
 def _begin_digits(bins: template(), begins: template(), passes: int):
-    """Where the keys of each digit begin in each pass; ``bins`` are zeros again."""
+    """Compute where the keys of each digit begin in each pass, and reset ``bins`` to zeros."""
     forms.loop_config(block_dim=_DIGITS)
     for i in range(passes * _DIGITS):
         shared = block.SharedArray(THREADS, i32)
@@ -99,14 +99,14 @@ def _begin_digits(bins: template(), begins: template(), passes: int):
 
 @func
 def _first_of_thread(t, each: template()):
-    """The first key of a thread in its tile; the others follow at distances of a subgroup, whose keys lie side by side."""
+    """Return the first key of a thread in its tile. The others follow at the distance of a subgroup, whose keys are adjacent."""
     lanes = forms.static(subgroup.group_size())
     return t // lanes * (lanes * each) + t % lanes
 
 
 @func
 def _peers(digit):
-    """The lanes of the subgroup whose digit is the same, as bits."""
+    """Return the lanes of the subgroup with the same digit, as bits."""
     lanes = forms.static(subgroup.group_size())
     same = arithmetic.cast(forms.static((1 << lanes) - 1), u32)
     for b in forms.static(range(_BITS)):
@@ -117,8 +117,8 @@ def _peers(digit):
 
 @func
 def _ranks(mine, have, t, shift, counters, each: template()):
-    """How many keys of the same digit its subgroup has before each key of a thread. Then ``counters`` has how many keys of each digit each
-    subgroup has. Places of the tile from ``have`` have no keys: they count for the last digit, behind all keys."""
+    """Return, for each key of a thread, the number of keys of the same digit before it in the subgroup, and count the keys of each digit of
+    each subgroup in ``counters``. Places of the tile from ``have`` on have no keys: they count for the last digit, after all keys."""
     lanes = forms.static(subgroup.group_size())
     lane, own = t % lanes, t // lanes * _DIGITS
     for w in forms.static(range(THREADS // lanes)):
@@ -142,7 +142,7 @@ def _ranks(mine, have, t, shift, counters, each: template()):
 
 @func
 def _total_of_digit(t, counters):
-    """How many keys the tile has of digit ``t``; ``counters`` has how many the subgroups before have then."""
+    """Return how many keys the tile has of digit ``t``, and replace ``counters`` by the numbers of earlier subgroups."""
     total = 0
     for w in forms.static(range(THREADS // subgroup.group_size())):
         count = counters[w * _DIGITS + t]
@@ -153,7 +153,7 @@ def _total_of_digit(t, counters):
 
 @func
 def _begin_in_tile(t, total, counters, shared):
-    """Where the keys of digit ``t`` begin in the sorted tile, added to ``counters``."""
+    """Add the place where the keys of digit ``t`` begin in the sorted tile to ``counters``."""
     begin = scan_of_block(total, shared, add) - total
     for w in forms.static(range(THREADS // subgroup.group_size())):
         counters[w * _DIGITS + t] += begin
@@ -163,7 +163,7 @@ def _begin_in_tile(t, total, counters, shared):
 
 @func
 def _place(key, rank, place, have, t, shift, counters):
-    """Where a key lies in the sorted tile; ``place``: where it lay."""
+    """Return the place of a key in the sorted tile; ``place``: its place before."""
     digit = digit_of(key, shift, _DIGITS)
     if place >= have:
         digit = _DIGITS - 1
@@ -180,8 +180,8 @@ def _word_of(count, state: template()):
 
 @func
 def _of_tiles_before(states, first, tile, t):
-    """How many keys of digit ``t`` lie before those of a tile, which is not the first one: those of smaller digits, and those of the digit
-    in the tiles before. ``first``: where the words of the pass begin."""
+    """Return how many keys precede those of digit ``t`` of a tile (not the first): those of smaller digits, and those of the digit in
+    earlier tiles. ``first``: the first word of the pass."""
     at, going, found = tile - 1, True, 0
     while going:
         words = Vector([forms.volatile_load(states[first + arithmetic.max(at - e, 0) * _DIGITS + t]) for e in forms.static(range(_AHEAD))])
@@ -242,7 +242,7 @@ def _place_tiles(
             forms.atomic_max(states[words + tile * _DIGITS + t], _word_of(before + total, _WHOLE))
         starts[t] = before - begin
         block.sync()
-        # Keys of a digit lie side by side now, and neighbours store neighbours.
+        # Keys of a digit are adjacent now, and neighbouring threads store neighbouring keys.
         for e in forms.static(range(each)):
             place = e * THREADS + t
             if place < have:
@@ -258,7 +258,7 @@ def _place_tiles(
 
 @kernel
 def _sort_tile(keys: template(), values: template(), n: int, passes: template(), each: template(), source: template()):
-    """Sort the keys of one tile in place, with values; or leave them, and set ``values`` to their numbers in order."""
+    """Sort the keys of one tile in place, with values; or leave them, and set ``values`` to their indices in order."""
     forms.loop_config(block_dim=THREADS)
     for t in range(THREADS):
         lanes = forms.static(subgroup.group_size())
@@ -296,7 +296,7 @@ def _sort_tile(keys: template(), values: template(), n: int, passes: template(),
 
 
 def sort_in_one_sweep(keys: Array, values: Array | None, n: int) -> tuple[Array, Array | None]:
-    """Sort ``n`` keys, at most `MOST_KEYS`, and values with them: the arrays in which they lie then."""
+    """Sort ``n`` keys, at most `MOST_KEYS`, with values, and return the arrays that hold them."""
     source, targets = _VALUES, [keys, scratch("keys", keys.dtype, n)]
     if values is None:
         source, with_them = _NO_VALUES, targets
@@ -306,7 +306,7 @@ def sort_in_one_sweep(keys: Array, values: Array | None, n: int) -> tuple[Array,
 
 
 def places_in_one_sweep(keys: Array, out: Array, n: int) -> None:
-    """Set ``out`` to the numbers of ``n`` keys, at most `MOST_KEYS`, in the order of the keys, which stay."""
+    """Set ``out`` to the indices of ``n`` keys, at most `MOST_KEYS`, in the order of the keys, which are not changed."""
     targets, numbers = [scratch(use, keys.dtype, n) for use in ("keys", "argsort")], [out, scratch("values", out.dtype, n)]
     if _passes(keys) % 2 == 0:
         numbers.reverse()
@@ -321,7 +321,7 @@ def _passes(keys: Array) -> int:
 def _sort_between(
     keys: Array, targets: list[Array], values: Array | None, with_them: list[Array], n: int, source: int
 ) -> tuple[Array, Array | None]:
-    """The passes, which store keys and values to one and to the other of two arrays in turn."""
+    """Run the passes, which store keys and values alternately to two arrays."""
     passes, types = _passes(keys), (keys.dtype, None if values is None else values.dtype)
     each, alone = keys_of_thread(*types, _MOST), keys_of_thread(*types, _MOST_ALONE)
     tiles = -(-n // (THREADS * each))

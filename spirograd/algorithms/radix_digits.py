@@ -12,14 +12,14 @@ from spirograd.types import template
 
 
 def word_of(dtype: DType) -> DType:
-    """The unsigned integers whose bits hold a key."""
+    """Return the unsigned type of the width of a key."""
     return u64 if dtype.bits == 64 else u32
 
 
 @func
 def digit_of(key, shift: int, digits: template()):
-    """The digit of a key at the bit ``shift``, below its width: bits in an order that sorts as the key does. NaN, of whatever bits, comes
-    behind all other keys; zeros of both signs are equal."""
+    """Return the digit of a key at bit ``shift``, of a bit pattern that sorts as the key does. All NaN come after all other keys; zeros of
+    both signs are equal."""
     word = forms.static(word_of(key.dtype))
     code = arithmetic.cast(0, word)
     if forms.static(key.dtype.is_float):

@@ -1,4 +1,4 @@
-"""What algorithms have in common under tapes, which differentiate them as a whole."""
+"""Functions for algorithms on tapes, which differentiate an algorithm as one operation."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from spirograd.lang import context
 
 
 def tape() -> Any:
-    """The tape that records now, or None. Loops that use groups of threads have no derivative: it must not see them."""
+    """Return the tape that records now, or None. It must not record loops with groups of threads, which have no derivative."""
     recorder = context.recorder()
     return recorder if recorder is not None and recorder.reverses else None
 
 
 def tape_of(*memories: Any) -> Any:
-    """The tape that records now, if one of ``memories`` (None for none) has a gradient; else None."""
+    """Return the tape that records now if one of ``memories`` (None for no memory) has a gradient; else None."""
     return tape() if any(m is not None and m.has_grad() for m in memories) else None
 
 
 def nothing() -> None:
-    """The reverse of what computes integers, or from memory without gradients."""
+    """Do nothing: the reverse of an algorithm that computes integers, or reads memory without gradients."""
 
 
 def refuse(name: str, what: str, hint: str = "") -> None:

@@ -1,19 +1,17 @@
-"""What the reverse of scans and reductions does. Each class is made for one call: `before` and `after` run around it and keep what the
-reverse needs, and `send` takes the gradients of the first ``n`` results and adds to those of the elements.
+"""Reverse mode of scans and reductions. There is an instance for each call: `before` and `after` run around the call and save what the
+reverse needs; `send` takes the gradients of the first ``n`` results and adds to those of the elements.
 
 With results y, elements x and the adjoints f of y:
 
-- Sums from the front have sums of adjoints from the back.
-- Of "min" and "max", an adjoint goes to the element that gave the result, which is the first one of equal ones.
-- Products: the adjoint of x[j] is the product of the elements before it times r[j] = f[j] + x[j + 1] r[j + 1]. There are no divisions, so
-  zeros are no special case.
+- The adjoint of prefix sums is the suffix sum of the adjoints. - For "min" and "max", an adjoint goes to the element that gave the result,
+the first of equal ones. - Products: the adjoint of x[j] is the product of the elements before it times r[j] = f[j] + x[j + 1] r[j + 1].
+There are no divisions, so zeros are no special case.
 """
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from spirograd.algorithms.checks_and_scratch import Array, copy, scratch
 from spirograd.algorithms.scan_passes import add, max_of, mul, scan
@@ -24,7 +22,7 @@ from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.frontend.func import func
 from spirograd.types import template
 
-# Elements that one thread combines, at least.
+# The least number of elements that one thread combines.
 _SHORTEST = 64
 
 
@@ -36,7 +34,7 @@ def clear(x: template(), n: int):
 
 @func
 def _only(x):
-    """The element of memory that has one."""
+    """Return the element of memory that has one."""
     if forms.static(len(x.shape) == 0):
         return x[None]
     else:
@@ -44,22 +42,22 @@ def _only(x):
 
 
 def _chunks(n: int) -> tuple[int, int]:
-    """How many consecutive elements a thread takes, and how many threads there are then: about as many."""
+    """Return the number of consecutive elements of a thread, and the number of threads, which is about the same."""
     length = max(_SHORTEST, math.isqrt(n))
     return length, -(-n // length)
 
 
 class _Adjoint:
-    """``n`` elements of ``x``; ``exclusive``: each result is of the elements before it."""
+    """The reverse of a call with ``n`` elements of ``x``. ``exclusive``: whether each result excludes its own element."""
 
     def __init__(self, x: Array, n: int, exclusive: bool) -> None:
         self.n, self.exclusive, self.dtype = n, exclusive, x.dtype
 
     def before(self, x: Array) -> None:
-        """The scan is about to run."""
+        """Save what the reverse needs before the scan runs."""
 
     def after(self, out: Array) -> None:
-        """The scan has run."""
+        """Save what the reverse needs after the scan has run."""
 
     def send(self, flow: Array, grad: Array) -> None:
         raise NotImplementedError
@@ -105,7 +103,7 @@ class _Sum(_Adjoint):
 
 @kernel
 def _mark_changes(out: template(), places: template(), n: int, shift: int):
-    """Where the result is another one than before: the number of the element that is the result from there on; 0 elsewhere."""
+    """Mark changes of the result: at each change the number of the element that is the result from there on, otherwise 0."""
     for k in range(n):
         places[k] = 0
         if k > shift and out[k] != out[k - 1]:
@@ -121,7 +119,7 @@ def _take(grad: template(), flow: template(), n: int):
 
 @kernel
 def _add_at(flow: template(), places: template(), grad: template(), n: int, shift: int, length: int, chunks: int):
-    """Places never fall: a thread adds once for each that it meets."""
+    """Add at places that never decrease: a thread adds once for each distinct place."""
     for c in range(chunks):
         first = c * length + shift
         if first < n:
@@ -200,7 +198,7 @@ def _take_last(grad: template(), flow: template(), n: int):
 
 @func
 def _element_after(x, k, n):
-    """The element after ``k``; 0 if that is the last of ``n``."""
+    """Return the element after ``k``; 0 if ``k`` is the last of ``n``."""
     found = arithmetic.cast(0, x.dtype)
     if k + 1 < n:
         found = x[k + 1]
@@ -209,7 +207,7 @@ def _element_after(x, k, n):
 
 @kernel
 def _combine_chunks(x: template(), flow: template(), factors: template(), sums: template(), n: int, length: int, chunks: int):
-    """Of each chunk, what r is at its first element: a sum, and a factor times r of the next chunk."""
+    """Express r at the first element of each chunk as a sum plus a factor times r of the next chunk."""
     for c in range(chunks):
         last = arithmetic.min((c + 1) * length, n) - 1
         factor, total = arithmetic.cast(1, x.dtype), arithmetic.cast(0, x.dtype)
@@ -275,5 +273,5 @@ class _Product(_Products):
         _take_last(flow, taken, self.n)
 
 
-SCANS: dict[str, Any] = {"add": _Sums, "mul": _Products, "min": _Extremes, "max": _Extremes}
-REDUCTIONS: dict[str, Any] = {"add": _Sum, "mul": _Product, "min": _Extreme, "max": _Extreme}
+SCANS: dict[str, object] = {"add": _Sums, "mul": _Products, "min": _Extremes, "max": _Extremes}
+REDUCTIONS: dict[str, object] = {"add": _Sum, "mul": _Product, "min": _Extreme, "max": _Extreme}

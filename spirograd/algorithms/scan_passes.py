@@ -1,8 +1,8 @@
 """The kernels of scans and reductions, and the order in which they run.
 
-Elements are divided into chunks (tiles of a workgroup on GPUs, long stretches on CPUs): each is reduced, the results are scanned, and each
-chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990). Where workgroups may wait for each other, see
-`look_back_scan`.
+Elements are divided into chunks (tiles of a workgroup on GPUs, long ranges on CPUs): each is reduced, the results are scanned, and each
+chunk is scanned from there (G. Blelloch: Prefix Sums and Their Applications, 1990). `look_back_scan` is for devices on which workgroups may
+wait for each other.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
         t, tile = block.thread_idx(), i // THREADS
         live = arithmetic.min(THREADS, threads - tile * THREADS)
         have = arithmetic.min(_TILE, n - tile * _TILE)
-        for k in range(-(-(have - t) // live)):  # neighbours load and store neighbours
+        for k in range(-(-(have - t) // live)):  # neighbouring threads load and store neighbouring elements
             staged[padded(k * live + t)] = x[tile * _TILE + k * live + t]
         block.sync()
         first, last = t * _EACH, arithmetic.min((t + 1) * _EACH, have)
@@ -118,7 +118,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
         for k in range(first + 1, last):
             total = op(total, staged[padded(k)])
         scan_of_block(total, shared, op)
-        before = total  # of what comes before the elements of this thread
+        before = total  # the total before the elements of this thread
         if t > 0:
             before = shared[t - 1]
             if tile > 0:
@@ -131,7 +131,7 @@ def _scan_tiles(x: template(), out: template(), totals: template(), n: int, thre
             out[tile * _TILE + k * live + t] = staged[padded(k * live + t)]
 
 
-def scan(x: Array, out: Array, n: int, op: Any, start: Any, level: int = 0) -> None:
+def scan(x: Array, out: Array, n: int, op: object, start: object, level: int = 0) -> None:
     """Set the first ``n`` elements of ``out`` to a scan of those of ``x``: an inclusive one if ``start`` is None, else an exclusive one
     that begins with it."""
     if n == 0:
@@ -162,11 +162,12 @@ def _store_first(x: template(), out: template()):
         out[0] = x[0]
 
 
-def reduced(x: Array, n: int, op: Any, combine: Any, out: Array | None) -> Any:
-    """The first ``n`` elements of ``x`` combined: a number, or None if ``out`` takes it. ``op``: the name of ``combine``, or itself."""
+def reduced(x: Array, n: int, op: object, combine: object, out: Array | None) -> Any:
+    """Combine the first ``n`` elements of ``x``; return a number, or None if it is written to ``out``. ``op``: the name of ``combine``, or
+    the function."""
     if n == 0:
         if not isinstance(op, str):
-            raise SpirogradValueError("`x` has no elements, and the identity of a function is not known: check the length first")
+            raise SpirogradValueError("`x` has no elements, and the identity of a function is unknown: check the length first")
         if out is None:
             return identity(op, x.dtype)
         out.fill(identity(op, x.dtype))

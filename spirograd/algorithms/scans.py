@@ -18,8 +18,8 @@ from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
 
-def _scan_of_user(x: Array, out: Array, n: int, op: Any, start: Any, name: str) -> None:
-    """A scan that tapes differentiate."""
+def _scan_of_user(x: Array, out: Array, n: int, op: object, start: object, name: str) -> None:
+    """Run a scan that tapes differentiate."""
     combine, recording = _operation(op), tape()
     if recording is None:
         scan(x, out, n, combine, start)
@@ -51,7 +51,7 @@ def _adjoint(table: dict[str, Any], op: Any, name: str) -> Any:
     return table[op]
 
 
-def _operation(op: Any) -> Any:
+def _operation(op: object) -> Any:
     if isinstance(op, str):
         if op not in NAMED:
             raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(NAMED)}, or an associative `@sg.func`")
@@ -59,7 +59,7 @@ def _operation(op: Any) -> Any:
     return op
 
 
-def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
+def inclusive_scan(x: Array, out: Array | None = None, op: object = "add") -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i]`` combined by ``op``: "add", "mul", "min", "max", or an associative `sg.func` of two values.
 
     One-dimensional fields, ndarrays or views of one type; ``out``, which has at least as many elements, may be ``x``, and is if it is
@@ -74,11 +74,11 @@ def inclusive_scan(x: Array, out: Array | None = None, op: Any = "add") -> None:
     _scan_of_user(x, target, n, op, None, "inclusive_scan")
 
 
-def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: Any = None) -> None:
+def exclusive_scan(x: Array, out: Array | None = None, op: object = "add", start: Any = None) -> None:
     """Set ``out[i]`` to ``x[0]`` to ``x[i - 1]`` combined by ``op``, and ``out[0]`` to ``start``, the identity of ``op``.
 
-    ``start`` is known for the operations with names; raises SpirogradValueError if that of a function is missing, or is a number that the
-    elements cannot be. Kernels are compiled for each value of it. Otherwise as `inclusive_scan`.
+    ``start`` may be omitted for operations with names. Raises SpirogradValueError if it is missing for a function, or if it does not fit
+    the type of the elements. Kernels are compiled for each value of it. Otherwise as `inclusive_scan`.
     """
     n = checked(x, "x")
     target = x if out is None else out
@@ -94,12 +94,12 @@ def exclusive_scan(x: Array, out: Array | None = None, op: Any = "add", start: A
     _scan_of_user(x, target, n, op, start, "exclusive_scan")
 
 
-def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
-    """All elements of ``x``, a one-dimensional field, ndarray or view, combined by ``op``, as for `inclusive_scan`: a number, for which
-    Python waits, or None if ``out`` takes it, a field or ndarray of one element.
+def reduce(x: Array, op: object = "add", out: Array | None = None) -> Any:
+    """Combine all elements of ``x``, a one-dimensional field, ndarray or view, by ``op``, as in `inclusive_scan`. Returns a number, for
+    which Python waits, or None if ``out`` is given, a field or ndarray of one element.
 
-    Tapes differentiate operations with names, as of `inclusive_scan`, with ``out``; a number that Python has gets no gradient. Of no
-    elements it is the identity. Raises SpirogradValueError for no elements and a function, whose identity is not known, and
+    Tapes differentiate operations with names, as in `inclusive_scan`, if ``out`` is given; a returned number has no gradient. Without
+    elements, the result is the identity. Raises SpirogradValueError for a function, whose identity is unknown, without elements, and
     SpirogradTypeError for another ``out``.
     """
     n, combine = checked(x, "x"), _operation(op)
@@ -133,7 +133,7 @@ def reduce(x: Array, op: Any = "add", out: Array | None = None) -> Any:
 
 
 class PrefixSumExecutor:
-    """Inclusive prefix sums in place, of arrays of ``length`` elements: the helper of the family, here for every type and back end."""
+    """Inclusive prefix sums in place, of arrays of ``length`` elements, as in the Taichi family, but for every type and back end."""
 
     def __init__(self, length: int) -> None:
         if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 0:

@@ -1,4 +1,4 @@
-"""What is selected from an array: by flags, the runs of equal elements, how often each number occurs."""
+"""Selections from an array: elements with a flag, runs of equal elements, and counts of each number."""
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _starts_of_runs(x: template(), places: template(), n: int):
 
 @kernel
 def _take(x: template(), places: template(), out: template(), n: int):
-    """``places``: the inclusive scan of which elements are taken."""
+    """Copy the elements whose place changes; ``places``: the inclusive scan of the marks."""
     for k in range(n):
         before = 0
         if k > 0:
@@ -76,7 +76,7 @@ def _scanned(places: Array, n: int) -> int:
 
 
 def _compact(x: Array, out: Array, n: int, mark: Callable[[Array], object]) -> int:
-    """Put the elements of ``x`` for which ``mark`` sets an entry to 1, others to 0, into ``out``; returns how many there are."""
+    """Copy the elements of ``x`` that ``mark`` marks by 1, not 0, to ``out``, and return their number."""
     if n == 0:
         return 0
     places = scratch("places", i32, n)
@@ -92,8 +92,7 @@ def _compact(x: Array, out: Array, n: int, mark: Callable[[Array], object]) -> i
 
 
 def select(arr: Array, flags: Array, out: Array) -> int:
-    """Put the elements of ``arr`` whose entry of ``flags`` is nonzero into ``out``, in their order; returns how many there are.
-    Waits for the device.
+    """Copy the elements of ``arr`` whose entry of ``flags`` is nonzero to ``out``, in order, and return their number. Waits for the device.
 
     One-dimensional fields, ndarrays or views; ``out`` must have room for all elements, in memory of its own. Raises SpirogradTypeError and
     SpirogradValueError for arrays that do not fit.
@@ -107,8 +106,8 @@ def select(arr: Array, flags: Array, out: Array) -> int:
 
 
 def unique(x: Array, out: Array) -> int:
-    """Put the first element of each run of equal neighbours of ``x`` into ``out``; returns how many there are. Sort ``x`` before to have
-    each number once. Arrays, and what is raised, as of `select`."""
+    """Copy the first element of each run of equal neighbours of ``x`` to ``out``, and return their number. If ``x`` is sorted, each number
+    occurs once. Arrays and errors are those of `select`."""
     n = checked(x, "x")
     checked(out, "out", n, x.dtype)
     check_apart(n, x=x, out=out)
@@ -116,7 +115,7 @@ def unique(x: Array, out: Array) -> int:
 
 
 def run_length_encode(x: Array, out: Array, counts: Array) -> int:
-    """As `unique`; sets ``counts`` (of i32, as long as ``x``) to the lengths of the runs."""
+    """Copy elements as `unique`, and set ``counts`` (of i32, as long as ``x``) to the lengths of the runs."""
     n = checked(x, "x")
     checked(counts, "counts", n, i32)
     check_apart(n, x=x, out=out, counts=counts)
@@ -129,7 +128,7 @@ def run_length_encode(x: Array, out: Array, counts: Array) -> int:
 
 
 def histogram(x: Array, counts: Array) -> None:
-    """Set ``counts[b]`` (of i32) to how many elements of ``x`` are ``b``; others are not counted.
+    """Set ``counts[b]`` (of i32) to the number of elements of ``x`` that equal ``b``; other elements are not counted.
 
     Raises SpirogradTypeError for floats, and for ``counts`` of another type; SpirogradValueError if the two overlap.
     """

@@ -1,9 +1,9 @@
 """Stable sorting by radix: keys, keys with values, and indices.
 
 Keys are sorted by one digit after the other, the lowest first. Each chunk counts its digits, a scan over all counts (digit by digit, chunk
-by chunk) says where each chunk puts its keys of each digit, and the chunk puts them there in order (N. Satish, M. Harris, M. Garland:
-Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). Where tiles may wait for each other, see `one_sweep`. Floats are sorted by
-their bits: -0.0 before 0.0, NaN at the ends.
+by chunk) gives the place of each chunk's keys of each digit, and the chunk stores them there in order (N. Satish, M. Harris, M. Garland:
+Designing Efficient Sorting Algorithms for Manycore GPUs, 2009). `one_sweep` is for devices on which tiles may wait for each other. Floats
+are sorted by a bit pattern in which NaN comes last.
 """
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
@@ -34,13 +34,13 @@ from spirograd.lang.frontend.decorators import kernel
 from spirograd.simt import block
 from spirograd.types import template
 
-# Keys of a thread. Counters, keys and their places of a tile then fit into 24 KiB of shared memory; with half the keys into 16.
+# Keys of a thread. Counters, keys and their places of a tile then fit into 24 KiB of shared memory, and with half the keys into 16 KiB.
 _THREADS, _EACH, _BITS = 128, 8, 4
 _DIGITS = 1 << _BITS
 _LARGE_TILES = 24 << 10
 _CPU_BITS = 8
 _CPU_DIGITS = 1 << _CPU_BITS
-# Keys that are sorted as keys of another type, which has all of their values in the same order.
+# Types of keys that are sorted as another type, which has all of their values in the same order.
 _WIDER = {f16: f32, u1: i32}
 
 
@@ -100,7 +100,7 @@ def _place_tiles(
 ):  # fmt: skip
     forms.loop_config(block_dim=_THREADS)
     for i in range(tiles * _THREADS):
-        # How many keys of digit d thread t has, at d * _THREADS + t; then where it puts them in the sorted tile.
+        # The number of keys of digit d of thread t, at d * _THREADS + t; then their place in the sorted tile.
         mine = block.SharedArray(forms.static(padded_length(_DIGITS * _THREADS)), i32)
         sorted_keys = block.SharedArray(forms.static(_THREADS * each), keys.dtype)
         sums = block.SharedArray(_THREADS, i32)
@@ -134,7 +134,7 @@ def _place_tiles(
             if forms.static(valued):
                 sources[place] = k
         block.sync()
-        # Keys of a digit lie side by side now, and neighbours store neighbours.
+        # Keys of a digit are adjacent now, and neighbouring threads store neighbouring keys.
         for e in range(each):
             place = e * _THREADS + t
             if tile * each * _THREADS + place < n:
@@ -170,7 +170,7 @@ def _in_one_sweep(n: int) -> bool:
 
 
 def _sort_in_two_sweeps(keys: Array, values: Array | None, n: int) -> tuple[Array, Array | None]:
-    """As `sort_in_one_sweep`, where tiles may not wait for each other."""
+    """Sort as `sort_in_one_sweep`, on devices on which tiles may not wait for each other."""
     groups, valued = has_groups(), values is not None
     source, spare = keys, scratch("keys", keys.dtype, n)
     own, other = (keys, spare) if values is None else (values, scratch("values", values.dtype, n))
@@ -199,7 +199,7 @@ def parallel_sort(keys: Array, values: Array | None = None) -> None:
     are equal.
 
     One-dimensional fields, ndarrays or views; keys are integers or floats. Tapes differentiate it. Raises SpirogradTypeError and
-    SpirogradValueError for others.
+    SpirogradValueError for other arguments.
     """
     n = checked(keys, "keys")
     if values is not None:
@@ -229,7 +229,7 @@ def _scatter(flow: template(), places: template(), grad: template(), n: int):
 
 
 def _sort_on_tape(recording: Any, keys: Array, values: Array | None, n: int) -> None:
-    """A sort whose gradient is the reverse of its permutation."""
+    """Sort, and record the inverse permutation for the gradient."""
     places = ndarray(i32, n)
 
     def forward() -> None:
@@ -257,7 +257,7 @@ def _number(x: template(), n: int):
 
 
 def argsort(keys: Array, out: Array) -> None:
-    """Set ``out`` (of i32) to the indices that sort ``keys``, which stay as they are; equal keys keep their order. Otherwise as
+    """Set ``out`` (of i32) to the indices that sort ``keys``, which are not changed; equal keys keep their order. Otherwise as
     `parallel_sort`."""
     n = checked(keys, "keys")
     checked(out, "out", n, i32)

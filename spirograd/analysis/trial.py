@@ -72,7 +72,7 @@ def plain_block(kernel: Kernel) -> ArgBlock:
     return ArgBlock(slots, f"<{8 * len(slots)}s", 8 * len(slots))
 
 
-def _scalar_bytes(value: Any, dtype: DType) -> bytes:
+def _scalar_bytes(value: object, dtype: DType) -> bytes:
     return bytes(np.asarray(value).astype(storage(dtype).np).tobytes())
 
 
@@ -115,7 +115,7 @@ class _Packing:
         return bytes(data)
 
 
-def _decoded(words: Any, dtypes: Sequence[DType]) -> tuple[Any, ...]:
+def _decoded(words: object, dtypes: Sequence[DType]) -> tuple[Any, ...]:
     """Values from pairs of words."""
     raw = np.ascontiguousarray(words, np.uint32).tobytes()
     return tuple([np.frombuffer(raw[8 * k : 8 * k + t.size], storage(t).np)[0].item() for k, t in enumerate(dtypes)])

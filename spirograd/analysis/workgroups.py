@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32, i64, u32, u64
@@ -120,7 +119,7 @@ def row_blocks(task: Op, size: int, caps: Capabilities) -> RowBlocks | None:
 def _distances(body: Region, along: Sequence[tuple[Op, _Place | None]]) -> dict[Op, tuple[Op, int]]:
     """See `RowBlocks.addresses`."""
     places = {op.args[0]: place for op, place in along}
-    first: dict[Any, tuple[Op, int]] = {}
+    first: dict[object, tuple[Op, int]] = {}
     found: dict[Op, tuple[Op, int]] = {}
     for op in body.ops:
         place = places.get(op)

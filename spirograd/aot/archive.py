@@ -96,7 +96,7 @@ def _contents(path: Path, data: bytes) -> dict[str, Any]:
     return plain  # type: ignore[no-any-return]
 
 
-def _names(contents: Mapping[str, Any]) -> list[str]:
+def _names(contents: Mapping[str, object]) -> list[str]:
     """Return the names of the files of binaries."""
     names = contents.get("files")
     if not isinstance(names, list) or len(names) > _MOST_FILES:
@@ -114,7 +114,7 @@ def _names(contents: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _manifest(contents: Mapping[str, Any], blobs: Sequence[bytes]) -> Manifest:
+def _manifest(contents: Mapping[str, object], blobs: Sequence[bytes]) -> Manifest:
     """The manifest, whose byte strings are ``blobs``. What is wrong with a value is said before that something is."""
     try:
         found: Manifest = _reader().read(Manifest, contents["manifest"], blobs)
@@ -131,7 +131,7 @@ def _reader() -> Reader:
     return Reader(RECORDS, CHECKS)
 
 
-def _digest(contents: Mapping[str, Any], blobs: Sequence[bytes]) -> str:
+def _digest(contents: Mapping[str, object], blobs: Sequence[bytes]) -> str:
     """The SHA-256 of the manifest, however its text is arranged, and of the files of binaries."""
     plain = {name: value for name, value in contents.items() if name != "digest"}
     made = hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())

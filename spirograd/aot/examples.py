@@ -21,7 +21,7 @@ from spirograd.lang.frontend.parameters import (
 
 
 def example_arguments(
-    kernel: Kernel, first: Sequence[Any], template_args: Mapping[str, Any], gradients: bool
+    kernel: Kernel, first: Sequence[object], template_args: Mapping[str, object], gradients: bool
 ) -> tuple[list[Parameter], list[Any]]:
     """The parameters of a kernel that callers give, and all arguments to trace it for. ``first``: those that are given by position.
 
@@ -49,7 +49,7 @@ def example_arguments(
     return called, args
 
 
-def _example(p: Parameter, label: str, given: Mapping[str, Any], gradients: bool) -> Any:
+def _example(p: Parameter, label: str, given: Mapping[str, object], gradients: bool) -> Any:
     if isinstance(p, ScalarParameter):
         return p.t(0)
     if isinstance(p, AggregateParameter):
@@ -66,7 +66,7 @@ def _example(p: Parameter, label: str, given: Mapping[str, Any], gradients: bool
     return given[p.name]
 
 
-def _array(p: ArrayParameter, label: str, given: Mapping[str, Any], gradients: bool) -> Any:
+def _array(p: ArrayParameter, label: str, given: Mapping[str, object], gradients: bool) -> Any:
     found = given.get(p.name)
     if found is not None:
         wanted = gradients and isinstance(found, Ndarray) and found.dtype.is_float and found.grad is None

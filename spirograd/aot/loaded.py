@@ -83,7 +83,7 @@ class LoadedModule(NearNames):
         """The field called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.fields, name, "field")
 
-    def _named(self, found: Mapping[str, Any], name: str, what: str) -> Any:
+    def _named(self, found: Mapping[str, object], name: str, what: str) -> Any:
         if name not in found:
             hint = did_you_mean(name, found) or f"it has {', '.join(f'`{n}`' for n in found) or 'none'}"
             raise SpirogradValueError(f"the module {self._path} has no {what} `{name}`; {hint}")
@@ -128,7 +128,7 @@ class _Loaded(NearNames):
         """What it is called in the module."""
         return self.record.name
 
-    def _pack(self, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool) -> Packer:
+    def _pack(self, args: Sequence[object], kwargs: Mapping[str, object], gradients: bool) -> Packer:
         session = self._module.session()
         if context.current_trace() is not None:
             raise SpirogradRuntimeError(f"kernel `{self.name}` of a module cannot be called from a kernel: call it from Python")
@@ -249,7 +249,7 @@ class LoadedGradient(_Loaded):
             return [1.0] * len(wanted)
         if not wanted or result is None:
             raise SpirogradRuntimeError(
-                f"{label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
+                f"{label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; omit it"
             )
         try:
             entries = _type(result.dtype, result.element_shape).leaves_of(returned) if result.element_shape else [returned]
@@ -282,7 +282,7 @@ def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
         raise SpirogradDamagedError(str(path), f"cannot be made again: {error}", "manifest.trees") from None
 
 
-def _type(dtype: Any, element_shape: Sequence[int]) -> MatrixType:
+def _type(dtype: object, element_shape: Sequence[int]) -> MatrixType:
     return MatrixType(element_shape[0], element_shape[1] if len(element_shape) == 2 else None, dtype)
 
 
@@ -294,7 +294,7 @@ def _parameter(p: Parameter, kernel: str) -> ScalarParameter | AggregateParamete
     return ArrayParameter(p.name, kernel, NdarrayType(p.dtype, p.ndim, element_shape=p.element_shape))
 
 
-def _check_array(parameter: ArrayParameter, p: Parameter, value: Any) -> None:
+def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None:
     if isinstance(value, BufferView):
         raise parameter.error("kernels of a module take whole arrays, got a view", "copy what the view shows to an ndarray")
     dtype, ndim, element_shape, _, wide, _ = array_signature(value) if isinstance(value, Ndarray) else parameter.key(value)

@@ -13,7 +13,7 @@ from spirograd.aot import archive
 from spirograd.aot.examples import example_arguments
 from spirograd.aot.manifest import FORMAT, Derivative, KernelRecord, Manifest, NestedGradient, Parameter, Result
 from spirograd.aot.relocation import ShortLocations, relocated
-from spirograd.aot.target import Target, capabilities_of
+from spirograd.aot.target import Target, capabilities_of, target_of
 from spirograd.aot.trees import Trees
 from spirograd.autodiff.derivative import Derivative as AutodiffDerivative
 from spirograd.base.artifact import AdstackSizing, CompiledKernel
@@ -26,13 +26,13 @@ from spirograd.base.version import __version__
 from spirograd.compiler import compile_kernel
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir import nodes
-from spirograd.lang import context
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.frontend.kernel import BoundKernel, Kernel
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import AggregateParameter
 from spirograd.lang.frontend.parameters import Parameter as Declared
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.session import Session, running
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 # What tells two instances of one kernel apart in its name.
@@ -59,16 +59,16 @@ class Module(NearNames):
     """
 
     def __init__(self, arch: str | None = None, caps: Mapping[str, Any] | None = None) -> None:
-        session = context.session()
+        session = self._session = running()
         self.arch = arch or session.arch
-        self._target = Target(session, self.arch, capabilities_of(self.arch, session, caps or {}))
+        self._target = target_of(session, self.arch, capabilities_of(self.arch, session, caps or {}))
         self._trees = Trees()
         self._kernels: dict[str, KernelRecord] = {}
 
     def __repr__(self) -> str:
         return f"<module for `sg.{self.arch}` with kernels {', '.join(self._kernels) or 'none'}>"
 
-    def add_field(self, name: str, field: Any) -> None:
+    def add_field(self, name: str, field: object) -> None:
         """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
 
         Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
@@ -79,8 +79,8 @@ class Module(NearNames):
 
     def add_kernel(
         self,
-        kernel: Any,
-        template_args: Mapping[str, Any] | None = None,
+        kernel: object,
+        template_args: Mapping[str, object] | None = None,
         name: str | None = None,
         gradients: bool = False,
         nested_checkpoints: bool | None = None,
@@ -101,7 +101,7 @@ class Module(NearNames):
         name = name or inner.function.__name__
         _check_name(name)
         if nested_checkpoints is None:
-            nested_checkpoints = self._target.launcher.adstacks.budget is not None
+            nested_checkpoints = self._session.launcher.adstacks.budget is not None
         if name in self._kernels:
             raise SpirogradValueError(f"the module has a kernel `{name}` already: give this one another name, `add_kernel(..., name=...)`")
         declared, args = example_arguments(inner, first, template_args or {}, gradients)
@@ -120,7 +120,7 @@ class Module(NearNames):
         self._kernels.update({record.name: record for record in records})
 
     @contextmanager
-    def add_kernel_template(self, kernel: Any) -> Iterator[Template]:
+    def add_kernel_template(self, kernel: object) -> Iterator[Template]:
         """For several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each is named after the
         values of its template arguments: ``k.n-3``."""
         yield Template(self, kernel)
@@ -148,7 +148,7 @@ class Module(NearNames):
     def manifest(self) -> Manifest:
         """What the module holds so far."""
         kernels = tuple(self._kernels.values())
-        caps = self._target.device.caps
+        caps = self._target.caps
         return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.memory(), self._trees.trees(), self._trees.fields())
 
     # --- compiling -------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Module(NearNames):
         return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
 
     def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization, nested_checkpoints: bool) -> KernelRecord:
-        made = _Gradient(self._target, kernel, specialization, self._placed)
+        made = _Gradient(self._session, self._target, kernel, specialization, self._placed)
         made.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
         found, short = made.derivative, ShortLocations()
         refusal, nested = "", []
@@ -196,7 +196,7 @@ class Module(NearNames):
         short = ShortLocations()
         kernel = relocated(kernel, locate=short)
         try:
-            return compile_kernel(kernel, self._target.device.caps, options, key=_NO_KEY)
+            return compile_kernel(kernel, self._target.caps, options, key=_NO_KEY)
         except SpirogradCompilationError as error:
             found = None if error.loc is None else short.original.get(error.loc, error.loc)
             raise type(error)(error.message, found, error.hint) from None
@@ -213,12 +213,17 @@ class _Gradient(SpecializedDerivative):
     """The derivative of a kernel whose fields have the numbers of a module."""
 
     def __init__(
-        self, target: Any, kernel: Kernel, specialization: Specialization, place: Callable[[nodes.FieldRef, Any], nodes.FieldRef]
+        self,
+        session: Session,
+        target: Target,
+        kernel: Kernel,
+        specialization: Specialization,
+        place: Callable[[nodes.FieldRef, Any], nodes.FieldRef],
     ) -> None:
         self._place = place
-        super().__init__(target, kernel, specialization, "reverse")
+        super().__init__(session, kernel, specialization, "reverse", target)
 
-    def shadow(self, ref: Any) -> nodes.FieldRef | nodes.ArrayRef | None:
+    def shadow(self, ref: object) -> nodes.FieldRef | nodes.ArrayRef | None:
         found = super().shadow(ref)
         if not isinstance(found, nodes.FieldRef):
             return found
@@ -251,7 +256,7 @@ class Template:
         return name
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".grad"):
         hint = "letters, digits, `_`, `.` and `-`, beginning with a letter or `_`; what ends with `.grad` is a gradient"
         raise SpirogradValueError(render(f"{name!r} cannot be a name in a module", None, hint))

@@ -54,7 +54,7 @@ class _Relocation(Rewriter):
         regions = tuple([self.region(r) for r in op.regions])
         return self.b.append(Op(op.code, op.type, args, self._attr(op.attr), regions, self._locate(op.loc), op.primal))
 
-    def _attr(self, attr: Any) -> Any:
+    def _attr(self, attr: object) -> Any:
         if isinstance(attr, FieldRef):
             return self._place(attr)
         if isinstance(attr, tuple):

@@ -15,15 +15,15 @@ from spirograd.base.targets import Generator
 _Rule = Callable[[Any, Any], bool]
 
 
-def _anything(code: Any, device: Any) -> bool:
+def _anything(code: object, device: object) -> bool:
     return True
 
 
-def _ability(code: Any, device: Any) -> bool:
+def _ability(code: object, device: object) -> bool:
     return bool(device or not code)
 
 
-def _equal_if_used(code: Any, device: Any) -> bool:
+def _equal_if_used(code: object, device: object) -> bool:
     return not code or bool(code == device)
 
 

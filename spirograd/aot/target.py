@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError, SpirogradValueError
-from spirograd.base.records import fields, replace
-from spirograd.lang.context import options_of_device
+from spirograd.base.options import CompileOptions
+from spirograd.base.records import dataclass, fields, replace
+from spirograd.lang.language_options import LanguageOptions, options_of_device
+from spirograd.lang.session_protocol import Session
 from spirograd.llvmgen import ptx
 from spirograd.llvmgen.toolchain import host_caps
 
@@ -25,22 +26,26 @@ _LEAST: dict[str, Callable[[], Capabilities]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Target:
-    """A session as tracing and differentiating see it, with the capabilities of another device."""
+    """What tracing and differentiating need to know of where the kernels of a module will run: a `CompileTarget`."""
 
-    def __init__(self, session: Any, arch: str, caps: Capabilities) -> None:
-        self.arch = arch
-        self.device = SimpleNamespace(caps=caps)
-        self.native = None
-        self.language = replace(session.language, **options_of_device(caps))
-        self.compile_options = replace(session.compile_options, keep_stages=False, count_on_device=True)
-        self._session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+    arch: str
+    caps: Capabilities
+    language: LanguageOptions
+    compile_options: CompileOptions
+    warned: set[Hashable]
+    broken_chains: str
 
 
-def capabilities_of(arch: str, session: Any, changes: Mapping[str, Any]) -> Capabilities:
+def target_of(session: Session, arch: str, caps: Capabilities) -> Target:
+    """Return the target of a module that ``session`` builds for a device with other capabilities."""
+    language = replace(session.language, **options_of_device(caps))
+    options = replace(session.compile_options, keep_stages=False, count_on_device=True)
+    return Target(arch, caps, language, options, session.warned, session.broken_chains)
+
+
+def capabilities_of(arch: str, session: Session, changes: Mapping[str, Any]) -> Capabilities:
     """What code for ``arch`` may use: see `Module`."""
     if arch == session.arch and arch != "interpreter":
         caps: Capabilities = session.device.caps

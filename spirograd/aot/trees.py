@@ -14,7 +14,8 @@ from typing import Any
 from spirograd.aot.manifest import FieldRecord, MemoryRecord, NodeRecord, PlaceRecord, TreeRecord
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
-from spirograd.lang.data.tree import FieldsBuilder, Place, SNode, Tree
+from spirograd.lang.data.nodes import KINDS, Dynamic, Place, SNode, Sparse, Tabled
+from spirograd.lang.data.tree import FieldsBuilder, Tree
 from spirograd.lang.matrix import make_host_element
 
 # Which attributes lead from a field to its shadow of each role.
@@ -91,9 +92,10 @@ class Trees:
     def _node(self, node: SNode) -> NodeRecord | PlaceRecord:
         if isinstance(node, Place):
             return PlaceRecord(self._fields.index(node.field), node.component)
-        region = node.cells_in
+        region, cells = (node.cells_in, node.cells) if isinstance(node, Tabled) else (None, None)
         first, most = (0, 0) if region is None else (region.first, region.most)
-        return NodeRecord(node.axes, node.extents, self._nodes(node), node.kind, node.number, node.chunk, first, most, node.cells)
+        number, chunk = node.number if isinstance(node, Sparse) else 0, node.chunk if isinstance(node, Dynamic) else 0
+        return NodeRecord(node.axes, node.extents, self._nodes(node), node.kind, number, chunk, first, most, cells)
 
 
 def _stored(tree: Tree) -> Sequence[Tree]:
@@ -173,12 +175,13 @@ def _build(above: SNode, nodes: Sequence[NodeRecord | PlaceRecord], records: Seq
 
 def _level(above: SNode, record: NodeRecord) -> SNode:
     """A node like the one that was described."""
-    if record.kind == "dynamic":
-        made = above.dynamic(record.axes, record.extents[0], record.chunk, record.cells)
-    elif record.kind in ("pointer", "hash"):
-        made = getattr(above, record.kind)(record.axes, record.extents, record.cells)
-    else:
-        made = getattr(above, record.kind)(record.axes, record.extents)
-    made.number = record.number
-    made.capacity = (record.first, record.most) if record.most else None
+    kind = KINDS[record.kind]
+    options = {"cells": record.cells} if issubclass(kind, Tabled) else {}
+    if issubclass(kind, Dynamic):
+        options["chunk"] = record.chunk
+    made = above.add_level(kind, record.axes, record.extents, **options)
+    if isinstance(made, Sparse):
+        made.number = record.number
+    if isinstance(made, Tabled) and record.most:
+        made.capacity = record.first, record.most
     return made

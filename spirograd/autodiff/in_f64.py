@@ -59,7 +59,7 @@ class _InF64:
         self.env[op] = new
         return new
 
-    def attr(self, attr: Any) -> Any:
+    def attr(self, attr: object) -> Any:
         if isinstance(attr, (FieldRef, ArrayRef, TempRef)):
             return self.ref(attr)
         if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], (FieldRef, ArrayRef, TempRef)):

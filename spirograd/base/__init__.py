@@ -1,1 +1,1 @@
-"""What every other package may use: types, locations, errors, knobs and the compiled artifact."""
+"""Types, source locations, errors, environment variables and the compiled artifact: the package that every other one may import."""

@@ -1,13 +1,13 @@
-"""How launches with adstacks are described and laid out: the words of a launch and their order, and where each adstack begins.
+"""Layout of adstacks: the words that describe the adstacks of a launch, their order, and the place of each adstack.
 
-A thread slot is the memory of one invocation of a task: its adstacks of floats, then its adstacks of integers, and in both what has 64 bits
-first. Thread slots lie side by side: an entry of all thread slots, then the next entry; the distance between entries is the pitch. The
-adstacks of a task that all its invocations use form one group with one pitch. Those behind each guard are another group, whose thread slots
-are claimed; these groups follow in the order of their numbers. Serial tasks share one thread slot, which comes first. Tasks run one after
-the other, so all others begin behind it.
+A thread slot is the memory of one invocation of a task: its adstacks of floats, then those of integers, in both those of 64 bits first.
+Thread slots lie side by side: an entry of all thread slots, then the next entry; the distance between entries is the pitch. The adstacks
+that all invocations of a task use form one group with one pitch. The adstacks behind each guard form another group, whose thread slots are
+claimed; these groups follow in the order of their numbers. Serial tasks share one thread slot, which comes first. Tasks run one after the
+other, so all others begin behind it.
 
 `Layout` is one algorithm for two callers. The host runs it over numbers (`runtime.adstack_heap`); the task that places adstacks on the
-device consists of the operations that it emits when it runs over operations of the IR (`transforms.tasks.place_adstacks`).
+device consists of the operations that it emits when it runs over IR operations (`transforms.tasks.place_adstacks`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ADSTACK_PADDING = 32
 
 
 class AdstackWord(str, Enum):
-    """What a launch hands over about its adstacks: kinds of `Slot`, each an i32, in their order in the argument block and in
+    """The words that describe the adstacks of a launch: kinds of `Slot`, each an i32, in their order in the argument block and in
     `AdstackWords.flat`."""
 
     BASE = "adstack_base"
@@ -41,20 +41,20 @@ class AdstackWord(str, Enum):
     HEAP_WORDS = "adstack_heap_words"
     SLOTS = "adstack_slots"
 
-    # As plain strings, whatever the version of Python makes of an Enum of strings.
+    # Plain strings, because versions of Python differ in the text of an Enum of strings.
     __repr__, __str__, __format__ = str.__repr__, str.__str__, str.__format__  # type: ignore[assignment]
 
 
-# What each access to an adstack takes.
+# The words that each access to an adstack uses.
 ADDRESSING = (AdstackWord.BASE, AdstackWord.PITCH)
-# What the task that places adstacks leaves to the tasks after it; they don't take these words from the launch.
+# The words that the task that places adstacks computes for later tasks, which do not read them from the launch.
 PLACED = (*ADDRESSING, AdstackWord.CAPACITY, AdstackWord.CLAIMS)
 
 
 @dataclass(slots=True)
 class AdstackWords:
-    """The words of one launch, by kind; each kind by number. A kernel that places its adstacks itself takes ``heap_words`` and ``slots``
-    only, all others take no ``heap_words``."""
+    """The words of one launch, by kind and number. A kernel that places its adstacks uses only ``heap_words`` and ``slots``; all others do
+    not use ``heap_words``."""
 
     bases: tuple[int, ...] = ()
     pitches: tuple[int, ...] = ()
@@ -63,7 +63,8 @@ class AdstackWords:
     slots: tuple[int, ...] = ()
 
     def flat(self, address: int) -> tuple[int, ...]:
-        """The address of the memory of adstacks, then all words in the order of `AdstackWord`; `word_places` says where each is."""
+        """Return the address of the memory of adstacks, then all words in the order of `AdstackWord`; `word_places` has the index of
+        each."""
         return (address, *chain.from_iterable(_in_order(self)))
 
 
@@ -79,7 +80,7 @@ _in_order = operator.attrgetter(*[_FIELDS[kind] for kind in AdstackWord if kind 
 
 
 def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
-    """Where in `AdstackWords.flat` each entry of the argument block of ``kernel`` is, by kind and number of the `Slot`."""
+    """Return the index in `AdstackWords.flat` of each entry of the argument block of ``kernel``, by kind and number of the `Slot`."""
     counts = {AdstackWord.SLOTS: len(kernel.tasks)}
     if any(task.places for task in kernel.tasks):
         counts[AdstackWord.HEAP_WORDS] = 1
@@ -94,8 +95,8 @@ def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Generic[T]):
-    """What layouts are computed with. Conditions, which ``le``, ``ge``, ``lt`` and ``gt`` give and ``both`` and ``select`` take, are of
-    ``T``, too. Results stay below 2^31, except for ``product``, which may wrap where it is not used."""
+    """The arithmetic with which layouts are computed. Conditions, which ``le``, ``ge``, ``lt`` and ``gt`` return and ``both`` and
+    ``select`` take, have type ``T``, too. Results are below 2^31, except for ``product``, which may wrap if it is not used."""
 
     const: Callable[[int], T]
     add: Callable[[T, T], T]
@@ -132,14 +133,14 @@ NUMBERS: Arithmetic[int] = Arithmetic(
     select=lambda condition, a, b: a if condition else b,
 )
 
-# Adstacks with their numbers.
+# Adstacks by number.
 Numbered = Sequence[tuple[int, AdstackInfo]]
 
 
 @dataclass(slots=True)
 class Group(Generic[T]):
-    """Adstacks that have one thread slot for each invocation that uses them. ``offsets``: where in a thread slot each begins, by number;
-    ``floats`` and ``words``: the lengths of the adstacks of floats and of the whole thread slot. All are words of 32 bits."""
+    """Adstacks with a common thread slot for each invocation that uses them. ``offsets``: the offset of each in a thread slot, by number;
+    ``floats`` and ``words``: the lengths of the adstacks of floats and of a thread slot. All are in 32-bit words."""
 
     adstacks: Numbered
     offsets: Mapping[int, T]
@@ -148,19 +149,20 @@ class Group(Generic[T]):
 
     @property
     def guard(self) -> int | None:
-        """The number of the size that counts who passes the guard of the adstacks, None if all invocations use them."""
+        """The number of the size that counts the iterations that pass the guard of the adstacks; None if all invocations use them."""
         return self.adstacks[0][1].guard
 
     @property
     def counted(self) -> int | None:
-        """The number of the size that says how many invocations use the adstacks, if that may be fewer than the launch has."""
+        """The number of the size that counts the invocations that use the adstacks, if they may be fewer than the launch has."""
         return self.adstacks[0][1].slots
 
 
 @dataclass(slots=True)
 class ThreadSlots(Generic[T]):
-    """The thread slots of a task. ``needed``: thread slots of each group for all invocations; ``pitches``: of each group; ``enough``:
-    whether there is room for all that are needed, else each group has ``fewer``; ``limit``: how many invocations may run at a time."""
+    """The thread slots of a task. ``needed``: the thread slots of each group for all invocations; ``pitches``: the pitch of each group;
+    ``enough``: whether there is room for all of them, otherwise each group has ``fewer``; ``limit``: the number of invocations that may run
+    at a time."""
 
     needed: Sequence[T]
     pitches: Sequence[T]
@@ -171,8 +173,8 @@ class ThreadSlots(Generic[T]):
 
 @dataclass(slots=True)
 class Layout(Generic[T]):
-    """Lays out adstacks. ``heap_words``, where numbers have 32 bits: words that there are at most; a longer thread slot counts as some
-    length above that, so that no number wraps. ``capacity`` of adstacks and ``count`` of invocations: by number of the size."""
+    """The layout algorithm. ``heap_words``, if numbers have 32 bits: an upper limit of the memory in words; longer thread slots count as a
+    length above it, so that no number wraps. ``capacity`` of adstacks and ``count`` of invocations: by the number of the size."""
 
     by: Arithmetic[T]
     heap_words: T | None
@@ -180,15 +182,15 @@ class Layout(Generic[T]):
     count: Callable[[int], T]
 
     def groups(self, adstacks: Numbered) -> list[Group[T]]:
-        """The groups of a task that is not serial: the adstacks that all its invocations use, then those of each guard."""
+        """Return the groups of a task that is not serial: the adstacks that all its invocations use, then those of each guard."""
         found: dict[int, list[tuple[int, AdstackInfo]]] = {}
         for n, adstack in adstacks:
             found.setdefault(-1 if adstack.guard is None else adstack.guard, []).append((n, adstack))
         return [self.group(found[guard], even=False) for guard in sorted(found)]
 
     def group(self, adstacks: Numbered, even: bool) -> Group[T]:
-        """One thread slot of ``adstacks``. ``even``: integers begin at an even word and thread slots have even lengths, where pitches do
-        not see to it."""
+        """Return the group of ``adstacks``. ``even``: whether integers begin at an even word and thread slots have even lengths, because
+        pitches do not ensure it."""
         by, heap_words = self.by, self.heap_words
         offsets, ends, end = {}, [], by.const(0)
         most = None if heap_words is None else by.add(heap_words, by.const(2))
@@ -198,7 +200,7 @@ class Layout(Generic[T]):
                 if adstack.dtype.is_float is floats:
                     offsets[n], size, entries = end, adstack.words, self.capacity(adstack.capacity)
                     if heap_words is not None:
-                        # More entries than this do not fit anyway.
+                        # more entries than this never fit
                         entries = by.min(entries, by.add(by.div(heap_words, by.const(size)), by.const(1)))
                     end = by.add(end, by.mul(entries, by.const(size)))
                     end = end if most is None else by.min(end, most)
@@ -207,7 +209,7 @@ class Layout(Generic[T]):
         return Group(adstacks, offsets, *ends)
 
     def slot_words(self, groups: Sequence[Group[T]]) -> T:
-        """What one thread slot of each group takes."""
+        """Return the words of one thread slot of each group."""
         by = self.by
         most = None if self.heap_words is None else by.add(self.heap_words, by.const(2))
         words = by.const(0)
@@ -217,11 +219,11 @@ class Layout(Generic[T]):
         return words
 
     def fits(self, slot_words: T, left: T) -> T:
-        """Whether there is room for thread slots. There are two at least, because pitches are even."""
+        """Return whether there is room for the thread slots, at least two of which exist because pitches are even."""
         return self.by.le(self.by.add(slot_words, slot_words), left)
 
     def wanted(self, groups: Sequence[Group[T]], asked: T, least: int) -> tuple[list[T], list[T]]:
-        """The thread slots of each group that ``asked`` invocations need, and an even number of at least as many, at least ``least``."""
+        """Return the thread slots of each group that ``asked`` invocations need, and the next even number, which is at least ``least``."""
         needed, even = [], []
         for group in groups:
             needed.append(self._needed(group.counted, asked))
@@ -229,7 +231,7 @@ class Layout(Generic[T]):
         return needed, even
 
     def padded(self, slots: T) -> T:
-        """The distance between entries of an even number of thread slots."""
+        """Return the distance between entries of an even number of thread slots."""
         by = self.by
         many = by.gt(slots, by.const(ADSTACK_PADDING))
         return by.select(many, by.add(slots, by.const(ADSTACK_PADDING)), slots)
@@ -253,31 +255,31 @@ class Layout(Generic[T]):
         many = by.gt(shared, by.const(2 * ADSTACK_PADDING))
         fewer = by.select(many, by.sub(shared, by.const(ADSTACK_PADDING)), shared)
         pitches = [by.select(enough, pitch, shared) for pitch in pitches]
-        # Any number of invocations may run where each finds a thread slot by claiming one.
+        # any number of invocations may run if each claims its thread slot
         limit = asked if groups[0].guard is not None else by.min(even[0], asked)
         return ThreadSlots(needed, pitches, enough, fewer, by.select(enough, limit, by.min(fewer, asked)))
 
     def bases(self, group: Group[T], pitch: T, first: T) -> Iterator[tuple[int, T]]:
-        """Where each adstack begins, by number, in elements of the adstack, if the group begins at word ``first``."""
+        """Return the place of each adstack, by number, in elements of the adstack, if the group begins at word ``first``."""
         for n, adstack in group.adstacks:
             yield n, self._elements(self.by.add(first, self.by.mul(group.offsets[n], pitch)), adstack)
 
     def end(self, group: Group[T], pitch: T, first: T) -> T:
-        """The word behind the group."""
+        """Return the word after the group."""
         return self.by.add(first, self.by.mul(group.words, pitch))
 
     def serial_bases(self, group: Group[T], fits: T) -> Iterator[tuple[int, T]]:
-        """Where the adstacks of serial tasks begin, as of `bases`. If their thread slot does not fit, which fails the launch, they all
-        begin at 0."""
+        """Return the places of the adstacks of serial tasks, as `bases` does. If their thread slot does not fit, which fails the launch,
+        they all begin at 0."""
         for n, adstack in group.adstacks:
             yield n, self._elements(self.by.select(fits, group.offsets[n], self.by.const(0)), adstack)
 
     def _needed(self, counted: int | None, asked: T) -> T:
-        """How many thread slots ``asked`` invocations need: fewer if the size with number ``counted`` says so."""
+        """Return the number of thread slots that ``asked`` invocations need: fewer if the size with number ``counted`` is smaller."""
         if counted is None:
             return asked
         by, count = self.by, self.count(counted)
-        # Of more than 2^31 iterations the number has wrapped.
+        # the number has wrapped if there are more than 2^31 iterations
         return by.select(by.both(by.ge(count, by.const(0)), by.lt(count, asked)), count, asked)
 
     def _even(self, n: T) -> T:

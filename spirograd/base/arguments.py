@@ -1,32 +1,20 @@
-"""What a launch works on: the flat arguments of its kernel, and the memory of fields."""
+"""What a launch works on: the flat arguments of its kernel, and the memory of fields; and what launches with them."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Union
+from typing import Protocol
 
-Scalar = Union[int, float, bool]
+from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import CallsNatively
+from spirograd.base.protocols import Allocation, Place, Scalar
+from spirograd.base.validity import Record
+
 ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # Role of an array -> the attributes of a binding with the allocations that it may lie in, "" standing for all.
 ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in ROLE_ATTRIBUTES.items()}
 ALLOCATION_NAMES = {"": tuple(ROLE_ALLOCATIONS.values()), **{role: (name,) for role, name in ROLE_ALLOCATIONS.items()}}
-
-
-class Allocation(Protocol):
-    """A range of device memory, as launches see it: see `runtime.allocations.Allocation`."""
-
-    address: int
-    nbytes: int
-    number: int
-    generations: dict[str, int]
-    shared: set[str]
-    pool: Any
-
-    @property
-    def freed(self) -> bool: ...
-
-    def read_into(self, offset: int, out: memoryview) -> None: ...
 
 
 class ArrayBinding:
@@ -74,20 +62,54 @@ class Arguments:
 
     __slots__ = ("arrays", "scalars", "trees")
     scalars: Sequence[Scalar]
-    arrays: Sequence[ArrayBinding | None]
+    arrays: Sequence[Place | None]
     trees: Mapping[int, Allocation]
 
     @staticmethod
-    def of(scalars: Sequence[Scalar], arrays: Sequence[ArrayBinding | None], trees: Mapping[int, Allocation]) -> Arguments:
+    def of(scalars: Sequence[Scalar], arrays: Sequence[Place | None], trees: Mapping[int, Allocation]) -> Arguments:
         """Return an object with these attributes."""
         made = Arguments()
         made.scalars, made.arrays, made.trees = scalars, arrays, trees
         return made
 
-    def followed_by(self, *arrays: ArrayBinding) -> Arguments:
+    def array(self, number: int) -> Place:
+        """Return the place of flat argument ``number``, which is an array."""
+        place = self.arrays[number]
+        assert place is not None, number
+        return place
+
+    def followed_by(self, *arrays: Place) -> Arguments:
         """Return these arguments, and then ``arrays``."""
         return Arguments.of([*self.scalars, *(0 for _ in arrays)], [*self.arrays, *arrays], self.trees)
 
     def on(self, trees: Mapping[int, Allocation]) -> Arguments:
         """Return these arguments with other field trees, as those of a derivative."""
         return Arguments.of(self.scalars, self.arrays, trees)
+
+
+class Plan(Protocol):
+    """A compiled kernel that is ready to launch: `runtime.launcher.LaunchPlan`."""
+
+    compiled: CompiledKernel
+
+    @property
+    def last_number(self) -> int | None:
+        """The number of the last launch."""
+
+    def launch(self, arguments: Arguments) -> tuple[Scalar, ...] | None:
+        """Run the kernel. Returns the values that the kernel returns."""
+
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
+        """Return launches like one with these arguments, for compiled code. Raises NotPrepared for launches that only Python does."""
+
+
+class PreparedLaunch(Protocol):
+    """Launches that compiled code does: `runtime.native.launch_preparation.Prepared`."""
+
+    @property
+    def number(self) -> int:
+        """The epoch in which they are valid."""
+
+    @property
+    def about(self) -> object:
+        """What is equal for launches of the same calls."""

@@ -1,4 +1,4 @@
-"""CompiledKernel: what the compiler hands to the runtime. Plain data, picklable (the interpreter's callable excepted)."""
+"""`CompiledKernel`, the result of the compiler: plain data that can be pickled, except for the interpreter's callable."""
 
 from __future__ import annotations
 
@@ -24,23 +24,17 @@ GroupSize = Annotated[int, Within(1, 1 << 20)]
 class Slot:
     """One entry of the argument block that every task of a kernel receives.
 
-    ``kind`` says what the launcher puts there:
-    ``"tree"``   address (u64) of the buffer of field tree ``index``
-    ``"array"``  address (u64) of array argument ``index``; ``role``: "primal", "grad", "dual", "grad_dual"
-    ``"temps"``  address (u64) of the kernel's temporaries (cross-task values, return values)
-    ``"fault"``  address (u64) of the fault record          ``"print"`` address (u64) of the print ring
-    ``"locks"``  address (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks
-    ``"scalar"`` scalar argument ``index``, of type ``dtype``
-    ``"shape"``  extent (i32) of axis ``axis`` of array argument ``index``
-    ``"adstacks"``  address (u64) of the memory of adstacks; what a launch says about them is in the kinds of `adstack_layout.AdstackWord`:
-    ``"adstack_base"`` where adstack ``index`` begins in it, in elements (i32)
-    ``"adstack_pitch"`` elements (i32) from one entry of adstack ``index`` to the next, or, where thread slots lie one after the other, from
-    one to the next
-    ``"adstack_capacity"`` entries (i32, at least 1) of the adstacks with capacity number ``index``
-    ``"adstack_heap_words"`` 32-bit words (i32) of the memory of adstacks, for launches that place their adstacks on the device
-    ``"adstack_slots"`` invocations (i32) of task number ``index``, for the same; where thread slots lie one after the other, its thread
-    slots (at least 1)
-    ``"seed"``   random seed of this launch (u32)            ``"launch"`` number of this launch (u32), for prints and faults
+    ``kind`` is the meaning of the entry: ``"tree"`` address (u64) of the buffer of field tree ``index`` ``"array"`` address (u64) of array
+    argument ``index``; ``role``: "primal", "grad", "dual", "grad_dual" ``"temps"`` address (u64) of the kernel's temporaries (cross-task
+    values, return values) ``"fault"`` address (u64) of the fault record ``"print"`` address (u64) of the print ring ``"locks"`` address
+    (u64) of `LOCK_WORDS` words, zero between launches, that guard atomics which the device lacks ``"scalar"`` scalar argument ``index``, of
+    type ``dtype`` ``"shape"`` extent (i32) of axis ``axis`` of array argument ``index`` ``"adstacks"`` address (u64) of the memory of
+    adstacks; what a launch says about them is in the kinds of `adstack_layout.AdstackWord`: ``"adstack_base"`` where adstack ``index``
+    begins in it, in elements (i32) ``"adstack_pitch"`` elements (i32) from one entry of adstack ``index`` to the next, or, where thread
+    slots lie one after the other, from one to the next ``"adstack_capacity"`` entries (i32, at least 1) of the adstacks with capacity
+    number ``index`` ``"adstack_heap_words"`` 32-bit words (i32) of the memory of adstacks, for launches that place their adstacks on the
+    device ``"adstack_slots"`` invocations (i32) of task number ``index``, for the same; where thread slots lie one after the other, its
+    thread slots (at least 1) ``"seed"`` random seed of this launch (u32) ``"launch"`` number of this launch (u32), for prints and faults
     ``offset`` is the byte offset in the block (naturally aligned: 8-byte entries first).
     """
 
@@ -56,13 +50,14 @@ class Slot:
         return self.kind in _BUFFERS
 
 
-# How scalars are packed, as of `struct`; addresses are of u64.
+# Format characters of `struct` for scalars. Addresses are packed as u64.
 STRUCT_CODES = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 
 
 @dataclass(frozen=True, slots=True)
 class ArgBlock:
-    """The layout of the argument block: slots in order of offset, their ``struct`` format (little endian, padded), bytes in all."""
+    """The layout of the argument block: ``slots`` in order of offset, their ``struct`` format (little endian, padded), and the size in
+    bytes."""
 
     slots: tuple[Slot, ...]
     format: str
@@ -71,8 +66,8 @@ class ArgBlock:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What runs once moves and computes, as far as its IR tells: ``nbytes`` of loads, stores and atomics, ``operations`` on floats (an
-    addition, a multiplication and a function count 1 each). ``exact``: False for lower bounds."""
+    """The work of code that runs once, counted in its IR. ``nbytes``: bytes of loads, stores and atomics; ``operations``: operations on
+    floats (an addition, a multiplication and a function count 1 each). ``exact``: False if both are lower bounds."""
 
     nbytes: Count = 0
     operations: Count = 0
@@ -81,17 +76,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """One dispatch. ``begin``/``end`` are None where only the device can know them: then it strides over its own bounds.
+    """One dispatch. ``begin`` and ``end`` are None if only the device knows them; the task then strides over bounds that it computes.
 
-    ``places``: it only places the adstacks of the tasks after it, which stay where they are while their sizes do.
-    ``coarsening``: how many iterations an invocation runs at a time. ``operations`` (GPUs, by LLVM): of an invocation that does so once.
-    ``lanes``: how many iterations a thread runs in lockstep at most, each with a thread slot.
-    ``max_groups``: dispatch at most so many workgroups (0: as many as the device takes). ``loops``: whether an iteration has loops inside.
-    ``bindings`` (targets without addresses): for each storage buffer of descriptor set 0, the offsets in the argument block of the
-    addresses of what it holds. One: that allocation alone, from its first byte on. Several: one buffer that holds them all, bound from its
-    start, and the code reads at each of these offsets of the block where in that buffer (in bytes, u32) the allocation begins.
-    ``work``: of an iteration. ``source``: which operation of the kernel's IR, counted as `Region.walk` gives them, stands where the task
-    does in the source; -1: none. ``grouped``: whether it comes from a grouped loop, of which an iteration of native code is a group.
+    ``places``: whether the task only places the adstacks of later tasks. The adstacks keep their places as long as their sizes do not
+    change. ``coarsening``: iterations that an invocation runs at a time. ``operations`` (GPUs, by LLVM): IR operations of an invocation for
+    that. ``lanes``: the largest number of iterations that a thread runs as lanes of vectors, each with a thread slot. ``max_groups``: the
+    largest number of workgroups to dispatch (0: the limit of the device). ``loops``: whether an iteration contains loops. ``bindings``
+    (targets without addresses): for each storage buffer of descriptor set 0, the offsets of addresses in the argument block. With one
+    offset, the buffer is bound to that allocation, from its first byte on. With several, one buffer holds all these allocations and is
+    bound from its start; the argument block has the byte offset (u32) of each allocation in the buffer. ``work``: the work of an iteration.
+    ``source``: the number, in the order of `Region.walk`, of the operation of kernel IR at the task's source location; -1 if there is none.
+    ``grouped``: whether the task was a grouped loop; an iteration of native code is then a group.
     """
 
     name: str
@@ -115,11 +110,11 @@ class TaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class FaultSite:
-    """A place that can fail: code 'assert' | 'bounds' | 'overflow' | 'adstack' | 'loop' | 'nan' | 'space' | 'cells', message template over
-    the operands, where.
+    """A check that can fail: code 'assert' | 'bounds' | 'overflow' | 'adstack' | 'loop' | 'nan' | 'space' | 'cells', a template of the
+    message, and the source location.
 
-    The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` says how to read each operand word. ``most``: of code 'space', which
-    is about the size of an index space, what the product of the operands must not exceed.
+    The message may use ``{0}``, ``{1}`` ... for operands; ``dtypes`` are the types of the operand words. ``most``: for code 'space', which
+    checks the size of an index space, the upper limit of the product of the operands.
     """
 
     code: str
@@ -129,14 +124,15 @@ class FaultSite:
     most: Count = 0
 
     def with_operands(self, dtypes: tuple[DType, ...]) -> FaultSite:
-        """The same place with operands of these types."""
+        """Return the same check with operands of these types."""
         return replace(self, dtypes=dtypes)
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceLimit:
-    """An index space that a launch must not exceed: the product of ``sizes``, none of them negative, is at most ``most``, and each is at
-    most its entry in ``largest``; or one of them is 0. ``site``: what to say otherwise."""
+    """A limit of an index space, which the host checks before a launch. The space is allowed if one of its ``sizes``, none of which is
+    negative, is 0, or if their product is at most ``most`` and each is at most its entry in ``largest``. ``site``: the fault to report
+    otherwise."""
 
     sizes: tuple[Size, ...]
     largest: tuple[Count, ...]
@@ -146,7 +142,8 @@ class SpaceLimit:
 
 @dataclass(frozen=True, slots=True)
 class PrintSite:
-    """A ``print``: parts are literal strings, or (dtype index into ``dtypes``, format spec) pairs; dtypes of the words written."""
+    """A ``print``: ``parts`` are literal strings or pairs (index into ``dtypes``, format specification); ``dtypes`` are the types of the
+    words written."""
 
     parts: tuple[str | tuple[Index, str], ...]
     dtypes: tuple[DType, ...]
@@ -155,11 +152,12 @@ class PrintSite:
 
 @dataclass(frozen=True, slots=True)
 class AdstackInfo:
-    """An adstack: entries of ``width`` elements of ``dtype`` for each iteration, as many as capacity number ``capacity`` of a launch says.
+    """An adstack: an entry of ``width`` elements of ``dtype`` for each iteration. The capacity with number ``capacity`` of a launch is the
+    number of entries.
 
-    Each invocation of the task named ``task`` that runs at the same time has a thread slot of its own; ``task`` None: one, of serial tasks.
-    ``slots``: the number of the size that says how many invocations use it, if the launch may have more. ``claimed``: a condition tells
-    which these are, and each claims a thread slot; else they are the first ones.
+    Each concurrent invocation of the task named ``task`` has a thread slot of its own; if ``task`` is None, the serial tasks share one.
+    ``slots``: the number of the size that counts the invocations that use the adstack, if the launch may have more. ``claimed``: whether
+    these are the invocations that pass a guard, each of which claims a thread slot, and not the first ones.
     """
 
     name: str
@@ -183,9 +181,9 @@ class AdstackInfo:
 
 @dataclass(frozen=True, slots=True)
 class AdstackLoop:
-    """The loop of an adstack. ``adstack``: its name; ``nbytes``: of an entry; ``every``: so many iterations have one; ``capacity``: the
-    number of its capacity. ``number``: of the loop in the kernel; ``inner``: whether it is a loop inside of those with nested checkpoints,
-    whose iterations are not those of the source."""
+    """The loop of an adstack. ``adstack``: the name of the adstack; ``nbytes``: the bytes of an entry; ``every``: the number of iterations
+    per entry; ``capacity``: the number of its capacity. ``number``: the number of the loop in the kernel; ``inner``: whether the loop is
+    inside a nest of checkpoints, so that its iterations are not those of the source."""
 
     adstack: str
     loc: Loc | None
@@ -198,9 +196,9 @@ class AdstackLoop:
 
 @dataclass(frozen=True, slots=True)
 class AdstackSizing:
-    """How the capacities of the adstacks of a derivative are found. ``sizes``: by number (`AdstackInfo.capacity`), an expression, or None
-    where a kernel counts; ``counted``: for each kernel that counts, in the order in which they run, the numbers of what it returns.
-    ``exact``: the numbers of sizes that are the same, whoever finds them. ``loops``: for each adstack."""
+    """The computation of the capacities of a derivative's adstacks. ``sizes``: an expression for each number (`AdstackInfo.capacity`), or
+    None if a kernel counts it; ``counted``: the numbers that each counting kernel returns, in the order in which these run. ``exact``: the
+    numbers of sizes for which host and device get the same value. ``loops``: the loop of each adstack."""
 
     sizes: tuple[Size | None, ...] = ()
     counted: tuple[tuple[Index, ...], ...] = ()
@@ -209,7 +207,7 @@ class AdstackSizing:
 
 
 MemoryKind = Annotated[str, one_of("tree", "array")]
-# Text, or the bytes of a module: who asks for a stage knows which.
+# Text, or the bytes of a module, depending on the stage.
 if TYPE_CHECKING:
     Stage = Any
 else:
@@ -217,15 +215,15 @@ else:
 
 
 def part_name(key: int, role: str) -> str:
-    """What a field (`FieldRef.key`) goes by among the parts of its tree: "7", "7.grad". The same in all processes that share a cache,
-    because keys are part of what is looked up there."""
+    """Return the name of a field (`FieldRef.key`) among the parts of its tree, such as "7" or "7.grad". It is the same in all processes
+    that share a cache, because keys are part of the cache key."""
     return str(key) if role == "primal" else f"{key}.{role}"
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Which memory a kernel may read and write: ``("tree", id)``, ``("array", argument)``; and which parts of it, with the `part_name` of a
-    field or the role of an array. The runtime bumps generations by it. Memory without parts is read or written anywhere."""
+    """The memory that a kernel may read and write: ``("tree", id)`` or ``("array", argument)``, and the parts of it (the `part_name` of a
+    field, or the role of an array). The runtime increases generations by it. Memory without parts may be read or written anywhere."""
 
     reads: frozenset[tuple[MemoryKind, Index]] = frozenset()
     writes: frozenset[tuple[MemoryKind, Index]] = frozenset()
@@ -233,11 +231,11 @@ class Effects:
     parts_written: frozenset[tuple[MemoryKind, Index, str]] = frozenset()
 
     def all_read(self) -> list[tuple[str, int, str]]:
-        """What is read, in order, with "" for parts that are not known."""
+        """Return all memory that is read, in order, with "" for unknown parts."""
         return _with_parts(self.reads, self.parts_read)
 
     def all_written(self) -> list[tuple[str, int, str]]:
-        """What is written, in order, with "" for parts that are not known."""
+        """Return all memory that is written, in order, with "" for unknown parts."""
         return _with_parts(self.writes, self.parts_written)
 
 
@@ -251,9 +249,9 @@ class CompiledKernel:
     """A kernel ready to load on one device.
 
     ``binaries``: SPIR-V modules, one per ``TaskInfo.binary`` index; or the files of one library of native code. ``returns``: (dtype, byte
-    offset in temps) of each scalar returned. ``stages``: name -> text or bytes of every stage, for dumps and ``kernel.ir()`` ...
+    offset in temps) of each scalar returned. ``stages``: text or bytes of every stage by its name, for dumps and ``kernel.ir()``.
     ``stage_locs``: for stages of IR, the location of each line. ``run``: the interpreter's callable, ``run(block: bytes, memory)``.
-    ``space_limits``: what the launcher checks before each launch. ``recursive``: whether functions call themselves.
+    ``space_limits``: limits that the launcher checks before each launch. ``recursive``: whether functions call themselves.
     """
 
     name: str
@@ -280,22 +278,22 @@ class CompiledKernel:
 
     @property
     def capacities(self) -> int:
-        """How many numbers `AdstackInfo.capacity` has; other sizes follow."""
+        """The number of different `AdstackInfo.capacity`. Other sizes follow them."""
         return max([adstack.capacity + 1 for adstack in self.adstacks], default=0)
 
 
-# The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number,
-# 3 operand words written, 4... operands, each as two words (low, high), 32... a word for each of the first sites: of checks that a loop ran
-# to its end, 1 + the launch number of one that did not, which is all that these write (see `lower_diagnostics`).
+# The fault record, in 32-bit words: 0 flag (exchanged to 1 by the first that fails), 1 site index, 2 launch number, 3 operand words
+# written, 4... operands, each as two words (low, high), 32... a word for each of the first sites. Checks that a loop ran to its end write
+# only that word: 1 + the number of the launch in which it did not (see `lower_diagnostics`).
 FAULT_FLAG, FAULT_SITE, FAULT_LAUNCH, FAULT_OPERANDS, FAULT_LOOPS = 0, 1, 2, 4, 32
 FAULT_LOOP_SITES = 1024
 FAULT_WORDS = FAULT_LOOPS + FAULT_LOOP_SITES
-# Bytes of stack of each thread of a GPU for functions that call themselves: 1,000 calls of a small one. The driver allocates it for all
-# threads that run at once: 4 GiB on an H200.
+# Bytes of stack for each thread of a GPU if functions call themselves: enough for 1,000 calls of a small one. The driver allocates them for
+# all threads that run at the same time, 4 GiB on an H200.
 GPU_STACK = 16 << 10
 FAULT_MAX_OPERANDS = (FAULT_LOOPS - FAULT_OPERANDS) // 2
-# The print ring, in 32-bit words: 0 words claimed so far (may run past the capacity: the excess was lost), 1 capacity in words,
-# from 2 on records: site index, launch number, then each value as two words (low, high).
+# The print ring, in 32-bit words: 0 words claimed so far (if more than the capacity, the rest was lost), 1 capacity in words, from 2 on
+# records: site index, launch number, then each value as two words (low, high).
 PRINT_WORDS = 1 << 18
 PRINT_CURSOR, PRINT_CAPACITY, PRINT_DATA = 0, 1, 2
 # Words of the lock table: a power of two. A lock is 1 while it is held.

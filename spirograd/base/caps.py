@@ -1,4 +1,4 @@
-"""The capability record: everything that code generation may know about a device."""
+"""`Capabilities`: the record of a device that passes and code generators consult."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 from spirograd.base.targets import TARGETS, Target, TargetName
 
-# Where groups are formed by the compiler: as on most GPUs.
+# The size of subgroups that the compiler forms, which is that of most GPUs.
 _FORMED_SUBGROUP, _LARGEST_GROUP = 32, 1024
-# The kinds of reductions and scans, as `ops.COMBINE` has them.
+# The kinds of reductions and scans: the keys of `ops.COMBINE`.
 COMBINATIONS = ("add", "mul", "min", "max", "and", "or", "xor")
 
 
@@ -29,7 +29,7 @@ class Capabilities:
     float64: bool = False
     storage8: bool = False
     storage16: bool = False
-    storage_f16: bool = False  # memory of 16-bit floats, where there is none of 16-bit integers
+    storage_f16: bool = False  # whether memory holds 16-bit floats, for devices whose memory holds no 16-bit integers
     atomic_narrow: bool = False  # atomics of 8-bit and 16-bit integers
     atomic_int64: bool = False
     atomic_f16_add: bool = False
@@ -43,10 +43,10 @@ class Capabilities:
     subgroup_size: Count = 0
     subgroup_arithmetic: bool = False
     subgroup_shuffle: bool = False
-    subgroup_read: bool = False  # whether an invocation can read a value of any other of its subgroup
+    subgroup_read: bool = False  # whether an invocation can read a value of any other invocation of its subgroup
     subgroup_ballot: bool = False  # whether the invocations of a subgroup vote by one instruction
     subgroup_reductions: tuple[str, ...] = ()  # the kinds by which programs reduce 32-bit integers over subgroups in one instruction
-    subgroup_scans: tuple[str, ...] = ()  # those of inclusive scans
+    subgroup_scans: tuple[str, ...] = ()  # the same for inclusive scans
     matrix_shapes: tuple[str, ...] = ()  # products that subgroups compute together, see `base/matrix_shapes.py`
     shared_memory: Count = 32768
     max_group_size: Count = 256
@@ -57,29 +57,29 @@ class Capabilities:
     loop_limit: Count = 0  # iterations after which the driver ends the loops of an invocation; 0: none
     nesting_limit: Count = 0  # levels of `if` and loops beyond which the driver computes wrong numbers; 0: none
     # Whether memory barriers may stand in code that not all invocations of a workgroup run. False: llvmpipe (seen with Mesa 22.3), which
-    # takes them for execution barriers, loses invocations there, and needs none, for its atomics are sequentially consistent.
+    # treats them as execution barriers, loses invocations there, and needs none, because its atomics are sequentially consistent.
     memory_barriers: bool = True
     # Whether loads from an address that all invocations share are executed even if no invocation is active: llvmpipe since Mesa 25.1.
     unmasked_uniform_loads: bool = False
     coarse_sines: bool = False  # whether the driver's sin, cos and tan of f32 are off by more than some ulp
     cpu_driver: bool = False  # whether the driver runs invocations on the CPU: few at a time, from caches
-    shader_clock: str = ""  # whose clock modules can read: "device", "subgroup", or none
+    shader_clock: str = ""  # the scope of the clock that modules can read: "device", "subgroup", or "" for none
     nearest_f16: bool = True  # whether conversions to f16 round to nearest
     exact_specials: tuple[int, ...] = ()  # widths of floats whose infinities, NaN and -0.0 modules can ask to keep
     exact_subnormals: tuple[int, ...] = ()  # widths of floats whose subnormals modules can ask to keep
     cpu_name: str = ""
     cpu_features: str = ""
     vector_library: str = ""
-    toolchain: str = ""  # what binaries depend on besides their source
+    toolchain: str = ""  # everything that binaries depend on besides their source
 
     @property
     def group_lanes(self) -> int:
-        """The size of the subgroups that programs see: the device's, or that of those that code for groups forms by itself."""
+        """The size of the subgroups that programs see: that of the device, or that of the subgroups that the compiler forms."""
         return self.subgroup_size if self.subgroup_read and self.subgroup_size else _FORMED_SUBGROUP
 
     @property
     def group_limit(self) -> int:
-        """The most invocations of a workgroup."""
+        """The largest number of invocations of a workgroup."""
         return self.max_group_size if self.target.invocations else _LARGEST_GROUP
 
     @property
@@ -87,7 +87,7 @@ class Capabilities:
         return TARGETS[self.target_name]
 
     def stores(self, t: DType) -> bool:
-        """Whether memory can be read and written as elements of ``t``."""
+        """Return whether memory can be read and written as elements of ``t``."""
         if t.bits == 8:
             return self.storage8
         return t.bits != 16 or self.storage16 or (t.is_float and self.storage_f16)

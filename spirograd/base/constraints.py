@@ -1,5 +1,5 @@
-"""What numbers and names of a record may be, as a part of their annotations: ``index: Index``. To type checkers an `Index` is an int.
-Records that are read from files are checked by it (`runtime.typed_decoding`)."""
+"""Constraints on the values of a record, written as annotations: ``index: Index``. To type checkers an `Index` is an int. Records that are
+read from files are checked against their constraints (`runtime.typed_decoding`)."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# The number of something in a list: of an argument, a tree, a loop.
+# The index of an argument, a tree or a loop in a list.
 Index = Annotated[int, Within(0, 0x7FFFFFFF)]
 Axis = Annotated[int, Within(0, 63)]
-# How many there are of something, or how many bytes.
+# A count, or a size in bytes.
 Count = Annotated[int, Within(0, 1 << 64)]
 NBytes = Annotated[int, Within(0, 1 << 62)]
 Role = Annotated[str, one_of("primal", "grad", "dual", "grad_dual")]

@@ -15,7 +15,8 @@ _LARGEST = sys.float_info.max
 
 
 class DType:
-    """A scalar type, such as `f32`. There is one instance of each type: compare types with ``is``. Calling one converts a number to it.
+    """A scalar type, such as `f32`. There is one instance of each type, so types are compared with ``is``. Calling a type converts a number
+    to it.
 
     Attributes: ``name`` (``"f32"``), ``kind`` (``"bool"``, ``"int"``, ``"uint"`` or ``"float"``), ``bits``, ``size`` (bytes in
     memory; u1 takes one 32-bit word in buffers, see `storage`), ``np`` (the NumPy dtype).
@@ -51,7 +52,7 @@ class DType:
         return self.array(value)[()].item()
 
     def integer(self, value: int | float) -> int:
-        """A number as this integer type: integers wrap, floats are truncated and saturate, NaN gives 0."""
+        """Convert a number to this integer type: integers wrap, floats are truncated and saturate, NaN gives 0."""
         low, high = self._range
         if isinstance(value, float):
             if value != value:
@@ -59,8 +60,8 @@ class DType:
             return high if value >= high else low if value <= low else int(value)
         return value if low <= value <= high else (value - low) % (1 << self.bits) + low
 
-    def array(self, values: Any) -> Any:
-        """``values`` as a NumPy array of this type, each converted as a kernel does; the array itself if it has this type."""
+    def array(self, values: object) -> Any:
+        """Return ``values`` as a NumPy array of this type, converted as in a kernel; the array itself if it has this type."""
         given = np.asarray(values)
         if self.is_int and given.dtype.kind == "O":  # integers of more than 64 bits
             return np.array([self.integer(v) for v in given.ravel().tolist()], self.np).reshape(given.shape)
@@ -71,7 +72,7 @@ class DType:
                         raise SpirogradTypeError(f"{integer_text(value)} does not fit {self}", None, "write it as a float")
             if not self.is_int or given.dtype.kind != "f":
                 return given.astype(self.np, copy=False)
-            # The largest integers of 64 bits round up to a power of two, which saturates, too.
+            # The largest 64-bit integers round up to a power of two, which saturates, too.
             low, high = given.dtype.type(self.min), given.dtype.type(self.max)
             inside = (given > low) & (given < high)
             out = np.where(inside, given, 0).astype(self.np)
@@ -96,12 +97,12 @@ class DType:
         return (1 << (self.bits - (self.kind == "int"))) - 1
 
 
-# Set by the language: turns a literal into a typed constant of the kernel being traced (None outside of one).
+# Turns a literal into a typed constant of the kernel being traced, and returns None outside of a kernel. Set by the language.
 _trace_constant: Any = None
 
 
-def set_constant_tracer(tracer: Any) -> None:
-    """Let ``sg.u64(3)`` inside a kernel build a typed constant. Called once, by the language package."""
+def set_constant_tracer(tracer: object) -> None:
+    """Set the function by which ``sg.u64(3)`` inside a kernel builds a typed constant. The language package calls this once."""
     global _trace_constant
     _trace_constant = tracer
 
@@ -147,37 +148,37 @@ class _Void:
 
 
 VOID = _Void()
-# The type of an IR operation: a scalar, a vector, nothing, or a tuple (results of `for`, `while`, `if`).
+# The type of an IR operation: a scalar, a vector, None, or a tuple (results of `for`, `while`, `if`).
 Type = Union[DType, Vec, _Void, tuple[Any, ...]]
 
 
 def by_name(name: str) -> DType:
-    """The dtype called ``name``; KeyError if there is none."""
+    """Return the dtype called ``name``; KeyError if there is none."""
     return _BY_NAME[name]
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The dtype that stores a NumPy dtype; KeyError if the language has none (complex, strings ...)."""
+    """Return the dtype that stores a NumPy dtype; KeyError if the language has none (complex, strings ...)."""
     return _BY_NUMPY[np.dtype(dtype)]
 
 
 def unsigned(t: DType) -> DType:
-    """The unsigned integer of the same width (of floats too: the type of their bit pattern)."""
+    """Return the unsigned integer of the same width (of floats too: the type of their bit pattern)."""
     return _UNSIGNED[t.bits]
 
 
 def signed(t: DType) -> DType:
-    """The signed integer of the same width."""
+    """Return the signed integer of the same width."""
     return _SIGNED[t.bits]
 
 
 def storage(t: DType) -> DType:
-    """The type that holds ``t`` in memory: u1 lives in a byte-sized u8 on the host and in buffers, the rest as itself."""
+    """Return the type that holds ``t`` in memory: u1 lives in a byte-sized u8 on the host and in buffers, the rest as itself."""
     return u8 if t is u1 else t
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The common type of a binary operation (the rules of C on fixed widths, as in the Taichi family).
+    """Return the common type of a binary operation (the rules of C on fixed widths, as in the Taichi family).
 
     A float beats an integer; among floats and among integers the wider wins; at equal width unsigned wins. u1 counts as the
     narrowest integer, and two u1 give i32, because arithmetic on truth values counts.

@@ -1,4 +1,4 @@
-"""The exceptions that users meet, and the one renderer of their text."""
+"""The exceptions of the public interface, and the renderer of their text."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class SpirogradRuntimeTypeError(SpirogradRuntimeError, TypeError):
 
 
 class SpirogradCallError(SpirogradSyntaxError, SpirogradTypeError, SpirogradRuntimeTypeError):
-    """A call of a kernel or a function has too many arguments, too few, or some of other names: to Python a TypeError, to the Taichi family
-    a syntax error."""
+    """A call of a kernel or a function has too many arguments, too few, or unknown names. It is a TypeError of Python and a syntax error of
+    the Taichi family."""
 
 
 class SpirogradValueError(SpirogradRuntimeError, ValueError):
@@ -64,8 +64,8 @@ class SpirogradValueError(SpirogradRuntimeError, ValueError):
 
 
 class SpirogradDamagedError(SpirogradRuntimeError):
-    """A file of spirograd's is damaged, or was altered. ``file``: its path; ``field``: what in it, such as
-    ``manifest.kernels[0].compiled.args.size``, or empty; ``problem``: what is wrong with that."""
+    """A file of spirograd is damaged or was altered. ``file``: its path; ``field``: the damaged value, such as
+    ``manifest.kernels[0].compiled.args.size``, or empty; ``problem``: what is wrong with it."""
 
     def __init__(self, file: str, problem: str, field: str = "") -> None:
         self.file = file
@@ -82,12 +82,13 @@ class SpirogradAssertionError(SpirogradRuntimeError, AssertionError):
 
 
 class SpirogradBoundsError(SpirogradIndexError, SpirogradAssertionError):
-    """An index from Python that is out of range, or the wrong number of indices: to Python an IndexError, to the Taichi family a failed
-    assertion."""
+    """An index given by Python is out of range, or the number of indices is wrong. It is an IndexError of Python and a failed assertion of
+    the Taichi family."""
 
 
 class AdStackOverflow(SpirogradRuntimeError):
-    """A loop ran longer than was computed before the launch of its gradient, so its adstack lacks entries. The gradients are wrong."""
+    """A loop ran for more iterations than computed before the launch of its gradient, so its adstack lacks entries. The gradients are
+    wrong."""
 
 
 class OutOfDeviceMemory(SpirogradRuntimeError, MemoryError):
@@ -95,16 +96,16 @@ class OutOfDeviceMemory(SpirogradRuntimeError, MemoryError):
 
 
 _WIDEST = 120  # characters of a source line that are shown
-_CHAIN = 8  # calls that are shown; of longer chains (recursion) the ends
+_CHAIN = 8  # calls that are shown; of longer chains (recursion) the first and the last
 
 
 def _columns(text: str) -> int:
-    """How many columns of a terminal ``text`` takes."""
+    """Return the width of ``text`` in columns of a terminal."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
 def excerpt(loc: Loc) -> list[str]:
-    """The source line of ``loc`` with a caret under the span; empty if the source is not to be had."""
+    """Return the source line of ``loc`` with a caret under the span; empty if the source is not available."""
     line = linecache.getline(loc.file, loc.line).rstrip("\n")
     if not line.strip():
         return []
@@ -129,8 +130,8 @@ def excerpt(loc: Loc) -> list[str]:
 
 
 def _calls(chain: list[Loc]) -> list[Loc | str]:
-    """What of a chain of calls is shown: each place once, for recursion comes by the same ones again and again; of many places the ends."""
-    groups: list[Loc | int] = []  # a number: so many calls from places that are there already
+    """Return the part of a chain of calls to show: each location once, because recursion repeats them, and the ends of a long chain."""
+    groups: list[Loc | int] = []  # an integer counts calls from locations that are listed already
     seen = set()
     for at in chain:
         place = (at.file, at.line, at.col)
@@ -151,7 +152,7 @@ def _calls(chain: list[Loc]) -> list[Loc | str]:
 
 
 def render(message: str, loc: Loc | None, hint: str = "") -> str:
-    """Message, excerpt with caret, the chain of inlined calls, hint."""
+    """Return the text of an error: message, excerpt with caret, chain of inlined calls, hint."""
     lines = [message]
     for depth, at in enumerate(_calls(loc.chain() if loc is not None else [])):
         if isinstance(at, str):

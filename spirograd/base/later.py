@@ -11,7 +11,7 @@ from spirograd.base.near_names import NoAttribute
 
 
 class _NoAttribute(SpirogradUnsupportedError, AttributeError):
-    """Raised for attributes of stand-ins. `hasattr` is False for them: `pickle` asks every module for the names that it looks for."""
+    """Raised for attributes of stand-ins. `hasattr` is False for them, because `pickle` looks up names in every module."""
 
 
 _NoAttribute.__name__ = _NoAttribute.__qualname__ = SpirogradUnsupportedError.__name__
@@ -19,7 +19,7 @@ _NoAttribute.__module__ = SpirogradUnsupportedError.__module__
 
 
 class Later:
-    """Stands for ``name``. Calling it, taking an attribute of it, deriving from it: SpirogradUnsupportedError with ``reason``.
+    """A stand-in for ``name``. Calling it, reading an attribute of it or deriving from it raises SpirogradUnsupportedError with ``reason``.
 
     Nothing is an instance of it, so ``isinstance(x, sg.Texture)`` is False as it should be.
     """
@@ -42,10 +42,10 @@ class Later:
             raise AttributeError(name)
         self._refuse(f"{self.__name__}.{name}", _NoAttribute)
 
-    def __instancecheck__(self, instance: Any) -> bool:
+    def __instancecheck__(self, instance: object) -> bool:
         return False
 
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
+    def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
         self._refuse(self.__name__)
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Later:
 
 _SPARSE = "sparse fields are made of nodes: `sg.root.pointer(...)`, `.bitmasked(...)`, `.dynamic(...)`"
 _UI = "scenes are not drawn; `sg.GUI` draws in two dimensions, and `field.to_numpy()` can be given to matplotlib or another library"
-_COUNTERS = "hardware counters are not read; Nsight Compute and the like do"
+_COUNTERS = "hardware counters are not read; use Nsight Compute or a similar tool"
 _QUANT = "quantised and bit-packed types come in a later version"
 _MESH = "meshes come in a later version; keep their connections in fields"
 _BACK_END = "there is no such back end; `sg.cuda`, `sg.vulkan` and `sg.wgpu` reach the same devices"
@@ -62,7 +62,7 @@ _COMPAT = "it is in `spirograd.compat.taichi` and `spirograd.compat.quadrants`"
 _LEVELS = "levels are strings: `sg.set_logging_level('debug')`"
 _TEXTURE = "textures come in a later version; use a field, and interpolate in the kernel"
 
-# name -> reason, of names that lie directly in the module.
+# Reasons by name, for names of the module itself.
 LATER: dict[str, str] = {
     **dict.fromkeys(("sparse",), _SPARSE),
     **dict.fromkeys(("ui",), _UI),
@@ -75,7 +75,6 @@ LATER: dict[str, str] = {
     "x86_64": "call it `sg.cpu`",
     "dump_compile_config": "print `sg.cfg`",
     "argpack": "`sg.types.argpack(x=sg.f32)` makes types of argpacks",
-    "interop": "pass arrays of NumPy and torch to kernels directly",
 }
 
 # Names inside namespaces that exist.
@@ -96,7 +95,7 @@ LATER_MATH: dict[str, str] = {"fns": "its functions are in `sg.math` itself"}
 
 
 def later(name: str, table: dict[str, str] = LATER, prefix: str = "") -> Later | None:
-    """The stand-in for ``name``, or None if the table does not have it."""
+    """Return the stand-in for ``name``, or None if it is not in the table."""
     reason = table.get(name)
     return None if reason is None else Later(prefix + name, reason)
 
@@ -108,8 +107,8 @@ def attributes(
     modules: Container[str] = (),
     elsewhere: Mapping[str, str] | None = None,
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module: stand-ins for the names of ``table``; ``modules`` below it, and names that are ``elsewhere``, in the
-    module given, which are imported when they are first used; for others AttributeError that names the near ones."""
+    """Return the ``__getattr__`` of a module. It gives stand-ins for the names of ``table``, imports ``modules`` below the module and names
+    that are ``elsewhere`` when they are first used, and raises AttributeError with similar names for all others."""
     prefix = module.partition(".")[2]
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Source locations: where in the user's Python an operation comes from."""
+"""Source locations: the place in the user's Python that an operation comes from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Loc:
         return f"{self.file}:{self.line}"
 
     def chain(self) -> list[Loc]:
-        """This location and those of the calls around it, innermost first."""
+        """Return this location and those of the calls around it, innermost first."""
         out: list[Loc] = [self]
         while out[-1].caller is not None:
             out.append(out[-1].caller)

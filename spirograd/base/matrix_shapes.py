@@ -1,7 +1,7 @@
 """Products of small matrices that the 32 invocations of a subgroup compute together by instructions of the device.
 
-A product a @ b + c of tiles of n x n entries is made of such products. Of each matrix an invocation holds n * n / 32 entries, block after
-block. Which ones PTX says (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); Vulkan leaves it to the driver
+They compose a product a @ b + c of tiles of n x n entries. An invocation holds n * n / 32 entries of each matrix, block after block. PTX
+defines which ones (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); Vulkan leaves it to the driver
 (SPV_KHR_cooperative_matrix).
 """
 
@@ -13,7 +13,7 @@ from spirograd.base.dtypes import DType, f16, f32, f64
 from spirograd.base.records import dataclass
 
 LANES = 32
-# What a tile is in a product; TRANSPOSED: its transpose is b.
+# The operand that a tile is in a product; TRANSPOSED: its transpose is b.
 A, B, TRANSPOSED, TOTAL = USES = ("a", "b", "transposed b", "total")
 _QUAD = 4
 # Rows of tiles in shared memory begin at multiples of 16 bytes, and those of neighbours in different banks.
@@ -22,7 +22,7 @@ _PADDING_ENTRIES, _PADDING_BYTES = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Row and column of an entry of a lane, each by factors of the number of its quad (lane // 4), of its number in that, and of 1."""
+    """Row and column of an entry of a lane: each a sum of factors times (lane // 4, lane % 4, 1)."""
 
     row: tuple[int, int, int]
     column: tuple[int, int, int]
@@ -53,38 +53,39 @@ class MatrixShape:
         return {A: (self.rows, self.depth), TOTAL: (self.rows, self.columns)}.get(use, (self.depth, self.columns))
 
     def element(self, use: str) -> DType:
-        """The type of the entries of one of the matrices."""
+        """Return the type of the entries of one of the matrices."""
         return self.total if use == TOTAL else self.factor
 
     def held(self, use: str) -> int:
-        """How many entries of one of the matrices an invocation holds."""
+        """Return how many entries of one of the matrices an invocation holds."""
         rows, columns = self.extents(use)
         return rows * columns // LANES
 
     def blocks(self, n: int, use: str) -> list[tuple[int, int]]:
-        """The first row and column of each block of a matrix of n x n entries, in the order in which invocations hold them."""
+        """Return the first row and column of each block of a matrix of n x n entries, in the order in which invocations hold them."""
         rows, columns = self.extents(use)
         return [(row, column) for row in range(0, n, rows) for column in range(0, n, columns)]
 
 
 def held_entries(n: int) -> int:
-    """How many entries of a tile of n x n an invocation holds."""
+    """Return how many entries of a tile of n x n an invocation holds."""
     return n * n // LANES
 
 
 def row_stride(n: int, t: DType) -> int:
-    """The distance of rows of a tile of n x n in shared memory, in entries."""
+    """Return the distance of rows of a tile of n x n in shared memory, in entries."""
     return n + max(_PADDING_ENTRIES, _PADDING_BYTES // t.size)
 
 
 def shape_for(names: Iterable[str], total: DType) -> str | None:
-    """Of the products of a device, ``names``, the one that adds up to numbers of ``total``: factors have one type for each."""
+    """Return the product among ``names``, those of a device, whose totals have the type ``total``; it determines the type of the
+    factors."""
     return next((name for name in names if SHAPES[name].total is total), None)
 
 
 def _mma(factor: DType, total: DType, rows: int, columns: int, depth: int) -> MatrixShape:
-    """A product of PTX. Of f16 a lane holds two neighbours of each 8 x 8 entries of a and b, of f64 one entry of each 8 x 4 of a and 4 x 8
-    of b, of totals two neighbours of each 8 x 8."""
+    """Return a product of PTX. A lane holds two neighbours of each 8 x 8 entries of a and b of f16, or one entry of each 8 x 4 of a and 4 x
+    8 of b of f64, and two neighbours of each 8 x 8 entries of the total."""
     each = 2 if factor is f16 else 1
     across = each * _QUAD
     a = [Place((1, 0, row), (0, each, k + column)) for column in range(0, depth, across) for row in range(0, rows, 8) for k in range(each)]
@@ -93,13 +94,13 @@ def _mma(factor: DType, total: DType, rows: int, columns: int, depth: int) -> Ma
     return MatrixShape(factor, total, rows, columns, depth, tuple(a), tuple(b), tuple(c))
 
 
-# Better ones first: of those that a device has, the first that fits is used.
+# In order of preference: the first one that the device has and that fits is used.
 SHAPES: dict[str, MatrixShape] = {
     "m16n8k16_f16": _mma(f16, f32, 16, 8, 16),
     "m16n8k8_f16": _mma(f16, f32, 16, 8, 8),
     "m16n8k16_f64": _mma(f64, f64, 16, 8, 16),
     "m8n8k4_f64": _mma(f64, f64, 8, 8, 4),
-    # Of Vulkan only.
+    # Vulkan only.
     "m16n16k16_f16": MatrixShape(f16, f32, 16, 16, 16),
     "m16n16k8_f16": MatrixShape(f16, f32, 16, 16, 8),
 }

@@ -9,8 +9,8 @@ from spirograd.base.wording import did_you_mean
 
 
 class NoAttribute(AttributeError):
-    """``what`` has no ``missing``, but the names that ``known`` gives. Programs ask with `hasattr`, so that the message is made when it is
-    read."""
+    """``what`` has no attribute ``missing``; ``known`` gives the names that it has. The message is computed when it is read, because
+    programs call `hasattr`."""
 
     def __init__(self, what: str, missing: str, known: Callable[[], Iterable[str]], kind: str = "attribute") -> None:
         super().__init__(name=missing)  # without `obj`: Python then adds no suggestions of its own
@@ -32,18 +32,18 @@ NoAttribute.__name__ = NoAttribute.__qualname__ = "AttributeError"  # tracebacks
 NoAttribute.__module__ = "builtins"
 
 
-def described(x: Any) -> str:
-    """``x`` in words."""
+def described(x: object) -> str:
+    """Return a description of ``x``."""
     words = getattr(type(x), "__sg_describe__", None)
     return f"a {type(x).__name__}" if words is None else words(x)
 
 
 class NearNames:
-    """Base of classes whose objects name the attributes that are like one that they lack."""
+    """Base of classes whose instances suggest similar names for a missing attribute."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # type checkers know the attributes that there are
+    if not TYPE_CHECKING:  # type checkers know the attributes that exist
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
@@ -54,7 +54,7 @@ class NearNames:
 
 
 class NearNamesOfClass(type):
-    """Metaclass of classes that do the same for their own attributes."""
+    """Metaclass of classes that suggest similar names for missing attributes of the class."""
 
     if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""Nested checkpoints of a gradient, as a record: which loops have them, and with how many levels."""
+"""The record of the nested checkpoints of a gradient: which loops have them, and with how many levels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from spirograd.base.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Which loops become nests. ``levels``: of how many loops, by the number of the loop (see `loop_numbers`). ``length``: how many
-    iterations each but the outermost has at most, a power of two."""
+    """The loops that become nests. ``levels``: the depth of each nest, by the number of the loop (see `loop_numbers`). ``length``: the
+    largest trip count, a power of two, of each loop of a nest but the outermost."""
 
     levels: tuple[tuple[Index, Annotated[int, Within(1, 64)]], ...]
     length: Annotated[int, Within(1, 1 << 30)]
 
     def entries(self, number: int, iterations: int) -> int:
-        """How many iterations of a loop with so many have an entry at a time, in the adstacks of all levels."""
+        """Return how many of a loop's iterations have an entry at a time, in the adstacks of all levels."""
         level = dict(self.levels).get(number, 1)
         return -(-iterations // int(self.length ** (level - 1))) + (level - 1) * self.length

@@ -1,8 +1,8 @@
-"""One lock for all that is made at its first use: trees and their memory, compiled kernels, derivatives, what is registered elsewhere.
+"""The lock for objects that are created when they are first used: trees and their memory, compiled kernels, derivatives, registrations with
+other libraries.
 
-Looking something up takes no lock; making it takes this one, and looks again first. It is taken before the locks of the launcher, of
-devices, and of the CPU's code, and never by a thread that holds one of those, so no two threads wait for each other. Finalizers do not take
-it.
+Look-ups take no lock. Creating an object takes this lock, and looks again first. The lock is acquired before the locks of the launcher, of
+devices and of the CPU's code, never after them, so there are no deadlocks. Finalizers do not acquire it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a child finds nothing half made
+if hasattr(os, "register_at_fork"):  # a child process finds no half-created object
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
@@ -30,11 +30,11 @@ class once(functools.cached_property[T]):
 
 
 def once_in_process(function: F) -> F:
-    """Decorator: as `functools.cache`, for functions that several threads must not run for the same arguments."""
+    """Cache results as `functools.cache` does, for functions that several threads must not run for the same arguments."""
     known = functools.cache(function)
 
     @functools.wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         with lock:
             return known(*args)
 
@@ -42,10 +42,10 @@ def once_in_process(function: F) -> F:
 
 
 def one_at_a_time(method: F) -> F:
-    """Decorator: have one thread at a time in all functions that are decorated so."""
+    """Decorate a function so that only one thread at a time runs any function with this decorator."""
 
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with lock:
             return method(*args, **kwargs)
 

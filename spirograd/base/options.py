@@ -1,4 +1,4 @@
-"""Options of compilation: part of the cache key. Made from `init` options by the API."""
+"""Options of compilation, which are part of the cache key. The API derives them from the options of `init`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from spirograd.base.records import dataclass
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """``group_size``: default workgroup size on GPUs (0: the generator's choice). ``verify``: check the IR after each pass.
-    ``warn_of_overflow``: the checks of overflow print and go on. ``locate_nan``: check gradients step by step for NaN. ``detect_races``:
-    find those of iterations of a parallel loop; the interpreter can. ``unfused_by``: the setting by which all parallel loops
-    stay dispatches of their own; ``disjoint_by``: that by which loops do of which one writes what the other touches; "": none, and loops
-    are fused where that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of adstacks even where
-    the host could evaluate them, for programs that launch kernels without this runtime. ``interpret_as``: the target whose tasks the
-    interpreter runs, after the passes that move accesses, to find those that the program does not make; "": kernel IR as it comes."""
+    ``warn_of_overflow``: overflow checks print a warning instead of raising an error. ``locate_nan``: check gradients step by step for NaN.
+    ``detect_races``: detect races between iterations of a parallel loop (interpreter only). ``unfused_by``: the setting that switches
+    fusion off; ``disjoint_by``: the setting that limits it to loops of which none writes memory that another one accesses; "": loops are
+    fused wherever that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of adstacks even if the host
+    could evaluate them, for programs that launch kernels without this runtime. ``interpret_as``: the target whose tasks the interpreter
+    runs, after the passes that move accesses, to find accesses that the program does not make; "": kernel IR as traced."""
 
     fast_math: bool = True
     check_bounds: bool = False

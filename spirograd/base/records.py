@@ -1,4 +1,4 @@
-"""`dataclass` as in the standard library, for the classes of this package, ten times cheaper to define.
+"""`dataclass` as in the standard library, but defining a class takes a tenth of the time.
 
 The standard library generates and compiles the source of six methods for each class when its module is imported. `import spirograd`
 defines 70 such classes, and the first kernel, which loads the compiler, about as many again. CPU time in ms, minima of 20 processes whose
@@ -10,8 +10,8 @@ import spirograd                             68, 126      91, 164
 import, `init`, compile and run one kernel   229, 298     266, 361
 ===========================================  ===========  ===========
 
-Here `__init__` is compiled when a class has some instances, and the other methods are made of functions that all classes share.
-`fields` and `replace` are here, too; those of `dataclasses` also work, but the first one is slow.
+Here `__init__` is compiled once a class has a few instances, and the other methods are built from functions that all classes share. Use
+`fields` and `replace` of this module: those of `dataclasses` work, too, but `dataclasses.fields` is slow.
 
 Supported: ``frozen``, ``slots``, ``eq``, ``repr``, `dataclasses.field`, ``__post_init__``, ``ClassVar``, inheritance. Annotations must be
 strings (``from __future__ import annotations``). Not supported: ``InitVar``, ``order``, ``unsafe_hash``.
@@ -25,10 +25,11 @@ from dataclasses import MISSING, Field, FrozenInstanceError, field, make_datacla
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
-# Instances of a class before its constructor is compiled, which takes as long as interpreting it thirty times. Many classes have few.
+# Number of instances after which the constructor of a class is compiled. Compiling takes as long as interpreting it thirty times, and many
+# classes have few instances.
 _UNCOMPILED = 4
 
-if TYPE_CHECKING:  # type checkers know those of the standard library
+if TYPE_CHECKING:  # type checkers know the functions of the standard library
     from dataclasses import dataclass as dataclass
     from dataclasses import fields as fields
     from dataclasses import replace as replace
@@ -61,7 +62,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
     fields |= own
     if slots:
         cls = _with_slots(cls, own)
-    methods: dict[str, Any] = {"__init__": _first_init(cls, frozen)}
+    methods: dict[str, object] = {"__init__": _first_init(cls, frozen)}
     if shown:
         methods["__repr__"] = _repr([name for name, entry in fields.items() if entry.repr])
     if eq:
@@ -80,7 +81,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
 
 
 def _own_fields(cls: Any) -> dict[str, Field[Any]]:
-    found: dict[str, Field[Any]] = {}
+    found: dict[str, Field[object]] = {}
     for name, annotation in inspect.get_annotations(cls).items():
         assert isinstance(annotation, str), f"{cls.__module__} lacks `from __future__ import annotations`"
         if annotation.startswith("ClassVar"):
@@ -96,8 +97,8 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]]:
     return found
 
 
-def _with_slots(cls: Any, own: dict[str, Field[Any]]) -> Any:
-    """The class made anew, with slots for its fields."""
+def _with_slots(cls: Any, own: dict[str, Field[object]]) -> Any:
+    """Return a copy of the class with slots for its fields."""
     members = {name: value for name, value in cls.__dict__.items() if name not in own and name not in ("__dict__", "__weakref__")}
     inherited = {name for base in cls.__mro__[1:] for name in base.__dict__.get("__slots__", ())}
     members["__slots__"] = tuple([name for name in own if name not in inherited])
@@ -110,7 +111,7 @@ def _first_init(cls: Any, frozen: bool) -> Any:
     left = _UNCOMPILED
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Construct the first instances by interpretation; then compile the constructor of the class, and call it."""
+        """Construct the first instances by interpretation; then compile the constructor of the class and call it."""
         nonlocal left
         left -= 1
         if left < 0 or not _constructed(cls, object.__setattr__ if frozen else setattr, self, args, kwargs):
@@ -120,8 +121,8 @@ def _first_init(cls: Any, frozen: bool) -> Any:
     return __init__
 
 
-def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Do what the constructor does; False if the arguments are none for it, which it then says itself."""
+def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+    """Assign the fields as the constructor would; return False if the arguments do not fit, so that the constructor raises the error."""
     positional = cls.__match_args__
     given = {**dict(zip(positional, args)), **kwargs}
     if len(given) < len(args) + len(kwargs):
@@ -146,8 +147,9 @@ def _constructed(cls: Any, assign: Any, instance: Any, args: tuple[Any, ...], kw
 
 
 def _compile_init(cls: Any, frozen: bool) -> Any:
-    """The constructor, from source as in the standard library. Those of frozen classes write to slots past `__setattr__`."""
-    names: dict[str, Any] = {"_missing": MISSING, "_set": object.__setattr__}
+    """Compile the constructor from source, as the standard library does. Constructors of frozen classes write to slots without
+    `__setattr__`."""
+    names: dict[str, object] = {"_missing": MISSING, "_set": object.__setattr__}
     by_place: list[str] = []
     by_name: list[str] = []
     body: list[str] = []
@@ -180,33 +182,33 @@ def _compile_init(cls: Any, frozen: bool) -> Any:
 
 
 def _repr(names: list[str]) -> Any:
-    def __repr__(self: Any) -> str:
+    def __repr__(self: object) -> str:
         return f"{type(self).__qualname__}({', '.join([f'{name}={getattr(self, name)!r}' for name in names])})"
 
     return __repr__
 
 
 def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
-    values: Any
+    values: object
     if len(names) > 1:
         values = operator.attrgetter(*names)
     else:  # as a tuple, too: a tuple equals itself even if its element does not
         values = lambda instance: tuple([getattr(instance, name) for name in names])  # noqa: E731
 
-    def __eq__(self: Any, other: Any) -> Any:
+    def __eq__(self: object, other: object) -> Any:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
-    def __hash__(self: Any) -> int:
+    def __hash__(self: object) -> int:
         return hash(values(self))
 
     return {"__eq__": __eq__, "__hash__": __hash__ if frozen else None}
 
 
-def _refuse_set(self: Any, name: str, value: Any) -> None:
+def _refuse_set(self: object, name: str, value: object) -> None:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-def _refuse_delete(self: Any, name: str) -> None:
+def _refuse_delete(self: object, name: str) -> None:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
@@ -214,12 +216,12 @@ _FROZEN = {"__setattr__": _refuse_set, "__delattr__": _refuse_delete}
 
 
 def _state(names: list[str]) -> dict[str, Any]:
-    """For `copy` and `pickle`, which would set attributes."""
+    """Return the state for `copy` and `pickle`, which would otherwise set attributes."""
 
-    def __getstate__(self: Any) -> list[Any]:
+    def __getstate__(self: object) -> list[Any]:
         return [getattr(self, name) for name in names]
 
-    def __setstate__(self: Any, state: list[Any]) -> None:
+    def __setstate__(self: object, state: list[object]) -> None:
         for name, value in zip(names, state, strict=True):
             object.__setattr__(self, name, value)
 
@@ -227,9 +229,9 @@ def _state(names: list[str]) -> dict[str, Any]:
 
 
 class _Standard:
-    """`__dataclass_fields__`, which the functions of `dataclasses` read, made when one of them does."""
+    """`__dataclass_fields__`, which the functions of `dataclasses` read, computed when it is first read."""
 
-    def __get__(self, instance: Any, cls: Any) -> dict[str, Field[Any]]:
+    def __get__(self, instance: object, cls: Any) -> dict[str, Field[Any]]:
         made: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
         found: dict[str, Field[Any]] = made.__dataclass_fields__
         return found

@@ -1,4 +1,4 @@
-"""Spans of time of the host: what it did from when to when, nested by thread, recorded while a profile runs.
+"""Spans of host time, nested within each thread, which are recorded while a profile runs.
 
 Times are those of `time.perf_counter_ns`. Without a listener, a span costs one test of a list.
 """
@@ -17,8 +17,8 @@ from spirograd.base.records import dataclass
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """What a thread did from ``begin`` to ``end``, in nanoseconds. ``depth``: how many spans of its thread were open around it.
-    ``details``: what else is known about it."""
+    """An activity of a thread from ``begin`` to ``end``, in nanoseconds. ``depth``: the number of spans of its thread that were open around
+    it. ``details``: further attributes."""
 
     name: str
     category: str
@@ -26,23 +26,23 @@ class Span:
     end: int
     thread: int
     depth: int
-    details: dict[str, Any]
+    details: dict[str, object]
 
 
 Listener = Callable[[Span], None]
 listeners: list[Listener] = []
-sinks: list[Any] = []  # what takes the records of the device: see `runtime.profiling.Sink`
+sinks: list[Any] = []  # receives the records of the device: see `runtime.profiling.Sink`
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 _open = threading.local()
 
 
-def span(name: str, category: str, **details: Any) -> AbstractContextManager[None]:
+def span(name: str, category: str, **details: object) -> AbstractContextManager[None]:
     """Record the time that the block takes, if there is a listener when it begins."""
     return _recorded(name, category, details) if listeners else _NOTHING
 
 
 @contextlib.contextmanager
-def _recorded(name: str, category: str, details: dict[str, Any]) -> Iterator[None]:
+def _recorded(name: str, category: str, details: dict[str, object]) -> Iterator[None]:
     depth = getattr(_open, "depth", 0)
     _open.depth = depth + 1
     begin = perf_counter_ns()

@@ -6,13 +6,13 @@ from enum import Enum
 from typing import Annotated
 
 from spirograd.base.constraints import one_of
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 
 
 class Generator(Enum):
-    """What becomes of device IR."""
+    """The code generator of a target, and its output."""
 
-    INTERPRETER = "nothing: kernel IR is run as it is"
+    INTERPRETER = "none: the interpreter runs kernel IR"
     LLVM = "object code, by llvmgen"
     SPIRV = "modules, by spirvgen"
     PTX = "PTX, by llvmgen"
@@ -21,42 +21,73 @@ class Generator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One row of `TARGETS`. Passes and the runtime ask for these facts, never for the name of a target."""
+    """One row of `TARGETS`. Passes and the runtime test these properties, never the name of a target."""
 
     generator: Generator
-    # Launches run while Python goes on: the host reads the memory of kernels only by waiting for them. So what it would have to know
-    # before a launch, such as the lengths of adstacks, is found on the device, and stays there.
+    # Kernel IR is run as it is: there is no code to cache. Its adstacks grow as they are written.
+    interpreted: bool = False
+    # Every access is checked while a kernel runs, which takes the fault record and all extents; races between iterations can be detected.
+    checks_accesses: bool = False
+    # Functions may call themselves.
+    call_stack: bool = False
+    # Memory has addresses on every device of the target, not only where `Capabilities.buffer_address` says so.
+    addresses: bool = True
+    # As SPIR-V says: remainders of negative integers, conversions of floats out of range to integers, and quotients and maxima with NaN
+    # are undefined, and bits are counted in 32 bits only.
+    shader_arithmetic: bool = False
+    # A workgroup that has begun goes on while others wait for it.
+    independent_groups: bool = False
+    # Launches run while Python continues, and the host reads the memory of kernels only by waiting for them. Values that a launch depends
+    # on, such as the lengths of adstacks, are therefore computed on the device and stay there.
     asynchronous: bool = False
-    # A task is dispatched as workgroups of invocations, each of which finds its own iterations.
+    # A task is dispatched as workgroups of invocations, each of which computes the iterations that it runs.
     invocations: bool = False
-    # Bytes that an invocation loads and stores best at once, if iterations that follow one another do so next to one another.
+    # The widest access, in bytes, of an invocation that runs consecutive iterations with consecutive elements.
     access_bytes: int = 0
-    # Each thread has one thread slot for every lane, side by side. Elsewhere invocations own or claim a thread slot each.
+    # Each thread has one thread slot for every lane, side by side. On other targets each invocation owns or claims a thread slot.
     slots_by_thread: bool = False
-    # Elementary functions of f64 come from a library that the code is linked with.
+    # The code is linked with a library of elementary functions of f64.
     f64_math_library: bool = False
     # `fma` rounds once, and arithmetic of f64 may be slow: invocations branch to avoid it.
     fused_multiply_add: bool = False
     # Sums of f32 are accumulated in f64, which costs nothing.
     wide_sums: bool = False
-    # In which order floats are summed does not depend on what else the loop contains, where the iterations are shared out in the same way.
+    # The order in which floats are summed does not depend on the rest of the loop, if iterations are distributed in the same way.
     ordered_sums: bool = False
-    # Tasks of which only the device knows that they have no iterations cost next to nothing, and arrays have addresses. So loops may be
-    # compiled twice: for arrays that overlap, and for others.
+    # A task without iterations costs almost nothing, and arrays have addresses. Loops may therefore be compiled twice: for arrays that
+    # overlap, and for others.
     checks_overlap: bool = False
-    # Unless devices promise more, drivers simplify arithmetic of floats as if it were exact: (a + b) - a is b.
+    # Drivers may simplify float arithmetic as if it were exact, (a + b) - a to b, unless the device's capabilities exclude it.
     simplifies_floats: bool = False
-    # Modules pass through naga, which takes part of SPIR-V only: without NoContraction and OpSourceContinued (`spirvgen.naga_check`), and
-    # without barriers of subgroups, which it drops.
+    # Modules pass through naga, which accepts a subset of SPIR-V: it rejects NoContraction and OpSourceContinued (`spirvgen.naga_check`),
+    # and drops barriers of subgroups.
     naga: bool = False
 
 
+_SHADERS = Target(
+    Generator.SPIRV,
+    addresses=False,
+    shader_arithmetic=True,
+    asynchronous=True,
+    invocations=True,
+    ordered_sums=True,
+    simplifies_floats=True,
+)
 TARGETS = {
-    "interpreter": Target(Generator.INTERPRETER),
-    "cpu": Target(Generator.LLVM, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
-    "vulkan": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True),
-    "wgpu": Target(Generator.SPIRV, asynchronous=True, invocations=True, ordered_sums=True, simplifies_floats=True, naga=True),
-    "cuda": Target(Generator.PTX, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
+    "interpreter": Target(Generator.INTERPRETER, interpreted=True, checks_accesses=True, call_stack=True),
+    "cpu": Target(Generator.LLVM, call_stack=True, slots_by_thread=True, f64_math_library=True, wide_sums=True, checks_overlap=True),
+    "vulkan": _SHADERS,
+    "wgpu": replace(_SHADERS, naga=True),
+    # CUDA promises that workgroups make progress independently for Volta and later, the oldest architectures that are supported.
+    "cuda": Target(
+        Generator.PTX,
+        call_stack=True,
+        independent_groups=True,
+        asynchronous=True,
+        invocations=True,
+        access_bytes=16,
+        fused_multiply_add=True,
+    ),
     "amdgpu": Target(Generator.CODE_OBJECT, asynchronous=True, invocations=True, access_bytes=16, fused_multiply_add=True),
 }
 TargetName = Annotated[str, one_of(*TARGETS)]

@@ -1,7 +1,8 @@
 """Tracebacks that end at the user's own call: when an error of this package is printed, frames of this package are left out.
 
-Python offers no other place for this than its hooks for uncaught exceptions. Ours pass everything else on to the hooks that were installed
-before. The error itself keeps all frames for code that catches it, and SG_TRACEBACK=1 (or the option `print_full_traceback`) shows them.
+The hooks for uncaught exceptions do this, because Python offers no other place; they pass all other exceptions on to the hooks that were
+installed before. The error itself keeps all frames for code that catches it, and SG_TRACEBACK=1 (or the option `print_full_traceback`)
+shows them.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _full = False
 
 
 def show_all(full: bool) -> None:
-    """Whether all frames are shown whatever SG_TRACEBACK says: the option `print_full_traceback`."""
+    """Set whether all frames are shown regardless of SG_TRACEBACK: the option `print_full_traceback`."""
     global _full
     _full = full
 
 
 def user_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """``traceback`` without the frames of this package."""
+    """Return ``traceback`` without the frames of this package."""
     frames = []
     while traceback is not None:
         frames.append(traceback)
@@ -41,18 +42,18 @@ def user_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 class frames_hidden:
-    """Errors of compilation end at the user's call: the compiler's own frames are dropped, unless a knob asks for them."""
+    """Cut the tracebacks of compilation errors at the user's call, unless an environment variable requests all frames."""
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, SpirogradCompilationError) and not knobs.flag("SG_TRACEBACK"):
             raise error.with_traceback(None) from error.__cause__
 
 
 def user_location() -> Loc | None:
-    """The line outside of this package that is being executed; None if there is none."""
+    """Return the location of the innermost frame outside of this package, or None."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_PACKAGE):
         if frame.f_back is None:
@@ -63,7 +64,7 @@ def user_location() -> Loc | None:
 
 
 def shortened(error: BaseException | None) -> None:
-    """Cut the tracebacks of an error of ours, and of what caused it."""
+    """Cut the tracebacks of an error of this package and of its causes."""
     seen: set[int] = set()
     if not isinstance(error, SpirogradError) or _full or knobs.flag("SG_TRACEBACK"):
         return
@@ -74,7 +75,7 @@ def shortened(error: BaseException | None) -> None:
 
 
 def install() -> None:
-    """Cut what Python prints of uncaught errors of ours, in the main thread and in others."""
+    """Install the hooks that cut printed tracebacks of this package's uncaught errors, in all threads."""
     before, thread_before = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -1,4 +1,4 @@
-"""The guard of prepared launches: two words of memory, which tell compiled code whether it may launch without Python.
+"""The guard of prepared launches: two words of memory that compiled code compares before it launches without Python.
 
 A prepared launch holds the number of the epoch in which it was prepared, and is valid in this epoch only. `renew` begins the next epoch:
 a session has begun or ended, memory was freed, an array has got another gradient. Between `suspend` and `resume`, all launches go through
@@ -15,15 +15,15 @@ from typing import Any
 
 from spirograd.base.records import dataclass
 
-_words = (ctypes.c_int64 * 2)()  # the number of the epoch; how many calls of `suspend` are open
-_numbers = itertools.count(1).__next__  # atomic: no two epochs have one number
+_words = (ctypes.c_int64 * 2)()  # the number of the epoch; the number of open `suspend` calls
+_numbers = itertools.count(1).__next__  # atomic, so that epochs have different numbers
 _lock = threading.Lock()
 ADDRESS = ctypes.addressof(_words)
 _words[0] = _numbers()
 
 
 def number() -> int:
-    """The number of the epoch. Read it before what a launch is prepared from: that may change meanwhile."""
+    """Return the number of the epoch. Read it before the state that a launch is prepared from, which may change meanwhile."""
     return _words[0]
 
 
@@ -33,7 +33,7 @@ def renew() -> None:
 
 
 def suspend() -> None:
-    """Have all launches go through Python, until `resume` was called as often as this."""
+    """Route all launches through Python until `resume` has been called as often as this function."""
     with _lock:
         _words[1] += 1
 
@@ -57,4 +57,4 @@ class Record:
 
 
 class NotPrepared(Exception):
-    """Launches like this one are left to Python."""
+    """Raised if launches like this one must go through Python."""

@@ -15,22 +15,25 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.demo import compare
 from spirograd.demo.mpm import Fluid
 from spirograd.lang.context import session
+from spirograd.runtime import loader
 
 HELP = "simulate a fluid, compare all back ends, draw a picture"
 
 _NEEDS = ("rich", "matplotlib")
 _PANELS = 4
-# Back ends, and what a dump of their kernels has.
+# The contents of a dump, by back end; for others see `_DUMPED_BY_LLVM`.
 _DUMPED = {
     "cuda": "PTX, LLVM IR and IR",
     "amdgpu": "code objects, assembly, LLVM IR and IR",
     **dict.fromkeys(("vulkan", "wgpu", "metal"), "shaders (.spv, .spvasm) and IR"),
 }
+_DUMPED_BY_LLVM = "LLVM IR, assembly and IR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Back end, length, size, folder."""
-    parser.add_argument("--arch", choices=("cpu", *_DUMPED), help="back end for the simulation (default: the best one found)")
+    choices = [arch for arch in loader.DEVICES if arch != "interpreter"]
+    parser.add_argument("--arch", choices=choices, help="back end for the simulation (default: the fastest one)")
     parser.add_argument("--steps", type=_positive, default=2400, help="steps of the simulation (default: %(default)s)")
     parser.add_argument("--particles", type=_positive, default=8192, help="particles (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("spirograd_demo"), metavar="DIR", help="output folder (default: %(default)s)")
@@ -47,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
     """The whole demo. Exit status 0; 1 if back ends disagree, a package is missing, or ``--arch`` is not there."""
     missing = [name for name in _NEEDS if not _has(name)]
     if missing:
-        print(f"The demo needs {' and '.join(missing)}: pip install \"spirograd[demo]\"")
+        print(f'The demo needs {" and ".join(missing)}: pip install "spirograd[demo]"')
         return 1
     console = importlib.import_module("rich.console").Console()
-    present: list[str] = [arch for arch in ("cpu", *_DUMPED, "interpreter") if arch in sg.available_archs()]
+    present: list[str] = sorted(sg.available_archs(), key=lambda arch: arch != "cpu")
     if args.arch is not None and args.arch not in present:
         raise SpirogradRuntimeError(f"the back end {args.arch} cannot be used here; `spirograd doctor` says why")
     with console.status(f"Comparing {', '.join(present)} ..."):
@@ -68,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(_times(runs, arch, args, seconds))
     console.print(f"Picture: {picture}")
     for folder in folders:
-        console.print(f"Dumps: {folder}: {_DUMPED.get(folder.name, 'LLVM IR, assembly and IR')}")
+        console.print(f"Dumps: {folder}: {_DUMPED.get(folder.name, _DUMPED_BY_LLVM)}")
     wrong = [run.arch for run in runs if not run.agrees]
     if wrong:
         console.print(f"[bold red]{', '.join(wrong)} disagrees[/bold red] by more than {compare.TOLERANCE:g} box lengths")
@@ -86,7 +89,7 @@ def _has(package: str) -> bool:
     return True
 
 
-def _simulate(arch: str, particles: int, steps: int, console: Any) -> tuple[list[Any], float]:
+def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[list[Any], float]:
     """Snapshots (seconds, positions, velocities) at the start and after each part of the steps, and the seconds that the steps took."""
     progress = importlib.import_module("rich.progress")
     sg.init(arch=arch, log_level="error")

@@ -11,12 +11,12 @@ import sys
 
 import spirograd as sg
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradError
 from spirograd.base.knobs import KNOBS
 from spirograd.base.records import dataclass, fields
 from spirograd.commands.table import table
 from spirograd.runtime import loader
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.offline_cache import Cache, default_folder
 
 HELP = "report back ends, devices, features, missing tools"

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from spirograd import dumps
 from spirograd.commands.scripts import run_script
@@ -80,7 +79,7 @@ def _run_here(args: argparse.Namespace) -> int:
 
 def _run_each(args: argparse.Namespace) -> int:
     """Each back end in a process of its own: modules that the script imports may hold on to fields of the first."""
-    documents: list[dict[str, Any]] = []
+    documents: list[dict[str, object]] = []
     status = 0
     with tempfile.TemporaryDirectory() as folder:
         for number, arch in enumerate(args.arch):
@@ -102,7 +101,7 @@ def _list_files(args: argparse.Namespace, written: list[Path]) -> None:
         print(f"{path.stat().st_size:>9}  {path}")
 
 
-def _write_page(path: Path, content: dict[str, Any]) -> Path:
+def _write_page(path: Path, content: dict[str, object]) -> Path:
     path.write_text(page(content), encoding="utf-8")
     return path
 

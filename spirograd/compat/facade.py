@@ -58,10 +58,10 @@ class Program:
 class _RuntimeType(type):
     """The type of the class `Runtime`, whose ``materialize`` programs replace."""
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name == "materialize":
-            context.after_allocation(lambda: RUNTIME.materialize())
+            context.services().after_allocation = lambda: RUNTIME.materialize()
 
 
 class Runtime(metaclass=_RuntimeType):
@@ -87,7 +87,7 @@ class Runtime(metaclass=_RuntimeType):
         return context.language_options().default_ip
 
     @default_ip.setter
-    def default_ip(self, dtype: Any) -> None:
+    def default_ip(self, dtype: object) -> None:
         context.session().set_default_type("default_ip", dtype)
 
     @property
@@ -95,10 +95,10 @@ class Runtime(metaclass=_RuntimeType):
         """The unsigned type of the width of `default_ip`."""
         return u64 if self.default_ip.bits == 64 else u32
 
-    def set_default_fp(self, dtype: Any) -> None:
+    def set_default_fp(self, dtype: object) -> None:
         self.default_fp = dtype
 
-    def set_default_ip(self, dtype: Any) -> None:
+    def set_default_ip(self, dtype: object) -> None:
         self.default_ip = dtype
 
     def get_num_compiled_functions(self) -> int:

@@ -18,7 +18,7 @@ from spirograd.lang.data.node_inspection import SNodeGradType, SNodeType
 
 _INTEGERS = {*INTEGERS, u1, int, bool}
 _FLOATS = {*FLOATS, float}
-TYPE_TABLES: dict[str, Any] = {
+TYPE_TABLES: dict[str, object] = {
     "all_types": {*ALL, int, float, bool},
     "integer_types": _INTEGERS,
     "real_types": _FLOATS,
@@ -28,26 +28,26 @@ TYPE_TABLES: dict[str, Any] = {
 }
 
 
-def cook_dtype(dtype: Any) -> DType:
+def cook_dtype(dtype: object) -> DType:
     """A type, or Python's ``int``, ``float`` and ``bool`` as the types that they mean now. Raises ValueError for others."""
     if isinstance(dtype, DType) or dtype in (int, float, bool):
         return arithmetic.as_dtype(dtype)
     raise ValueError(f"{dtype!r} is no data type")
 
 
-def to_numpy_type(dtype: Any) -> type:
+def to_numpy_type(dtype: object) -> type:
     """The scalar type of NumPy that holds what ``dtype`` holds."""
     return cook_dtype(dtype).np.type
 
 
-def to_pytorch_type(dtype: Any) -> Any:
+def to_pytorch_type(dtype: object) -> Any:
     """The dtype of torch, which is imported, for ``dtype``."""
     import torch
 
     return getattr(torch, {"u1": "bool"}.get(cook_dtype(dtype).name, cook_dtype(dtype).np.name))
 
 
-def to_family_type(dtype: Any) -> DType:
+def to_family_type(dtype: object) -> DType:
     """The type for a dtype of NumPy or torch. Raises AssertionError for what is none."""
     if isinstance(dtype, DType):
         return dtype
@@ -67,12 +67,12 @@ def in_python_scope() -> bool:
     return context.current_trace() is None
 
 
-def is_data_oriented(x: Any) -> bool:
+def is_data_oriented(x: object) -> bool:
     """Whether the class of ``x`` is decorated with `data_oriented`."""
     return getattr(type(x), "__sg_data_oriented__", False)
 
 
-UTIL: dict[str, Any] = {
+UTIL: dict[str, object] = {
     **{f.__name__: f for f in (cook_dtype, to_numpy_type, to_pytorch_type, has_pytorch, in_python_scope, is_data_oriented)},
     **dict.fromkeys(("to_taichi_type", "to_quadrants_type"), to_family_type),
     **dict.fromkeys(("in_taichi_scope", "in_quadrants_scope"), facade.inside_kernel),
@@ -104,7 +104,7 @@ def _without() -> bool:
     return False
 
 
-CORE: dict[str, Any] = {
+CORE: dict[str, object] = {
     **{f"with_{arch}": _with(arch) for arch in ("vulkan", "cuda", "metal", "amdgpu")},
     **dict.fromkeys(("with_opengl", "with_dx11", "with_dx12"), _without),
     "GGUI_AVAILABLE": False,
@@ -112,10 +112,10 @@ CORE: dict[str, Any] = {
     "SNodeGradType": SNodeGradType,
 }
 # Operations of the family's own compiler that have a meaning here.
-_INTERNAL_OPERATIONS: dict[str, Callable[..., Any]] = {"do_nothing": lambda: None}
+_INTERNAL_OPERATIONS: dict[str, Callable[..., object]] = {"do_nothing": lambda: None}
 
 
-def call_internal(name: str, *args: Any, with_runtime_context: bool = True) -> Any:
+def call_internal(name: str, *args: object, with_runtime_context: bool = True) -> Any:
     """An operation of the family's own compiler, by name. Raises SpirogradUnsupportedError for all but ``do_nothing``."""
     if name not in _INTERNAL_OPERATIONS:
         raise SpirogradUnsupportedError(f"the internal operation `{name}` is one of the family's compiler, and not here")

@@ -84,7 +84,7 @@ class Sequential(NearNames):
     def __init__(self) -> None:
         self._steps: list[_Launch | Sequential] = []
 
-    def dispatch(self, kernel_fn: Any, *args: Arg) -> None:
+    def dispatch(self, kernel_fn: object, *args: Arg) -> None:
         """Add a launch of ``kernel_fn``. Raises SpirogradTypeError for what is no argument of a graph, and for types that the kernel does
         not take; SpirogradCallError for a wrong number of them."""
         if not isinstance(kernel_fn, (Kernel, BoundKernel)):

@@ -26,7 +26,7 @@ def _get_logging(name: str) -> Callable[[Any], None]:
 
 
 def _function(level: int) -> Callable[[Any], None]:
-    def log(message: Any) -> None:
+    def log(message: object) -> None:
         _LOGGER.log(level, "%s", message, stacklevel=2)
 
     return log
@@ -51,6 +51,6 @@ class Redirected(logging.Filter):
         return False
 
 
-def redirect(module: Mapping[str, Any]) -> None:
+def redirect(module: Mapping[str, object]) -> None:
     """From now on, messages go to what ``module`` holds by then."""
     _LOGGER.addFilter(Redirected(module))

@@ -15,8 +15,9 @@ from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.axes import axes
 from spirograd.lang.data.field import MatrixField, StructField
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.scalar_field import Field, ScalarField
-from spirograd.lang.data.tree import FieldsBuilder, SNode
+from spirograd.lang.data.tree import FieldsBuilder
 from spirograd.lang.dispatching import PerformanceDispatcher
 from spirograd.lang.frontend.decorators import data_oriented, kernel
 from spirograd.lang.frontend.func import Func, func, pyfunc, real_func
@@ -43,7 +44,7 @@ def public(module: Any) -> Names:
     return {name: getattr(module, name) for name in module.__all__}
 
 
-def several(module: Any, names: str) -> Names:
+def several(module: object, names: str) -> Names:
     return {name: getattr(module, name) for name in names.split()}
 
 
@@ -180,7 +181,8 @@ MODULES: dict[str, Names] = {
 
 # Modules that this version does not have -> why: any name can be imported from them, and says so when used.
 EMPTY_MODULES: dict[str, str] = {
-    **several_later("ui sparse interop"),
+    **several_later("ui sparse"),
+    "interop": "pass arrays of NumPy and torch to kernels directly",
     "types.quant": later.LATER_TYPES["quant"],
 }
 

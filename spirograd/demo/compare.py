@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 import spirograd as sg
+from spirograd.base.device import DeviceInfo
 from spirograd.base.records import dataclass
 from spirograd.demo.mpm import Fluid, Positions
 from spirograd.lang.context import session
-from spirograd.runtime.device import DeviceInfo
 
 STEPS = 200
 # The back ends do the same arithmetic, but the grid is summed by atomic additions in any order, and multiplications may fuse with

@@ -6,19 +6,19 @@ import logging
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
-from spirograd.session import Session
+from spirograd.lang.session_protocol import CompileTarget
 
 logger = logging.getLogger("spirograd")
 
 
-def report(session: Session, problem: str, loc: Loc | None, hint: str, while_running: bool = False) -> None:
+def report(target: CompileTarget, problem: str, loc: Loc | None, hint: str, while_running: bool = False) -> None:
     """Raise SpirogradCompilationError (``while_running``: SpirogradRuntimeError), or warn once of the same problem at the same line."""
-    how = session.cfg.ad_broken_chain
+    how = target.broken_chains
     if how == "error":
         if while_running:
             raise SpirogradRuntimeError(render(problem, loc, hint))
         raise SpirogradCompilationError(problem, loc, hint)
     about = (problem, str(loc))
-    if how == "warn" and about not in session.warned:
-        session.warned.add(about)
+    if how == "warn" and about not in target.warned:
+        target.warned.add(about)
         logger.warning(render(problem, loc, hint))

@@ -57,7 +57,7 @@ class Gradient(Staged, NearNames):
         made = self.of(session, specialization)
         if replay or made.needs_replay():
             made.check_bare(replayed=True)
-            context.replay_gradient(self.kernel, session, specialization, bound, returned)
+            context.services().replay_gradient(self.kernel, session, specialization, bound, returned)
             return
         made.check_bare()
         packer = self.kernel.pack(session, specialization, bound, gradients=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import AdstackSizing
+from spirograd.base.device import CallsNatively, Readback
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import render
 from spirograd.base.records import dataclass, replace
@@ -19,7 +20,6 @@ from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import graph_recording
 from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLarge, HeapPlan
 from spirograd.runtime.allocations import Allocation
-from spirograd.runtime.device import CallsNatively, Readback
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher, LaunchPlan

@@ -20,7 +20,6 @@ from spirograd.base.once import one_at_a_time
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.spans import span
-from spirograd.base.targets import Generator
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.explained import name_of
 from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
@@ -29,6 +28,7 @@ from spirograd.derivatives.plan import DerivativePlan, GrowingAdstacks
 from spirograd.derivatives.shared_arrays import refuse_shared
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
+from spirograd.lang import session_protocol as protocol
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
@@ -36,6 +36,7 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
+from spirograd.lang.session_protocol import CompileTarget
 from spirograd.runtime import graph_recording
 from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
@@ -55,10 +56,10 @@ logger = logging.getLogger("spirograd")
 
 
 def derive(
-    session: Session, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None], nesting: Nesting | None = None
+    target: CompileTarget, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None], nesting: Nesting | None = None
 ) -> Derivative:
-    """`differentiate` for the device and the options of a session."""
-    return differentiate(kernel, mode, shadow, session.device.caps, session.compile_options, nesting)
+    """`differentiate` for the device and the options of ``target``."""
+    return differentiate(kernel, mode, shadow, target.caps, target.compile_options, nesting)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +74,7 @@ def _planned(session: Session, derivative: Derivative) -> Planned:
     """How to launch ``derivative``, compiled. The interpreter's adstacks grow as they are written: they are sized only if there is a
     limit."""
     growing, counting = None, derivative.sizing
-    if session.device.caps.target.generator is Generator.INTERPRETER:
+    if session.device.caps.target.interpreted:
         budget = session.launcher.adstacks.budget
         if budget is None:
             counting = ()
@@ -85,14 +86,19 @@ def _planned(session: Session, derivative: Derivative) -> Planned:
 
 
 class SpecializedDerivative:
-    """A specialization's derivative, ready to launch. ``trees``: the allocations of its field trees, those of gradients too."""
+    """A specialization's derivative, ready to launch. ``trees``: the allocations of its field trees, those of gradients too.
+    ``target``: what it is derived for; by default the session."""
 
-    def __init__(self, session: Session, kernel: Kernel, specialization: Specialization, mode: str) -> None:
+    def __init__(
+        self, session: protocol.Session, kernel: Kernel, specialization: Specialization, mode: str, target: CompileTarget | None = None
+    ) -> None:
         self.role = _ROLES[mode]
         self.primal = specialization
         self.label = f"kernel `{kernel.function.__name__}`"
         self.fields = WeakValueDictionary(specialization.fields)  # which field each reference stands for
+        assert isinstance(session, Session)
         self._session, self._mode = session, mode
+        self._target: CompileTarget = session if target is None else target
         with span(f"differentiate {kernel.function.__name__}", "compile"):
             self.derivative = self.derived(None)
         self._ways: NestedCheckpoints[Planned] | None = None
@@ -164,7 +170,7 @@ class SpecializedDerivative:
 
     def derived(self, nesting: Nesting | None) -> Derivative:
         """The derivative of the primal, in reverse mode with nested checkpoints as ``nesting`` says."""
-        return derive(self._session, self.primal.kernel, self._mode, self.shadow, nesting)
+        return derive(self._target, self.primal.kernel, self._mode, self.shadow, nesting)
 
     @property
     def last_derivative(self) -> Derivative:
@@ -180,9 +186,9 @@ class SpecializedDerivative:
         """Whether the kernel overwrites what this reads, and the session takes memory as it is now for what it was before the kernel."""
         if self._replays is None:
             lost = self._overwritten()
-            self._replays = lost is not None and self._session.cfg.ad_broken_chain != "error"
+            self._replays = lost is not None and self._target.broken_chains != "error"
             if lost is not None and self._replays:
-                report(self._session, f"{self._lost(lost)}: it is computed from what that holds now", lost.loc, TAPE_HINT)
+                report(self._target, f"{self._lost(lost)}: it is computed from what that holds now", lost.loc, TAPE_HINT)
         return self._replays
 
     def _overwritten(self) -> Residual | None:
@@ -210,7 +216,7 @@ class SpecializedDerivative:
             raise SpirogradCompilationError(self._lost(lost), lost.loc, hint)
         for place in () if self._told else self.derivative.inactive_writes:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
-            if self._session.cfg.ad_broken_chain != "ignore":
+            if self._target.broken_chains != "ignore":
                 logger.warning(render(text, place.loc, INACTIVE_HINT))
         self._told = True
         self._checked = lost is None  # else each launch says whether it is one that replays
@@ -224,7 +230,7 @@ class SpecializedDerivative:
                 f"gradients end at {name_of(read.ref)}, which has none: {self.label} reads it after giving it values that depend on memory "
                 f"with gradients{f' ({written.loc})' if written.loc is not None else ''}"
             )
-            report(self._session, problem, read.loc, INACTIVE_HINT)
+            report(self._target, problem, read.loc, INACTIVE_HINT)
         for text in () if self._warned else self.derivative.warnings:
             logger.warning(text)
         self._warned = True
@@ -237,9 +243,9 @@ class SpecializedDerivative:
         place = next(iter(derivative.inactive_writes), None) or next((w for w in derivative.writes if w.ref.dtype.is_float), None)
         if place is None:
             problem = f"{self.label} has no gradient: it writes no memory of floats, and returns nothing that depends on any"
-            report(self._session, problem, self.primal.kernel.loc, "have it write a field or array with `needs_grad=True`")
+            report(self._target, problem, self.primal.kernel.loc, "have it write a field or array with `needs_grad=True`")
         else:
-            report(self._session, f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
+            report(self._target, f"{self.label} has no gradient: it writes {name_of(place.ref)}, which has none", place.loc, hint)
 
     def launch(self, packer: Packer, returned: Any, number: int | None) -> None:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
@@ -345,7 +351,7 @@ class SpecializedDerivative:
             return
         if not self.returned:
             raise SpirogradRuntimeError(
-                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; leave it away"
+                f"{self.label}: `returned=` is given, but nothing that the kernel returns depends on memory with gradients; omit it"
             )
         values = _leaves(self.primal.returns, returned, self.label)
         for number in self.returned:
@@ -358,7 +364,7 @@ class SpecializedDerivative:
             return
         hint = "`kernel.grad(..., returned=1.0)`"
         problem = f"{self.label} returns a value: its gradient starts from the adjoint of that"
-        report(self._session, problem, None, hint, while_running=True)
+        report(self._target, problem, None, hint, while_running=True)
         self._put_returned(packer, UNFOLLOWED)
 
 

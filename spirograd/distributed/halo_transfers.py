@@ -75,20 +75,20 @@ def _like(memory: Any, length: int) -> Any:
     return element_ndarray(memory.element_shape, memory.dtype, memory._build, length)
 
 
-def _spread_out(memory: Any, lane: Lane) -> None:
+def _spread_out(memory: object, lane: Lane) -> None:
     halo_kernels.copy_out(memory, lane.tables.owned, lane.out.array, len(lane.tables.cells.owned))
 
 
-def _spread_in(memory: Any, lane: Lane) -> None:
+def _spread_in(memory: object, lane: Lane) -> None:
     cells = lane.tables.cells
     halo_kernels.copy_in(memory, lane.tables.halo, lane.out.array, lane.into.array, len(cells.halo), cells.kept)
 
 
-def _collect_out(memory: Any, lane: Lane) -> None:
+def _collect_out(memory: object, lane: Lane) -> None:
     halo_kernels.move_out(memory, lane.tables.halo, lane.out.array, len(lane.tables.cells.halo))
 
 
-def _collect_in(memory: Any, lane: Lane) -> None:
+def _collect_in(memory: object, lane: Lane) -> None:
     tables, out, into = lane.tables, lane.out.array, lane.into.array
     count = tables.unique.shape[0]
     halo_kernels.add_in(memory, tables.unique, tables.starts, tables.positions, out, into, count, tables.cells.kept)

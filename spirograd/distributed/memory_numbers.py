@@ -10,7 +10,7 @@ import itertools
 import weakref
 from typing import Any
 
-_texts: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_texts: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
 _made = itertools.count()
 _used = itertools.count()
 
@@ -21,14 +21,14 @@ def made(memory: Any) -> None:
         _texts[member] = f"number {next(_made)} of those that partitions made"
 
 
-def used(*memories: Any) -> None:
+def used(*memories: object) -> None:
     """Number those that have no number. All processes have just compared them."""
     for memory in memories:
         if memory not in _texts:
             _texts[memory] = f"number {next(_used)} of those in earlier calls"
 
 
-def described(memory: Any) -> str:
+def described(memory: object) -> str:
     """What tells the memory apart from others, with the same text on all processes."""
     return _texts.get(memory, "in no earlier call")
 

@@ -17,7 +17,7 @@ from spirograd.distributed.transport import Message, Transport, TransportFailure
 
 _SPINS = 200  # polls before the process yields its processor
 # Requests, and the arrays of their messages, until these have arrived: MPI writes to them also after an error, and after the session.
-_under_way: dict[int, tuple[list[Any], Sequence[Message], Sequence[Message]]] = {}
+_under_way: dict[int, tuple[list[object], Sequence[Message], Sequence[Message]]] = {}
 
 
 class MpiTransport(Transport):
@@ -36,7 +36,7 @@ class MpiTransport(Transport):
 
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         octet = self._mpi.BYTE
-        requests: list[Any] = []
+        requests: list[object] = []
         _under_way[id(requests)] = requests, sent, received
         for peer, array in received:
             requests.append(self._world.Irecv([_octets(array), octet], source=peer, tag=tag))
@@ -52,14 +52,14 @@ class MpiTransport(Transport):
     def abandon(self) -> None:
         """Messages are on the host."""
 
-    def all_reduce(self, array: Any, op: str) -> None:
+    def all_reduce(self, array: object, op: str) -> None:
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
         self._wait([self._world.Iallreduce(self._mpi.IN_PLACE, array, operation)])
 
-    def broadcast(self, array: Any) -> None:
+    def broadcast(self, array: object) -> None:
         self._wait([self._world.Ibcast([_octets(array), self._mpi.BYTE], root=0)])
 
-    def all_gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: object) -> list[Any]:
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
         lengths = np.empty(self.size, np.int64)
         self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
@@ -76,7 +76,7 @@ class MpiTransport(Transport):
         if not self.failed:
             self._world.Free()
 
-    def _wait(self, requests: list[Any]) -> None:
+    def _wait(self, requests: list[object]) -> None:
         end = time.monotonic() + self.timeout
         spins = 0
         try:

@@ -55,12 +55,12 @@ class Partition(NearNames):
         self.origin = tuple(first - h for (first, _), h in zip(self.owned, self.halo))
         self.local_shape = tuple(extent + 2 * h for extent, h in zip(self.owned.shape, self.halo))
         # By memory and movement; of the session that they were made in.
-        self._lanes: weakref.WeakKeyDictionary[Any, dict[str, Lane]] = weakref.WeakKeyDictionary()
+        self._lanes: weakref.WeakKeyDictionary[object, dict[str, Lane]] = weakref.WeakKeyDictionary()
         self._tables: dict[tuple[int, ...], Tables] = {}
         self._session: Any = None
-        self._agreed: set[Any] = set()
+        self._agreed: set[object] = set()
 
-    def _set(self, shape: Any, processes: Any, halo: Any, periodic: Any, corners: bool) -> dict[str, Any]:
+    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, Any]:
         size = world.size()
         self.shape = _integers(shape, None, "`shape` of a partition is one to three extents above 0", 1)
         axes = len(self.shape)
@@ -98,7 +98,7 @@ class Partition(NearNames):
         memory_numbers.made(made)
         return made
 
-    def ndarray(self, dtype: Any, needs_grad: bool = False) -> Ndarray:
+    def ndarray(self, dtype: object, needs_grad: bool = False) -> Ndarray:
         """An ndarray of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices begin at 0:
         the cell ``(i, j)`` of the domain is at ``(i - origin[0], j - origin[1])``. The order is as for `field`."""
         made = ndarray(dtype, self.local_shape, needs_grad)
@@ -135,7 +135,7 @@ class Partition(NearNames):
 
     # --- halos -----------------------------------------------------------------------------------------------------------------
 
-    def exchange(self, *memories: Any) -> None:
+    def exchange(self, *memories: object) -> None:
         """Set the halos of ``memories``, fields and ndarrays, to what their owners have. Halos outside of the domain stay as they are.
 
         All processes pass the same memory in the same order. Raises SpirogradTypeError and SpirogradValueError on all of them if one
@@ -143,17 +143,17 @@ class Partition(NearNames):
         """
         self.start(*memories).finish()
 
-    def start(self, *memories: Any) -> Pending:
+    def start(self, *memories: object) -> Pending:
         """Begin an `exchange`: ``pending = partition.start(u)``, then kernels that use no halo of ``u``, then ``pending.finish()``.
         ``memories``: as for `exchange`."""
         return self._start(SPREAD, COLLECT, memories)
 
-    def add_halos(self, *memories: Any) -> None:
+    def add_halos(self, *memories: object) -> None:
         """Add what is in halos to the cells of their owners, and leave zero in the halos: for kernels that add to cells of others. Halos
         outside of the domain stay as they are. ``memories``, and errors: as for `exchange`."""
         self.start_add(*memories).finish()
 
-    def start_add(self, *memories: Any) -> Pending:
+    def start_add(self, *memories: object) -> Pending:
         """Begin `add_halos`, as `start` begins an `exchange`: until it is finished, kernels must not add to cells of
         halos. ``memories``: as for `exchange`."""
         return self._start(COLLECT, SPREAD, memories)
@@ -168,7 +168,7 @@ class Partition(NearNames):
 
         return Pending(movement, moved, back, moved_back)
 
-    def _agree(self, movement: Movement, memories: Sequence[Any]) -> None:
+    def _agree(self, movement: Movement, memories: Sequence[object]) -> None:
         """At the first transfer of this memory all processes compare what they pass; in debug mode at each."""
         if context.session() is not self._session:
             self._session, self._tables, self._agreed = context.session(), {}, set()
@@ -182,7 +182,7 @@ class Partition(NearNames):
             for memory in memories:  # an `id` may come again
                 weakref.finalize(memory, self._agreed.discard, key)
 
-    def _compare(self, what: str, memories: Sequence[Any]) -> None:
+    def _compare(self, what: str, memories: Sequence[object]) -> None:
         """Raise on all processes if one passes other memory to ``what``, or memory that does not fit."""
         world.alike(what, lambda: self._kinds(memories), f"the memory of {what}")
         memory_numbers.used(*memories)
@@ -213,7 +213,7 @@ class Partition(NearNames):
         if len({id(memory) for memory in memories}) != len(memories):
             raise SpirogradValueError("a halo exchange names the same memory twice")
 
-    def _lane(self, memory: Any, movement: Movement) -> Lane:
+    def _lane(self, memory: object, movement: Movement) -> Lane:
         lanes = self._lanes.setdefault(memory, {})
         if movement.name not in lanes:
             origin = tuple(getattr(memory, "origin", ())) or (0,) * len(self.shape)
@@ -234,7 +234,7 @@ def _integers(value: Any, count: int | None, wanted: str, least: int, repeats: b
     return tuple(int(n) for n in found)
 
 
-def _grid_of(shape: tuple[int, ...], processes: Any, halo: tuple[int, ...], size: int) -> tuple[int, ...]:
+def _grid_of(shape: tuple[int, ...], processes: object, halo: tuple[int, ...], size: int) -> tuple[int, ...]:
     """The grid of ``size`` processes: the best one, or (None) ``processes``."""
     there = counted(size, "process", "processes")
     if processes is None:

@@ -44,9 +44,9 @@ _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES)
 def save(
     folder: str | os.PathLike[str],
     partition: Partition,
-    memories: Mapping[str, Any],
-    replicated: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
+    memories: Mapping[str, object],
+    replicated: Mapping[str, object] | None = None,
+    values: Mapping[str, object] | None = None,
 ) -> None:
     """Write a state to ``folder``, which all processes share, in place of the one that is there.
 
@@ -122,7 +122,7 @@ def _compare(what: str, path: Path, partition: Partition, memories: Any, replica
 # --- writing -------------------------------------------------------------------------------------------------------------------
 
 
-def _next_number(path: Path, memories: Mapping[str, Any], replicated: Mapping[str, Any], partition: Partition) -> int:
+def _next_number(path: Path, memories: Mapping[str, object], replicated: Mapping[str, object], partition: Partition) -> int:
     """The number of the new state, after checks."""
     for name in (*memories, *replicated):
         if not isinstance(name, str) or not name.isidentifier():
@@ -139,7 +139,7 @@ def _next_number(path: Path, memories: Mapping[str, Any], replicated: Mapping[st
     return int(_manifest(path)["number"]) + 1
 
 
-def _kind(memory: Any) -> dict[str, Any]:
+def _kind(memory: object) -> dict[str, Any]:
     if not isinstance(memory, (ScalarField, Ndarray)):
         raise SpirogradTypeError(f"a saved state has fields and ndarrays, not {type(memory).__name__}")
     return {"dtype": str(memory.dtype), "element_shape": list(memory.element_shape)}
@@ -279,11 +279,11 @@ def _manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) is int and -_LARGEST <= value <= _LARGEST
 
 
-def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _list_of(is_right: Callable[[object], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(is_right(one) for one in value)
 
 
@@ -291,7 +291,7 @@ def _is_range(value: Any) -> bool:
     return _list_of(_is_number)(value) and len(value) == 2 and value[0] <= value[1]
 
 
-def _are_memories(value: Any) -> bool:
+def _are_memories(value: object) -> bool:
     """By name, the type and the shape of the elements."""
     return isinstance(value, dict) and all(
         name.isidentifier()
@@ -304,7 +304,7 @@ def _are_memories(value: Any) -> bool:
 
 
 _LARGEST = 1 << 62
-_FIELDS: dict[str, Callable[[Any], bool]] = {
+_FIELDS: dict[str, Callable[[object], bool]] = {
     "number": lambda value: _is_number(value) and value >= 0,
     "shape": _list_of(_is_number),
     "halo": _list_of(_is_number),

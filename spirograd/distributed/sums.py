@@ -41,7 +41,7 @@ def all_reduce(memory: Any, op: str = "add") -> None:
     _run("all_reduce", memory, lambda: _reduce(memory, op), lambda: _reduce(memory.grad, "add"))
 
 
-def total(loss: Any) -> None:
+def total(loss: object) -> None:
     """Replace the ``loss`` of each process, a field or an ndarray, by the sum over all processes: the loss of the program.
 
     The last thing in a tape. All processes start the reverse pass from 1 for one and the same number, so that its gradient goes back to
@@ -59,7 +59,7 @@ def replicate(memory: Any) -> None:
     _run("replicate", memory, lambda: _broadcast(memory), lambda: _reduce(memory.grad, "add"))
 
 
-def _has_grad(memory: Any) -> bool:
+def _has_grad(memory: object) -> bool:
     return isinstance(memory, (ScalarField, Ndarray)) and memory.has_grad()
 
 
@@ -81,7 +81,7 @@ def _after_comparison(what: str, reverse: Callable[[], None]) -> None:
     reverse()
 
 
-def _described(memory: Any, what: str) -> str:
+def _described(memory: object, what: str) -> str:
     """What must be the same on all processes. Raises SpirogradTypeError for what cannot be summed."""
     if not isinstance(memory, (ScalarField, Ndarray)) or isinstance(memory, BufferView) or memory.sparse_path is not None:
         raise SpirogradTypeError(f"{what} takes a dense field of scalars, vectors or matrices, or an ndarray, not {describe(memory)}")
@@ -91,15 +91,15 @@ def _described(memory: Any, what: str) -> str:
     return f"{kind}, {memory_numbers.described(memory)}"
 
 
-def _reduce(memory: Any, op: str) -> None:
+def _reduce(memory: object, op: str) -> None:
     _transform(memory, lambda array: world.transport().all_reduce(array, op), "a sum over processes")
 
 
-def _broadcast(memory: Any) -> None:
+def _broadcast(memory: object) -> None:
     _transform(memory, lambda array: world.transport().broadcast(array), "a copy from process 0")
 
 
-def _transform(memory: Any, change: Callable[[Any], None], what: str) -> None:
+def _transform(memory: Any, change: Callable[[object], None], what: str) -> None:
     """Have the transport change the contents: in a tensor on the GPU where it takes those, else in an array of the host."""
     transport = world.transport()
     if transport.size == 1 or not memory.view.count:

@@ -78,19 +78,19 @@ class TorchTransport(Transport):
 
         return wait
 
-    def all_reduce(self, array: Any, op: str) -> None:
+    def all_reduce(self, array: object, op: str) -> None:
         found = self._dist.ReduceOp
         tensor, group = self._tensor(array)
         with _failures():
             self._dist.all_reduce(tensor, {"add": found.SUM, "min": found.MIN, "max": found.MAX}[op], group)
 
-    def broadcast(self, array: Any) -> None:
+    def broadcast(self, array: object) -> None:
         tensor, group = self._octets(array)
         with _failures():
             self._dist.broadcast(tensor, 0, group)
 
-    def all_gather(self, value: Any) -> list[Any]:
-        found: list[Any] = [None] * self.size
+    def all_gather(self, value: object) -> list[Any]:
+        found: list[object] = [None] * self.size
         with _failures():
             self._dist.all_gather_object(found, value, self._host)
         return found
@@ -101,7 +101,7 @@ class TorchTransport(Transport):
             for group in filter(None, (self._gpu, self._host)):
                 self._dist.destroy_process_group(group)
 
-    def _tensor(self, array: Any) -> tuple[Any, Any]:
+    def _tensor(self, array: object) -> tuple[Any, Any]:
         if isinstance(array, np.ndarray):
             return self._torch.from_numpy(array), self._host
         return array, self._gpu

@@ -64,15 +64,15 @@ class Transport(ABC):
         return moved * _NUMBERS + self.exchanges % _NUMBERS
 
     @abstractmethod
-    def all_reduce(self, array: Any, op: str) -> None:
+    def all_reduce(self, array: object, op: str) -> None:
         """Replace an array of f32, f64, i32 or i64 by the sum ("add"), "min" or "max" over all processes. The same bits everywhere."""
 
     @abstractmethod
-    def broadcast(self, array: Any) -> None:
+    def broadcast(self, array: object) -> None:
         """Replace an array by that of process 0."""
 
     @abstractmethod
-    def all_gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: object) -> list[Any]:
         """What all processes pass, by rank: values that can be pickled."""
 
     @abstractmethod
@@ -90,13 +90,13 @@ class SingleProcess(Transport):
     def abandon(self) -> None:
         """Nothing was posted."""
 
-    def all_reduce(self, array: Any, op: str) -> None:
+    def all_reduce(self, array: object, op: str) -> None:
         """One array is its own sum."""
 
-    def broadcast(self, array: Any) -> None:
+    def broadcast(self, array: object) -> None:
         """The array is that of process 0."""
 
-    def all_gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: object) -> list[Any]:
         return [value]
 
     def close(self) -> None:

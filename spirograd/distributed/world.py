@@ -41,7 +41,7 @@ def init(
     device: int | str | None = None,
     transport: str | None = None,
     timeout: float = 300.0,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Join the other processes of the program, and start a session: `sg.init(arch, **options)`, on a device of this process's own.
 
@@ -95,7 +95,8 @@ def _use_gpu(transport: Transport) -> None:
         transport.takes_gpu = False
     if session.arch != "cuda" or transport.size == 1 or transport.takes_gpu:
         return
-    ordinal = session.device.ordinal
+    assert session.sharing is not None
+    ordinal = session.sharing.ordinal
     gpus = gathered("`sg.distributed.init`", transport.gpu(ordinal))
     if None in gpus or len({*gpus}) < len(gpus):
         if transport.rank == 0:
@@ -164,7 +165,7 @@ def waiting(what: str, begun: bool = False) -> Iterator[None]:
         raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
 
 
-def gathered(what: str, value: Any) -> list[Any]:
+def gathered(what: str, value: object) -> list[Any]:
     """What all processes pass, by rank: values that can be pickled."""
     with waiting(what):
         return transport().all_gather(value)
@@ -175,7 +176,7 @@ def together(what: str, function: Callable[[], T]) -> T:
     return _compared(what, _checked(function), _nothing, "")
 
 
-def same(what: str, value: Any) -> None:
+def same(what: str, value: object) -> None:
     """Raise SpirogradValueError on all processes unless all pass values with the same text. ``what``: what the value describes."""
     _compared(f"the comparison of {what}", lambda: value, lambda result: result, what)
 
@@ -195,11 +196,11 @@ def _checked(function: Callable[[], T]) -> Callable[[], T]:
     return checked
 
 
-def _nothing(result: Any) -> None:
+def _nothing(result: object) -> None:
     return None
 
 
-def _compared(what: str, function: Callable[[], T], of: Callable[[Any], Any], compared: str) -> T:
+def _compared(what: str, function: Callable[[], T], of: Callable[[object], object], compared: str) -> T:
     """One sum over processes of five numbers tells whether all is well, and all are in ``what``; only if not, texts are gathered."""
     error: BaseException | None = None
     result: Any = None
@@ -230,7 +231,7 @@ def _compared(what: str, function: Callable[[], T], of: Callable[[Any], Any], co
     return result  # type: ignore[no-any-return]
 
 
-def _raise_difference(what: str, value: Any, compared: str) -> None:
+def _raise_difference(what: str, value: object, compared: str) -> None:
     """Raise for the first process that is in another function than process 0, or else has another value."""
     places, values = zip(*gathered(what, (what, value)))
     for number, other in enumerate(places):

@@ -317,7 +317,7 @@ def _combined(op: Op, waits: Mapping[int, Wait]) -> list[Any]:
     return found if op.code is ops.subgroup_scan else [found[-1]] * len(found)
 
 
-_RESULTS: dict[ops.OpCode, Callable[[Op, Mapping[int, Wait]], list[Any]]] = {
+_RESULTS: dict[ops.OpCode, Callable[[Op, Mapping[int, Wait]], list[object]]] = {
     ops.subgroup_barrier: _nothing,
     ops.subgroup_read: _lanes_read,
     ops.subgroup_ballot: _votes,

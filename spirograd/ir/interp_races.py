@@ -114,7 +114,7 @@ class Races:
         self.labelled = 0
         self.elements: dict[Any, dict[str, _Kept]] = {}
 
-    def rival(self, key: Any, access: _Access, rivals: Mapping[str, Sequence[str]]) -> _Access | None:
+    def rival(self, key: object, access: _Access, rivals: Mapping[str, Sequence[str]]) -> _Access | None:
         """An earlier access to the element ``key`` with which this one races; else it is kept for later ones. ``rivals``: with what each
         kind of access races."""
         held = self.elements.setdefault(key, {})

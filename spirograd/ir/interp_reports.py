@@ -22,7 +22,7 @@ def bits(t: DType, value: Any) -> int:
     return int(value) & ((1 << t.bits) - 1)
 
 
-def _words(dtypes: Sequence[DType], values: Sequence[Any]) -> list[int]:
+def _words(dtypes: Sequence[DType], values: Sequence[object]) -> list[int]:
     """Scalars as pairs of 32-bit words, low before high."""
     patterns = [bits(t, x) for t, x in zip(dtypes, values)]
     return [word for pattern in patterns for word in (pattern & 0xFFFFFFFF, pattern >> 32)]

@@ -25,7 +25,7 @@ from spirograd.ir.ops import OpCode
 # The frames of Python that a call may take in the interpreter: one for it, and one for each block that another call stands in.
 _FRAMES_OF_A_CALL = 100
 # Operators of Python that do on two NumPy scalars of one type what the evaluator does, faster. A test compares them.
-FAST: dict[OpCode, Callable[..., Any]] = {
+FAST: dict[OpCode, Callable[..., object]] = {
     ops.add: operator.add, ops.sub: operator.sub, ops.mul: operator.mul, ops.div: operator.truediv,
     ops.and_: operator.and_, ops.or_: operator.or_, ops.xor: operator.xor, ops.not_: operator.invert,
     ops.eq: operator.eq, ops.ne: operator.ne, ops.lt: operator.lt, ops.le: operator.le, ops.gt: operator.gt, ops.ge: operator.ge,
@@ -53,7 +53,7 @@ def _is_wider(t: DType, source: Any) -> bool:
     return t.is_int and not source.is_float and t.min <= source.min and source.max <= t.max
 
 
-def _apply(function: Callable[..., Any], out: int, args: list[int]) -> Step:
+def _apply(function: Callable[..., object], out: int, args: list[int]) -> Step:
     """Store the value of ``function`` of ``args``."""
     if len(args) == 1:
         (a,) = args
@@ -147,7 +147,7 @@ def _task(c: Compiler, op: Op) -> Step:
     def range_for(env: Env) -> None:
         for run in bounds:
             run(env)
-        values: list[Any] = identities
+        values: list[object] = identities
         indices = range(int(env[limits[0]]), int(env[limits[1]]))
         for i in indices:
             env[index] = convert(i)

@@ -29,6 +29,7 @@ class OpCode:
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
     generators take.
+    ``elementary``: a function that some back ends lack for some types, which `transforms.math.expand_math` expands for them.
     ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
     """
 
@@ -40,6 +41,7 @@ class OpCode:
     rule: str = "special"
     commutative: bool = False
     level: str = "both"
+    elementary: bool = False
     evaluate: Callable[..., Any] | None = None
 
     @property
@@ -69,10 +71,15 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
+def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -> OpCode:
+    """Declare an elementary function of floats: a member of `ELEMENTARY`."""
+    return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_math(function))
+
+
 # --- evaluators ----------------------------------------------------------------------------------------------------------
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+def _elementwise(function: Callable[..., object]) -> Callable[..., Any]:
     def run(t: DType, *args: Any) -> Any:
         return t.np.type(function(*args))
 
@@ -129,7 +136,7 @@ def _cast(t: DType, a: Any) -> Any:
     return t.np.type(a)
 
 
-def _bitcast(t: DType, a: Any) -> Any:
+def _bitcast(t: DType, a: object) -> Any:
     return np.asarray(a).view(t.np)[()]
 
 
@@ -159,7 +166,6 @@ def _power(x: float, y: float) -> float:
 
 
 _E = _elementwise
-_M = _math
 
 # --- structure -----------------------------------------------------------------------------------------------------------
 
@@ -324,17 +330,17 @@ opaque = _op(
 # --- math ----------------------------------------------------------------------------------------------------------------
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
-rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
-exp = _op("exp", 1, "pure", "e ** a.", domain="f", rule="same", evaluate=_M(np.exp))
-log = _op("log", 1, "pure", "Natural logarithm.", domain="f", rule="same", evaluate=_M(np.log))
-sin = _op("sin", 1, "pure", "Sine, of radians.", domain="f", rule="same", evaluate=_M(np.sin))
-cos = _op("cos", 1, "pure", "Cosine, of radians.", domain="f", rule="same", evaluate=_M(np.cos))
-tan = _op("tan", 1, "pure", "Tangent, of radians.", domain="f", rule="same", evaluate=_M(np.tan))
-asin = _op("asin", 1, "pure", "Inverse sine, in radians.", domain="f", rule="same", evaluate=_M(np.arcsin))
-acos = _op("acos", 1, "pure", "Inverse cosine, in radians.", domain="f", rule="same", evaluate=_M(np.arccos))
-atan2 = _op("atan2", 2, "pure", "Angle of the point (b, a), in radians.", domain="f", rule="same", evaluate=_M(np.arctan2))
-tanh = _op("tanh", 1, "pure", "Hyperbolic tangent.", domain="f", rule="same", evaluate=_M(np.tanh))
-pow_ = _op("pow", 2, "pure", "a ** b of floats.", domain="f", rule="same", evaluate=_M(_power))
+rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_math(lambda a: 1.0 / np.sqrt(a)))
+exp = _elementary("exp", 1, "e ** a.", np.exp)
+log = _elementary("log", 1, "Natural logarithm.", np.log)
+sin = _elementary("sin", 1, "Sine, of radians.", np.sin)
+cos = _elementary("cos", 1, "Cosine, of radians.", np.cos)
+tan = _elementary("tan", 1, "Tangent, of radians.", np.tan)
+asin = _elementary("asin", 1, "Inverse sine, in radians.", np.arcsin)
+acos = _elementary("acos", 1, "Inverse cosine, in radians.", np.arccos)
+atan2 = _elementary("atan2", 2, "Angle of the point (b, a), in radians.", np.arctan2)
+tanh = _elementary("tanh", 1, "Hyperbolic tangent.", np.tanh)
+pow_ = _elementary("pow", 2, "a ** b of floats.", _power)
 floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=_E(np.floor))
 ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=_E(np.ceil))
 trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=_E(np.trunc))
@@ -542,6 +548,7 @@ OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, builtin, slot)
 # Those of them that functions may use which `call_memory` names.
 ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
+ELEMENTARY = tuple(code for code in ALL if code.elementary)
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.
 COMBINE: dict[str, OpCode] = {"add": add, "mul": mul, "min": min_, "max": max_, "and": and_, "or": or_, "xor": xor}
@@ -559,7 +566,7 @@ def identity(kind: str, t: DType) -> int | float:
     return -bound if t.is_float and kind == "max" else bound
 
 
-def evaluate(code: OpCode, t: Type, args: tuple[Any, ...]) -> Any:
+def evaluate(code: OpCode, t: Type, args: tuple[object, ...]) -> Any:
     """The value of a pure operation on NumPy scalars (vectors: tuples of them)."""
     assert code.evaluate is not None, code
     with np.errstate(all="ignore"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -422,7 +422,7 @@ def _slot(v: _Verifier, op: Op) -> None:
 # --- memory --------------------------------------------------------------------------------------------------------------
 
 
-def _reference(v: _Verifier, op: Op, ref: Any) -> Ref:
+def _reference(v: _Verifier, op: Op, ref: object) -> Ref:
     """A reference that is well-formed at this level."""
     legal = (FieldRef, ArrayRef, TempRef, AdstackRef, SharedRef) if v.level == "kernel" else (BufferRef, SharedRef)
     if not isinstance(ref, legal):

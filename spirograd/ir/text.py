@@ -172,7 +172,7 @@ class _Printer:
     def location(self, loc: Loc | None) -> str:
         return f" @ {self.expression(loc)}" if self.locs and loc is not None else ""
 
-    def expression(self, value: Any) -> str:
+    def expression(self, value: object) -> str:
         """``value`` as an expression of Python."""
         if value is None or isinstance(value, (bool, int, float)):
             return repr(value)

@@ -111,10 +111,10 @@ class MatrixType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return (self.dtype,) * self.size
 
-    def build(self, leaves: Sequence[Any]) -> Matrix:
+    def build(self, leaves: Sequence[object]) -> Matrix:
         return make(leaves, self.shape)
 
-    def numbers_of(self, value: Any) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Any]:
         if not isinstance(value, (Matrix, fields.Field, ndarrays.Ndarray)) and hasattr(value, "__array__"):
             value = np.asarray(value)
         if isinstance(value, (list, tuple, np.ndarray)):
@@ -123,7 +123,7 @@ class MatrixType(AggregateType):
             raise type_error(f"expected a {self._called}, got {scalar.describe(value)}")
         return list(value.entries)
 
-    def converted(self, value: Any) -> Matrix:
+    def converted(self, value: object) -> Matrix:
         converted: Matrix = self.build(self.numbers_of(value)) if self.entry_dtype is None else super().converted(value)
         return converted
 
@@ -138,7 +138,7 @@ class MatrixType(AggregateType):
         """A field of this type; options as of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
-    def ndarray(self, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
+    def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
         """An array of this type; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
@@ -147,7 +147,7 @@ class MatrixType(AggregateType):
         return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
 
 
-def _flatten(x: Any) -> list[Any]:
+def _flatten(x: object) -> list[Any]:
     if scalar.is_scalar(x):
         return [x]
     if isinstance(x, Matrix):
@@ -159,12 +159,12 @@ def _flatten(x: Any) -> list[Any]:
     raise type_error(f"a vector or matrix cannot be made of {scalar.describe(x)}")
 
 
-def vector(n: int, dtype: Any = None) -> MatrixType:
+def vector(n: int, dtype: object = None) -> MatrixType:
     """The type of vectors of n entries. Without ``dtype``: of any type, in annotations."""
     return MatrixType(n, None, dtype)
 
 
-def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
+def matrix(n: int, m: int, dtype: object = None) -> MatrixType:
     """The type of matrices of n rows and m columns. Without ``dtype``: of any type, in annotations."""
     return MatrixType(n, m, dtype)
 
@@ -174,7 +174,7 @@ class VectorOf:
 
     __qualname__ = "types.Vector"
 
-    def __class_getitem__(cls, item: Any) -> MatrixType:
+    def __class_getitem__(cls, item: object) -> MatrixType:
         if not isinstance(item, tuple) or len(item) != 2:
             raise type_error("`types.Vector` takes a number of entries and a type", "write `types.Vector[3, sg.f32]`")
         return vector(*item)
@@ -185,7 +185,7 @@ class MatrixOf:
 
     __qualname__ = "types.Matrix"
 
-    def __class_getitem__(cls, item: Any) -> MatrixType:
+    def __class_getitem__(cls, item: object) -> MatrixType:
         if not isinstance(item, tuple) or len(item) != 3:
             raise type_error("`types.Matrix` takes numbers of rows and columns and a type", "write `types.Matrix[2, 3, sg.f32]`")
         return matrix(*item)
@@ -232,7 +232,7 @@ class NdarrayType(NearNames):
             raise type_error(f"`element_dim` is {element_dim}, but the elements have shape {self.element_shape}")
         self.element_dim = element_dim if self.element_shape is None else len(self.element_shape)
 
-    def __class_getitem__(cls, item: Any) -> NdarrayType:
+    def __class_getitem__(cls, item: object) -> NdarrayType:
         parts = item if isinstance(item, tuple) else (item,)
         if len(parts) > 2:
             raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
@@ -318,7 +318,7 @@ class Reference:
         return f"ref({self.dtype})"
 
 
-def ref(dtype: Any) -> Reference:
+def ref(dtype: object) -> Reference:
     """The annotation of an argument of a `real_func` that is taken by reference: a variable or an element of memory, of type ``dtype``."""
     return Reference(dtype)
 
@@ -335,25 +335,25 @@ class FunctionArgument:
 func = FunctionArgument()
 
 
-def is_integral(dtype: Any) -> bool:
+def is_integral(dtype: object) -> bool:
     """Whether a type (of the entries, for a vector or matrix type) is an integer type, u1 included."""
     return not _scalar_type(dtype).is_float
 
 
-def is_real(dtype: Any) -> bool:
+def is_real(dtype: object) -> bool:
     """Whether a type is a floating point type."""
     return _scalar_type(dtype).is_float
 
 
-def is_signed(dtype: Any) -> bool:
+def is_signed(dtype: object) -> bool:
     """Whether a type has negative values."""
     return _scalar_type(dtype).is_signed
 
 
-def is_tensor(dtype: Any) -> bool:
+def is_tensor(dtype: object) -> bool:
     """Whether a type is a vector or matrix type."""
     return isinstance(dtype, MatrixType)
 
 
-def _scalar_type(dtype: Any) -> DType:
+def _scalar_type(dtype: object) -> DType:
     return dtype.dtype if isinstance(dtype, MatrixType) else arithmetic.as_dtype(dtype)

@@ -42,7 +42,7 @@ class ArgPack:
         return repr(self.to_dict())
 
 
-def argpack(**members: Any) -> type[ArgPack]:
+def argpack(**members: object) -> type[ArgPack]:
     """A type of arguments that packs ``members``, given as annotations by name: numbers, vectors, structs, `types.NDArray`, other argpacks.
     A kernel takes an instance of it as it takes one of a dataclass. Calling the type with a value for each member makes an `ArgPack`;
     SpirogradCallError if the members are not these.

@@ -95,7 +95,7 @@ def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[
         y = (emit_value(x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
         return y if dtype is None else cast(y, dtype)
 
-    def entry(x: Any, dtype: DType | None = None) -> Any:
+    def entry(x: object, dtype: DType | None = None) -> Any:
         hook = getattr(x, "__sg_elementwise__", None)
         return hook(lambda e: entry(e, dtype), (x,)) if hook is not None else run(x, dtype)
 
@@ -111,7 +111,7 @@ trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards
 
 
 @elementwise
-def atan2(y: Any, x: Any) -> Any:
+def atan2(y: object, x: object) -> Any:
     """The angle of the point (x, y), in radians, between -pi and pi."""
     if not isinstance(y, Value) and not isinstance(x, Value):
         return _python(np.arctan2, y, x)
@@ -125,7 +125,7 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 
 @elementwise
-def pow(x: Any, y: Any) -> Any:
+def pow(x: object, y: object) -> Any:
     """``x ** y``; of two integers an integer, truncated if the exponent is negative. A negative constant exponent raises
     SpirogradTypeError.
     """
@@ -224,25 +224,25 @@ def bit_not(x: Any) -> Any:
 
 
 @elementwise
-def logical_not(x: Any) -> Any:
+def logical_not(x: object) -> Any:
     """``not x``."""
     return scalar.logical_not(x)
 
 
 @elementwise
-def logical_and(a: Any, b: Any) -> Any:
+def logical_and(a: object, b: object) -> Any:
     """``a and b``, evaluating both."""
     return scalar.bit_and(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
-def logical_or(a: Any, b: Any) -> Any:
+def logical_or(a: object, b: object) -> Any:
     """``a or b``, evaluating both."""
     return scalar.bit_or(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
-def select(condition: Any, a: Any, b: Any) -> Any:
+def select(condition: object, a: object, b: object) -> Any:
     """``a`` where ``condition`` holds, else ``b``, entry by entry; both are computed."""
     return scalar.select(condition, a, b)
 
@@ -262,7 +262,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 @traceable
-def bit_cast(x: Any, dtype: Any) -> Any:
+def bit_cast(x: object, dtype: object) -> Any:
     """The same bits as a value of ``dtype``. Raises SpirogradTypeError for another width."""
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
@@ -333,18 +333,18 @@ def frexp(x: Any) -> tuple[Any, Any]:
 
 
 @traceable
-def zero(x: Any) -> Any:
+def zero(x: object) -> Any:
     """Zero of the type and shape of x."""
     return _filled(x, 0)
 
 
 @traceable
-def one(x: Any) -> Any:
+def one(x: object) -> Any:
     """One of the type and shape of x."""
     return _filled(x, 1)
 
 
-def _filled(x: Any, value: int) -> Any:
+def _filled(x: object, value: int) -> Any:
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
         return hook(lambda e: _filled(e, value), (x,))

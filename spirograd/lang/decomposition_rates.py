@@ -68,7 +68,7 @@ def _turned(x0: Matrix, x: Matrix, omega: dict[tuple[int, int], Any], t: DType) 
     return [[dependent(x0[k][j], terms(k, j), t) for j in range(n)] for k in range(n)]
 
 
-def eigen(a: Matrix, values: Sequence[Any], vectors: Matrix, t: DType) -> tuple[list[Any], Rows]:
+def eigen(a: Matrix, values: Sequence[object], vectors: Matrix, t: DType) -> tuple[list[Any], Rows]:
     """Eigenvalues and eigenvectors (columns) of a symmetric ``a``, with derivatives."""
     n = len(a)
     fixed = [constant(x, t) for x in values], constants(vectors, t)

@@ -42,12 +42,12 @@ class _Square:
         made = Matrix([list(row) for row in rows])
         return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
 
-    def vector(self, entries: Sequence[Any]) -> Matrix:
+    def vector(self, entries: Sequence[object]) -> Matrix:
         made = Matrix(list(entries))
         return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
 
 
-def _square(a: Any, dt: Any, name: str, sizes: Sequence[int]) -> _Square:
+def _square(a: object, dt: object, name: str, sizes: Sequence[int]) -> _Square:
     """Check the argument of a function of this file. f16 is computed in f32."""
     if not isinstance(a, Matrix) or len(a.shape) != 2 or a.shape[0] != a.shape[1] or a.shape[0] not in sizes:
         known = "a 2x2 matrix" if len(sizes) == 1 else " or ".join(f"{n}x{n}" for n in sizes) if len(sizes) == 2 else ""
@@ -63,14 +63,14 @@ def _square(a: Any, dt: Any, name: str, sizes: Sequence[int]) -> _Square:
     return _Square([list(cast[i * n : (i + 1) * n]) for i in range(n)], t, wanted)
 
 
-def _scaled(rows: Sequence[Sequence[Any]], t: DType) -> tuple[list[list[Any]], Any]:
+def _scaled(rows: Sequence[Sequence[object]], t: DType) -> tuple[list[list[Any]], Any]:
     """The matrix divided by a power of two, and the latter."""
     scale = dense_algebra.power_of_two([x for row in rows for x in row], t)
     part = 1.0 / scale
     return [[x * part for x in row] for row in rows], scale
 
 
-def _transposed(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def _transposed(rows: Sequence[Sequence[object]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows)]
 
 
@@ -83,7 +83,7 @@ def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[
 # --- symmetric matrices --------------------------------------------------------------------------------------------------------
 
 
-def _eigen(a: Any, dt: Any, name: str) -> tuple[_Square, list[list[Any]], list[Any], list[list[Any]]]:
+def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[Any]], list[Any], list[list[Any]]]:
     """What is decomposed, its symmetric part, eigenvalues and eigenvectors, the latter two with derivatives."""
     matrix = _square(a, dt, name, range(1, _LARGEST + 1))
     n, rows = matrix.n, matrix.rows
@@ -98,7 +98,7 @@ def _eigen(a: Any, dt: Any, name: str) -> tuple[_Square, list[list[Any]], list[A
 
 
 @arithmetic.traceable
-def sym_eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+def sym_eig(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
     """Eigenvalues of a symmetric matrix of up to 6x6, smallest first, and the matrix whose columns are the eigenvectors, of length 1.
 
     Of a matrix that is not symmetric, those of (a + a^T) / 2. ``dt``: the float type to compute in, by default that of ``a``. Derivatives
@@ -110,7 +110,7 @@ def sym_eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
 
 
 @arithmetic.traceable
-def make_spd(a: Any, dt: Any = None) -> Matrix:
+def make_spd(a: object, dt: object = None) -> Matrix:
     """The positive semi-definite matrix nearest to a symmetric one of up to 6x6: its negative eigenvalues become 0.
 
     Its derivative exists where no eigenvalue is 0, and is that from below there. ``dt``, shapes, errors: as of `sym_eig`.
@@ -133,7 +133,7 @@ def _singular(matrix: _Square) -> tuple[list[list[Any]], list[Any], list[list[An
 
 
 @arithmetic.traceable
-def svd(a: Any, dt: Any = None) -> tuple[Matrix, Matrix, Matrix]:
+def svd(a: object, dt: object = None) -> tuple[Matrix, Matrix, Matrix]:
     """Matrices U, S, V with a = U @ S @ V.transpose(), U and V orthogonal, S diagonal with the largest first; 2x2 or 3x3.
 
     V is a rotation. 2x2: the singular values are not negative, and U reflects if the determinant is negative. 3x3: U is a rotation, and the
@@ -151,7 +151,7 @@ def svd(a: Any, dt: Any = None) -> tuple[Matrix, Matrix, Matrix]:
 
 
 @arithmetic.traceable
-def polar_decompose(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+def polar_decompose(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
     """An orthogonal matrix R and a symmetric P with a = R @ P; 2x2 or 3x3, from `svd`, whose signs R and P take over.
 
     The derivative exists where no two singular values, with their signs, add up to 0: at multiples of rotations, too. Elsewhere it is
@@ -171,7 +171,7 @@ def polar_decompose(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
 
 
 @arithmetic.traceable
-def eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
+def eig(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
     """Eigenvalues and eigenvectors of a 2x2 matrix, which may be complex.
 
     The first result has a row for each eigenvalue: its real and its imaginary part, the largest real or imaginary part first. The second is
@@ -203,7 +203,7 @@ def eig(a: Any, dt: Any = None) -> tuple[Matrix, Matrix]:
 
 
 @arithmetic.traceable
-def solve(a: Any, b: Any, dt: Any = None) -> Matrix:
+def solve(a: object, b: object, dt: object = None) -> Matrix:
     """The vector x with a @ x = b, for matrices of up to 6x6, by elimination with pivoting.
 
     Entries come out infinite or NaN where ``a`` is singular. ``dt``: as of `sym_eig`. Raises SpirogradTypeError for other shapes.

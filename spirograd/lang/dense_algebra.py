@@ -14,22 +14,22 @@ from spirograd.lang import arithmetic, scalar
 from spirograd.lang.scalar import Value, type_error
 
 
-def dot(a: Sequence[Any], b: Sequence[Any]) -> Any:
+def dot(a: Sequence[object], b: Sequence[object]) -> Any:
     """The sum of products of two lists of one length."""
     return functools.reduce(scalar.add, [scalar.mul(x, y) for x, y in zip(a, b)])
 
 
-def product(a: Sequence[Any], b: Sequence[Any], n: int, k: int, m: int) -> list[Any]:
+def product(a: Sequence[object], b: Sequence[object], n: int, k: int, m: int) -> list[Any]:
     """The n x m product of an n x k and a k x m matrix, all row-major."""
     return [dot(a[i * k : (i + 1) * k], b[j::m]) for i in range(n) for j in range(m)]
 
 
-def outer(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+def outer(a: Sequence[object], b: Sequence[object]) -> list[Any]:
     """All products of an entry of a and one of b, row-major."""
     return [scalar.mul(x, y) for x in a for y in b]
 
 
-def cross(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+def cross(a: Sequence[object], b: Sequence[object]) -> list[Any]:
     """The cross product of two 3-vectors; of two 2-vectors its third component."""
 
     def component(i: int, j: int) -> Any:
@@ -40,7 +40,7 @@ def cross(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     return [component(1, 2), component(2, 0), component(0, 1)]
 
 
-def total(a: Sequence[Any]) -> Any:
+def total(a: Sequence[object]) -> Any:
     """The sum of a list."""
     return functools.reduce(scalar.add, a)
 
@@ -53,16 +53,16 @@ def _check_size(name: str, n: int) -> None:
         raise type_error(f"`{name}` takes matrices of up to {LARGEST}x{LARGEST}, got {n}x{n}", "factorise larger matrices in a loop")
 
 
-def determinant(a: Sequence[Any], n: int) -> Any:
+def determinant(a: Sequence[object], n: int) -> Any:
     """By Laplace expansion; n up to 8. There are no divisions, so singular matrices and integers are no special cases."""
     _check_size("determinant", n)
     return _minors(a, n, range(n))
 
 
-def _minors(a: Sequence[Any], n: int, rows: Sequence[int], left_out: int = -1) -> Any:
+def _minors(a: Sequence[object], n: int, rows: Sequence[int], left_out: int = -1) -> Any:
     """The determinant of some rows of an n x n matrix without the column ``left_out``. Minors of the last rows are shared."""
     columns = tuple([j for j in range(n) if j != left_out])
-    known: dict[tuple[int, ...], Any] = {(j,): a[rows[-1] * n + j] for j in columns}
+    known: dict[tuple[int, ...], object] = {(j,): a[rows[-1] * n + j] for j in columns}
     for size in range(2, len(rows) + 1):
         row = rows[len(rows) - size]
         for chosen in itertools.combinations(columns, size):
@@ -71,7 +71,7 @@ def _minors(a: Sequence[Any], n: int, rows: Sequence[int], left_out: int = -1) -
     return known[columns]
 
 
-def _alternating(terms: Sequence[Any]) -> Any:
+def _alternating(terms: Sequence[object]) -> Any:
     """The sum of terms, every other one negative."""
     result = terms[0]
     for k, term in enumerate(terms[1:]):
@@ -79,7 +79,7 @@ def _alternating(terms: Sequence[Any]) -> Any:
     return result
 
 
-def power_of_two(entries: Sequence[Any], t: DType) -> Any:
+def power_of_two(entries: Sequence[object], t: DType) -> Any:
     """The largest power of two that is not above the size of the largest entry: dividing by it is exact. Of type ``t``, f32 or f64."""
     largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
     # Between these the power and its reciprocal are normal numbers.
@@ -92,7 +92,7 @@ def power_of_two(entries: Sequence[Any], t: DType) -> Any:
     return arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
 
 
-def inverse(a: Sequence[Any], n: int) -> list[Any]:
+def inverse(a: Sequence[object], n: int) -> list[Any]:
     """Up to 4x4 adjugate over determinant, up to 8x8 by elimination. Entries of a singular matrix come out infinite or NaN."""
     _check_size("inverse", n)
     if n == 1:
@@ -121,7 +121,7 @@ def _by_adjugate(a: Sequence[Any], n: int) -> list[Any]:
     return [scalar.cast(x, wanted) for x in result] if runs else result
 
 
-def _cofactor(a: Sequence[Any], n: int, i: int, j: int) -> Any:
+def _cofactor(a: Sequence[object], n: int, i: int, j: int) -> Any:
     value = _minors(a, n, [k for k in range(n) if k != i], j)
     return -value if (i + j) % 2 else value
 

@@ -22,7 +22,7 @@ class Implementation:
     function: Callable[..., Any]
     is_compatible: Callable[..., bool] | None
 
-    def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def fits(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         return self.is_compatible is None or bool(self.is_compatible(*args, **kwargs))
 
 
@@ -51,7 +51,7 @@ class PerformanceDispatcher:
         self._implementations: list[Implementation] = []
         self._trials: dict[Hashable, Trial] = {}
 
-    def register(self, implementation: Callable[..., Any] | None = None, *, is_compatible: Callable[..., bool] | None = None) -> Any:
+    def register(self, implementation: Callable[..., object] | None = None, *, is_compatible: Callable[..., bool] | None = None) -> Any:
         """Add an implementation, as a decorator. ``is_compatible``: called with the arguments of a call, tells whether this one can run."""
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:

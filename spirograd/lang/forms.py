@@ -22,18 +22,18 @@ def _only_in_kernels(name: str) -> NoReturn:
     )
 
 
-def static(*args: Any) -> Any:
+def static(*args: object) -> Any:
     """Evaluate while compiling: ``if static(x):`` compiles one branch, ``for i in static(range(3)):`` unrolls. In Python: the identity."""
     return args[0] if len(args) == 1 else args
 
 
-def static_assert(condition: Any, message: str = "") -> None:
+def static_assert(condition: object, message: str = "") -> None:
     """Raise SpirogradCompilationError with ``message`` if a condition is false while compiling. In Python: AssertionError."""
     if not condition:
         raise AssertionError(message or "static assertion failed")
 
 
-def static_print(*args: Any, sep: str = " ", end: str = "\n") -> None:
+def static_print(*args: object, sep: str = " ", end: str = "\n") -> None:
     """Print while compiling; ``sep``, ``end`` and other arguments are as for Python's ``print``."""
     print(*args, sep=sep, end=end)
 
@@ -59,118 +59,118 @@ def loop_config(
 LOOP_OPTIONS = ("serialize", "block_dim", "parallelize", "name", "block_dim_adaptive", "bit_vectorize")
 
 
-def random(dtype: Any = float) -> Any:
+def random(dtype: object = float) -> Any:
     """A random number: floats uniform in [0, 1), integers over their whole range. Reproducible: it depends on `random_seed`, the number
     of the launch, the iteration of the parallel loop and the number of the draw."""
     return plain_python.drawn(as_dtype(dtype)) if plain_python.state.running else _only_in_kernels("random")
 
 
-def randn(dtype: Any = float) -> Any:
+def randn(dtype: object = float) -> Any:
     """A normally distributed random number, of mean 0 and variance 1."""
     return as_dtype(dtype)(plain_python.generator().gauss(0.0, 1.0)) if plain_python.state.running else _only_in_kernels("randn")
 
 
-def activate(node: Any, index: Any) -> None:
+def activate(node: object, index: object) -> None:
     """Activate a cell of a sparse node, and the cells around it. ``index``: in the index space of the node. Only in kernels."""
     _only_in_kernels("activate")
 
 
-def no_activate(*nodes: Any) -> None:
+def no_activate(*nodes: object) -> None:
     """Have no write of the kernel activate cells of sparse ``nodes``: where they are inactive, nothing is written, and what an atomic
     operation gives is 0. `activate` and `append` activate all the same. Only in kernels, of which it holds for the whole."""
     _only_in_kernels("no_activate")
 
 
-def deactivate(node: Any, index: Any) -> None:
+def deactivate(node: object, index: object) -> None:
     """Deactivate a cell of a `pointer` or `bitmasked` node, or empty a list of a `dynamic` node, whose ``index`` is that of the cell around
     it: what it holds is 0 afterwards. ``index``: as of `activate`. Only in kernels."""
     _only_in_kernels("deactivate")
 
 
-def is_active(node: Any, index: Any) -> Any:
+def is_active(node: object, index: object) -> Any:
     """Whether a cell of a node, and the cells around it, are active. ``index``: in the index space of the node. Only in kernels."""
     _only_in_kernels("is_active")
 
 
-def append(node: Any, index: Any, value: Any) -> Any:
+def append(node: object, index: object, value: object) -> Any:
     """Add an entry to a list of a `dynamic` node, and return its number. ``index``: of the cell around the list. ``value``: a struct if the
     node has several fields. ``x[i].append(value)`` is the same for one field. Only in kernels."""
     _only_in_kernels("append")
 
 
-def length(node: Any, index: Any) -> Any:
+def length(node: object, index: object) -> Any:
     """How many entries a list of a `dynamic` node has. ``index``: of the cell around the list. ``x[i].length()`` is the same. Only in
     kernels."""
     _only_in_kernels("length")
 
 
-def _atomic(kind: str, x: Any, y: Any) -> Any:
+def _atomic(kind: str, x: object, y: object) -> Any:
     return plain_python.atomic(kind, x, y) if plain_python.state.running else _only_in_kernels(f"atomic_{kind}")
 
 
-def atomic_add(x: Any, y: Any) -> Any:
+def atomic_add(x: object, y: object) -> Any:
     """``x += y``, returning the old value. ``x``: an element of memory or a variable. Only in kernels, as all atomics."""
     return _atomic("add", x, y)
 
 
-def atomic_sub(x: Any, y: Any) -> Any:
+def atomic_sub(x: object, y: object) -> Any:
     """``x -= y``, returning the old value."""
     return _atomic("sub", x, y)
 
 
-def atomic_mul(x: Any, y: Any) -> Any:
+def atomic_mul(x: object, y: object) -> Any:
     """``x *= y``, returning the old value."""
     return _atomic("mul", x, y)
 
 
-def atomic_min(x: Any, y: Any) -> Any:
+def atomic_min(x: object, y: object) -> Any:
     """``x = min(x, y)``, returning the old value."""
     return _atomic("min", x, y)
 
 
-def atomic_max(x: Any, y: Any) -> Any:
+def atomic_max(x: object, y: object) -> Any:
     """``x = max(x, y)``, returning the old value."""
     return _atomic("max", x, y)
 
 
-def atomic_and(x: Any, y: Any) -> Any:
+def atomic_and(x: object, y: object) -> Any:
     """``x &= y``, returning the old value."""
     return _atomic("and", x, y)
 
 
-def atomic_or(x: Any, y: Any) -> Any:
+def atomic_or(x: object, y: object) -> Any:
     """``x |= y``, returning the old value."""
     return _atomic("or", x, y)
 
 
-def atomic_xor(x: Any, y: Any) -> Any:
+def atomic_xor(x: object, y: object) -> Any:
     """``x ^= y``, returning the old value."""
     return _atomic("xor", x, y)
 
 
-def atomic_exchange(x: Any, y: Any) -> Any:
+def atomic_exchange(x: object, y: object) -> Any:
     """``x = y``, returning the old value."""
     return _atomic("exchange", x, y)
 
 
-def atomic_cas(x: Any, expected: Any, desired: Any) -> Any:
+def atomic_cas(x: object, expected: object, desired: object) -> Any:
     """``x = desired`` if x equals ``expected`` bit by bit; returns the old value."""
     return plain_python.compare_and_swap(x, expected, desired) if plain_python.state.running else _only_in_kernels("atomic_cas")
 
 
-def volatile_load(target: Any) -> Any:
+def volatile_load(target: object) -> Any:
     """``target``, an element of a field or array, as it is in memory now, for loops that wait until another thread has written it."""
     return target if plain_python.state.running else _only_in_kernels("volatile_load")
 
 
-def get_addr(memory: Any, index: Any) -> Any:
+def get_addr(memory: object, index: object) -> Any:
     """The address of an element of a field or an array, in the memory of the device, as u64; of a vector, that of its first component.
     ``memory``: the field or array, or the node of a field, ``x.snode``. ``index``: an integer, or one for each axis. Only in
     kernels. Raises SpirogradUnsupportedError on wgpu, which has no addresses."""
     _only_in_kernels("get_addr")
 
 
-ATOMICS: dict[Any, str] = {
+ATOMICS: dict[object, str] = {
     atomic_add: "add",
     atomic_sub: "sub",
     atomic_mul: "mul",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
@@ -16,7 +15,7 @@ from spirograd.base.records import dataclass
 __all__ = ["do_while", "parallel", "parallel_context"]
 
 
-def do_while(condition: Any) -> bool:
+def do_while(condition: object) -> bool:
     """``while sg.graph.do_while(flag):`` in a kernel of ``@sg.kernel(graph=True)``: run the body, and again as long as ``condition`` is not
     0.
 
@@ -51,7 +50,7 @@ def stream_parallel() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def checkpoint(cp_id: int, yield_on: Any) -> Iterator[None]:
+def checkpoint(cp_id: int, yield_on: object) -> Iterator[None]:
     """``with sg.checkpoint(cp_id, yield_on=flag):`` in a kernel of ``@sg.kernel(graph=True, checkpoints=True)``: if ``flag`` is not 0 after
     the block, the kernel ends there, and returns a `GraphStatus` that names the checkpoint.
 

@@ -111,7 +111,7 @@ class SharedArray:
     def __getitem__(self, index: Any) -> Any:
         raise SpirogradSyntaxError("a shared array has no contents outside of its loop", None, "access it in the loop that declares it")
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         self[index]
 
     def __sg_describe__(self) -> str:

@@ -31,25 +31,25 @@ class extension(enum.Enum):
     extfunc = "calls of external functions"
 
 
-def assume_in_range(value: T, base: Any, low: int, high: int) -> T:
+def assume_in_range(value: T, base: object, low: int, high: int) -> T:
     """Promise ``base + low <= value < base + high``: the value itself."""
     return value
 
 
-def loop_unique(value: T, covers: Any = None) -> T:
+def loop_unique(value: T, covers: object = None) -> T:
     """Promise that no two iterations have the same ``value``: the value itself. ``covers``: accepted, without effect."""
     return value
 
 
-def block_local(*fields: Any) -> None:
+def block_local(*fields: object) -> None:
     """Ask for caching of ``fields`` in shared memory by the loop that follows. Accepted, without effect."""
 
 
-def cache_read_only(*fields: Any) -> None:
+def cache_read_only(*fields: object) -> None:
     """Promise that the loop that follows only reads ``fields``. Accepted, without effect: the compiler sees it by itself."""
 
 
-def _without_history(x: Any) -> Any:
+def _without_history(x: object) -> Any:
     """A value of Python without what a tape knows of its numbers."""
     if isinstance(x, Matrix):
         return make([plain(entry) for entry in x.entries], x.shape)

@@ -66,14 +66,14 @@ def report_index(message: str) -> None:
         trace.b.emit(ir.check, scalar.constant(False).op, attr=FaultSite("bounds", message, (), trace.b.loc), type=VOID)
 
 
-def index_value(p: Any) -> Value:
+def index_value(p: object) -> Value:
     """A constant or run-time index as an integer value."""
     value = scalar.as_value(p, "index")
     scalar.need_integers("[]", value)
     return value
 
 
-def axis_positions(i: Any, extent: int, shape: Shape) -> list[Any]:
+def axis_positions(i: object, extent: int, shape: Shape) -> list[Any]:
     """The positions that one index names along an axis."""
     if isinstance(i, slice):
         if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):

@@ -54,7 +54,7 @@ def _turn(a: Column, b: Column, c: Any, s: Any) -> tuple[Column, Column]:
     return [c * x - s * y for x, y in zip(a, b)], [s * x + c * y for x, y in zip(a, b)]
 
 
-def _exchange(condition: Any, a: Column, b: Column) -> tuple[Column, Column]:
+def _exchange(condition: object, a: Column, b: Column) -> tuple[Column, Column]:
     """(b, -a) where the condition holds, else (a, b): keeps the orientation."""
     pairs = list(zip(a, b))
     return [arithmetic.select(condition, y, x) for x, y in pairs], [arithmetic.select(condition, -x, y) for x, y in pairs]

@@ -25,30 +25,30 @@ class AggregateType(NearNames, ABC):
         """The types of the scalars of a value, in order."""
 
     @abstractmethod
-    def build(self, leaves: Sequence[Any]) -> Any:
+    def build(self, leaves: Sequence[object]) -> Any:
         """The value that consists of the scalars ``leaves``, used as they are."""
 
     @abstractmethod
-    def numbers_of(self, value: Any) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Any]:
         """The scalars of ``value`` as they are; raises SpirogradTypeError if it has another structure."""
 
-    def leaves_of(self, value: Any) -> list[Any]:
+    def leaves_of(self, value: object) -> list[Any]:
         """The scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it has another structure."""
         return [t(number) for t, number in zip(self.leaf_dtypes(), self.numbers_of(value))]
 
-    def converted(self, value: Any) -> Any:
+    def converted(self, value: object) -> Any:
         """``value`` as this type has it; raises SpirogradTypeError if it has another structure."""
         return self.build(self.leaves_of(value))
 
     @abstractmethod
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> Any:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> Any:
         """A field ``name`` of such elements that is in no tree yet; ``needs_grad``, ``needs_dual``, ``layout``: as of `field`."""
 
 
 ValueType = Union[DType, AggregateType]
 
 
-def as_type(t: Any) -> ValueType:
+def as_type(t: object) -> ValueType:
     """A scalar or aggregate type, from what users write for one; raises SpirogradTypeError."""
     return t if isinstance(t, AggregateType) else arithmetic.as_dtype(t)
 
@@ -58,12 +58,12 @@ def leaf_dtypes(t: ValueType) -> tuple[DType, ...]:
     return (t,) if isinstance(t, DType) else t.leaf_dtypes()
 
 
-def build(t: ValueType, leaves: Sequence[Any]) -> Any:
+def build(t: ValueType, leaves: Sequence[object]) -> Any:
     """A value of type ``t`` from its scalars."""
     return leaves[0] if isinstance(t, DType) else t.build(leaves)
 
 
-def numbers_of(t: ValueType, value: Any) -> list[Any]:
+def numbers_of(t: ValueType, value: object) -> list[Any]:
     """The scalars of ``value``, which must have the structure of ``t``, as they are."""
     if isinstance(t, AggregateType):
         return t.numbers_of(value)
@@ -89,7 +89,7 @@ def common_dtype(entries: Sequence[Any]) -> DType:
     return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
 
 
-def _plain(x: Any) -> bool:
+def _plain(x: object) -> bool:
     return isinstance(x, (bool, int, float)) and not isinstance(x, np.generic)
 
 

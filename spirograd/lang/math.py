@@ -69,13 +69,13 @@ def _real(x: Any) -> Any:
     return scalar.to_float(x) if isinstance(x, Value) else float(x) if not isinstance(x, TracedNumber) else x
 
 
-def _vector(x: Any, function: str) -> Matrix:
+def _vector(x: object, function: str) -> Matrix:
     if not isinstance(x, Matrix) or x.ndim != 1:
         raise type_error(f"`{function}` takes a vector, got {scalar.describe(x)}")
     return x
 
 
-def _complex(z: Any, function: str) -> tuple[Any, Any]:
+def _complex(z: object, function: str) -> tuple[Any, Any]:
     if not isinstance(z, Matrix) or z.shape != (2,):
         raise type_error(f"`{function}` takes a complex number as a vec2, got {scalar.describe(z)}")
     return z[0], z[1]
@@ -91,7 +91,7 @@ def mix(x: Any, y: Any, a: Any) -> Any:
 
 
 @elementwise
-def clamp(x: Any, xmin: Any, xmax: Any) -> Any:
+def clamp(x: object, xmin: object, xmax: object) -> Any:
     """``min(xmax, max(xmin, x))``: ``x`` limited to the range from xmin to xmax; xmax if they are exchanged."""
     return arithmetic.min(xmax, arithmetic.max(xmin, x))
 
@@ -111,7 +111,7 @@ def smoothstep(edge0: Any, edge1: Any, x: Any) -> Any:
 
 
 @elementwise
-def fract(x: Any) -> Any:
+def fract(x: object) -> Any:
     """``x - floor(x)``."""
     return x - arithmetic.floor(x)
 
@@ -145,7 +145,7 @@ def radians(x: Any) -> Any:
 
 
 @elementwise
-def log2(x: Any) -> Any:
+def log2(x: object) -> Any:
     """The logarithm to base 2."""
     return arithmetic.log(x) / _math.log(2.0)
 
@@ -154,7 +154,7 @@ def log2(x: Any) -> Any:
 
 
 @traceable
-def length(x: Any) -> Any:
+def length(x: object) -> Any:
     """The Euclidean norm of a vector."""
     return _vector(x, "length").norm()
 
@@ -166,25 +166,25 @@ def distance(x: Any, y: Any) -> Any:
 
 
 @traceable
-def normalize(v: Any) -> Matrix:
+def normalize(v: object) -> Matrix:
     """``v`` divided by its norm (NaN for a vector of zeros)."""
     return _vector(v, "normalize").normalized()
 
 
 @traceable
-def dot(x: Any, y: Any) -> Any:
+def dot(x: object, y: object) -> Any:
     """The inner product of two vectors."""
     return _vector(x, "dot").dot(y)
 
 
 @traceable
-def cross(x: Any, y: Any) -> Any:
+def cross(x: object, y: object) -> Any:
     """The cross product of two vectors of 3 (of 2: its third component)."""
     return _vector(x, "cross").cross(y)
 
 
 @traceable
-def reflect(x: Any, n: Any) -> Any:
+def reflect(x: object, n: object) -> Any:
     """The direction ``x`` mirrored at the plane with unit normal ``n``."""
     return x - 2.0 * dot(x, n) * n
 
@@ -218,7 +218,7 @@ def eye(n: int) -> Matrix:
 
 
 @traceable
-def vdir(ang: Any) -> Matrix:
+def vdir(ang: object) -> Matrix:
     """The unit vector at an angle of ``ang`` radians from the x axis, counterclockwise."""
     return Vector([arithmetic.cos(ang), arithmetic.sin(ang)])
 
@@ -227,26 +227,26 @@ def vdir(ang: Any) -> Matrix:
 
 
 @traceable
-def translate(dx: Any, dy: Any, dz: Any) -> Matrix:
+def translate(dx: object, dy: object, dz: object) -> Matrix:
     """The 4x4 matrix that adds (dx, dy, dz)."""
     return mat4([[1, 0, 0, dx], [0, 1, 0, dy], [0, 0, 1, dz], [0, 0, 0, 1]])
 
 
 @traceable
-def scale(sx: Any, sy: Any, sz: Any) -> Matrix:
+def scale(sx: object, sy: object, sz: object) -> Matrix:
     """The 4x4 matrix that multiplies the axes by sx, sy, sz."""
     return mat4([[sx, 0, 0, 0], [0, sy, 0, 0], [0, 0, sz, 0], [0, 0, 0, 1]])
 
 
 @traceable
-def rotation2d(ang: Any) -> Matrix:
+def rotation2d(ang: object) -> Matrix:
     """The 2x2 matrix that turns counterclockwise by ``ang`` radians."""
     c, s = arithmetic.cos(ang), arithmetic.sin(ang)
     return Matrix([[c, -s], [s, c]])
 
 
 @traceable
-def rot_by_axis(axis: Any, ang: Any) -> Matrix:
+def rot_by_axis(axis: object, ang: object) -> Matrix:
     """The 4x4 matrix that turns coordinates by ``ang`` (radians) about ``axis``, a vec3 of any length: Rodrigues' formula, transposed."""
     x, y, z = normalize(axis)
     c, s = arithmetic.cos(ang), arithmetic.sin(ang)
@@ -262,14 +262,14 @@ def rot_by_axis(axis: Any, ang: Any) -> Matrix:
 
 
 @traceable
-def rot_yaw_pitch_roll(yaw: Any, pitch: Any, roll: Any) -> Matrix:
+def rot_yaw_pitch_roll(yaw: object, pitch: object, roll: object) -> Matrix:
     """The 4x4 matrix of the turns of coordinates about z by roll, x by pitch, y by yaw (radians), multiplied in this order."""
     turns: Matrix = rot_by_axis(vec3(0, 0, 1), roll) @ rot_by_axis(vec3(1, 0, 0), pitch) @ rot_by_axis(vec3(0, 1, 0), yaw)
     return turns
 
 
 @traceable
-def rotation3d(ang_x: Any, ang_y: Any, ang_z: Any) -> Matrix:
+def rotation3d(ang_x: object, ang_y: object, ang_z: object) -> Matrix:
     """`rot_yaw_pitch_roll` with yaw ``ang_z``, pitch ``ang_x``, roll ``ang_y``."""
     return rot_yaw_pitch_roll(ang_z, ang_x, ang_y)
 
@@ -278,54 +278,54 @@ def rotation3d(ang_x: Any, ang_y: Any, ang_z: Any) -> Matrix:
 
 
 @traceable
-def cmul(z1: Any, z2: Any) -> Matrix:
+def cmul(z1: object, z2: object) -> Matrix:
     """The product ``z1 * z2`` of two complex numbers."""
     (a, b), (c, d) = _complex(z1, "cmul"), _complex(z2, "cmul")
     return Vector([a * c - b * d, a * d + b * c])
 
 
 @traceable
-def cconj(z: Any) -> Matrix:
+def cconj(z: object) -> Matrix:
     """The conjugate of the complex number ``z``."""
     a, b = _complex(z, "cconj")
     return Vector([a, -b])
 
 
 @traceable
-def cinv(z: Any) -> Matrix:
+def cinv(z: object) -> Matrix:
     """``1 / z``."""
     return cconj(z) / dot(z, z)  # type: ignore[no-any-return]
 
 
 @traceable
-def cdiv(z1: Any, z2: Any) -> Matrix:
+def cdiv(z1: object, z2: object) -> Matrix:
     """The quotient ``z1 / z2`` of two complex numbers."""
     return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
 
 
 @traceable
-def cpow(z: Any, n: Any) -> Matrix:
+def cpow(z: object, n: object) -> Matrix:
     """The complex number ``z`` to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
     return vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)  # type: ignore[no-any-return]
 
 
 @traceable
-def csqrt(z: Any) -> Matrix:
+def csqrt(z: object) -> Matrix:
     """The square root of the complex number ``z`` whose real part is not negative."""
     a, b = _complex(z, "csqrt")
     return vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))  # type: ignore[no-any-return]
 
 
 @traceable
-def cexp(z: Any) -> Matrix:
+def cexp(z: object) -> Matrix:
     """e to the power of the complex number ``z``."""
     a, b = _complex(z, "cexp")
     return vdir(b) * arithmetic.exp(a)  # type: ignore[no-any-return]
 
 
 @traceable
-def clog(z: Any) -> Matrix:
+def clog(z: object) -> Matrix:
     """The natural logarithm of the complex number ``z``, on the principal branch."""
     a, b = _complex(z, "clog")
     return Vector([arithmetic.log(length(z)), arithmetic.atan2(b, a)])

@@ -43,7 +43,7 @@ def make(entries: Sequence[Any], shape: Shape) -> Matrix:
     return m
 
 
-def make_host_element(entries: Sequence[Any], shape: Shape, write: Writer | None) -> Matrix:
+def make_host_element(entries: Sequence[object], shape: Shape, write: Writer | None) -> Matrix:
     """An element of a field or ndarray read in Python scope: assigning an entry calls ``write(flat index, value)``."""
     m = make(entries, shape)
     object.__setattr__(m, "_write", write)
@@ -74,7 +74,7 @@ def _entries_and_shape(data: Any) -> tuple[list[Any], Shape]:
     return [e for entries, _ in rows for e in entries], (len(rows), widths.pop())
 
 
-def _operand(x: Any) -> Any:
+def _operand(x: object) -> Any:
     """A scalar as it is; lists and arrays as matrices; None for what is neither."""
     if isinstance(x, Matrix) or is_scalar(x):
         return x
@@ -85,7 +85,7 @@ def _operand(x: Any) -> Any:
     return None
 
 
-def _entrywise(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Any:
     """``function`` over the entries of the matrices among ``args``, scalars broadcast."""
     operands = [_operand(a) for a in args]
     shape: Shape | None = None
@@ -105,7 +105,7 @@ def _entrywise(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     return make([function(*items) for items in zip(*columns)], shape)
 
 
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[str, Callable[[object, object], object]] = {
     "add": scalar.add,
     "sub": scalar.sub,
     "mul": scalar.mul,
@@ -127,13 +127,13 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _install_operator(name: str, function: Callable[[Any, Any], Any]) -> None:
+def _install_operator(name: str, function: Callable[[object, object], object]) -> None:
     """Give matrices one of Python's arithmetic operators, both ways round."""
 
-    def forward(self: Matrix, other: Any) -> Any:
+    def forward(self: Matrix, other: object) -> Any:
         return NotImplemented if _operand(other) is None else _entrywise(function, (self, other))
 
-    def backward(self: Matrix, other: Any) -> Any:
+    def backward(self: Matrix, other: object) -> Any:
         return NotImplemented if _operand(other) is None else _entrywise(function, (other, self))
 
     setattr(Matrix, f"__{name}__", forward)
@@ -218,20 +218,20 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             return bool(self._entries[0])
         raise type_error("the truth of a vector or matrix is ambiguous", "reduce it with `.any()` or `.all()`")
 
-    def __sg_elementwise__(self, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    def __sg_elementwise__(self, function: Callable[..., object], args: Sequence[object]) -> Any:
         return _entrywise(function, args)
 
     def __sg_cast__(self, t: DType) -> Matrix:
         return self.cast(t)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray[Any, Any]:
         if copy is False:
             raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: leave `copy` away")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     # --- entries ---
 
-    def _positions(self, index: Any) -> tuple[list[Any], Shape | None]:
+    def _positions(self, index: object) -> tuple[list[Any], Shape | None]:
         """Flat positions (ints, or values where the index is only known at run time) and the shape of what is read (None: a scalar)."""
         index = index if isinstance(index, tuple) else (index.entries if isinstance(index, Matrix) else (index,))
         if len(index) > self.ndim:
@@ -257,7 +257,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         t = common_dtype(self._entries)
         return scalar.emit(ir.vec, *[scalar.cast(e, t) for e in self._entries], t=Vec(len(self._entries), t))  # type: ignore[arg-type]
 
-    def with_entry(self, index: Any, value: Any) -> Matrix:
+    def with_entry(self, index: object, value: object) -> Matrix:
         """A copy with ``value`` (a scalar, or a matrix of the shape read there) at ``index``, cast to this matrix's type."""
         positions, shape = self._positions(index)
         values = _values_for(value, shape, len(positions))
@@ -277,7 +277,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         size = len(self._entries)
         return make([scalar.emit(ir.extract, whole, scalar.constant(i)) for i in range(size)], self.shape)
 
-    def with_swizzle(self, name: str, value: Any) -> Matrix:
+    def with_swizzle(self, name: str, value: object) -> Matrix:
         """A copy in which the entries that the swizzle ``name`` names, as in "xz", are ``value``."""
         positions = self._swizzle_positions(name)
         entries = list(self._entries)
@@ -285,7 +285,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             entries[p] = _like(v, entries[p])
         return make(entries, self.shape)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         self._replace(self.with_entry(index, value), self._positions(index)[0])
 
     def _replace(self, new: Matrix, changed: Sequence[Any]) -> None:
@@ -307,7 +307,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         entries = [self._entries[p] for p in positions]
         return entries[0] if len(entries) == 1 else make(entries, (len(entries),))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self._replace(self.with_swizzle(name, value), self._swizzle_positions(name))
 
     def __copy__(self) -> Matrix:
@@ -317,7 +317,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """A copy that shares nothing."""
         return make(self._entries, self.shape)
 
-    def __deepcopy__(self, memo: Any) -> Matrix:
+    def __deepcopy__(self, memo: object) -> Matrix:
         return self.copy()
 
     # --- conversions ---
@@ -340,7 +340,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """Set all entries to ``value``."""
         self[(slice(None),) * self.ndim] = value
 
-    def filled(self, value: Any) -> Matrix:
+    def filled(self, value: object) -> Matrix:
         """A copy with all entries set to ``value``."""
         return self.with_entry((slice(None),) * self.ndim, value)
 
@@ -358,7 +358,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def __abs__(self) -> Matrix:
         return make([abs(e) for e in self._entries], self.shape)
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: object) -> Any:
         b = _operand(other)
         if not isinstance(b, Matrix):
             raise type_error(f"`@` needs matrices or vectors on both sides, got {scalar.describe(other)}", "`*` multiplies by a number")
@@ -372,26 +372,26 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             return make(entries, (len(entries),))
         return make(entries, (rows, b.m))
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: object) -> Any:
         a = _operand(other)
         if not isinstance(a, Matrix):
             raise type_error(f"`@` needs matrices or vectors on both sides, got {scalar.describe(other)}", "`*` multiplies by a number")
         return a @ self
 
-    def _other_vector(self, method: str, other: Any) -> Matrix:
+    def _other_vector(self, method: str, other: object) -> Matrix:
         b = _operand(other)
         if self.ndim != 1 or not isinstance(b, Matrix) or b.ndim != 1:
             raise type_error(f"`{method}` takes two vectors, got {scalar.describe(self)} and {scalar.describe(other)}")
         return b
 
-    def dot(self, other: Any) -> Any:
+    def dot(self, other: object) -> Any:
         """The inner product with ``other``, a vector of the same length."""
         b = self._other_vector("dot", other)
         if b.n != self.n:
             raise type_error(f"`dot` takes two vectors of one length, got {self.n} and {b.n} entries")
         return dense_algebra.dot(self._entries, b._entries)
 
-    def cross(self, other: Any) -> Any:
+    def cross(self, other: object) -> Any:
         """The cross product with ``other``: of 3-vectors a vector, of 2-vectors a scalar."""
         b = self._other_vector("cross", other)
         if self.n != b.n or self.n not in (2, 3):
@@ -399,14 +399,14 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         entries = dense_algebra.cross(self._entries, b._entries)
         return entries[0] if self.n == 2 else make(entries, (3,))
 
-    def outer_product(self, other: Any) -> Matrix:
+    def outer_product(self, other: object) -> Matrix:
         """The matrix of all products of an entry of this vector and one of the other."""
         b = self._other_vector("outer_product", other)
         return make(dense_algebra.outer(self._entries, b._entries), (self.n, b.n))
 
     outer = outer_product
 
-    def frobenius_inner(self, other: Any) -> Any:
+    def frobenius_inner(self, other: object) -> Any:
         """The sum of the products of entries with those of ``other`` at the same place."""
         return (self * other).sum()
 
@@ -436,18 +436,18 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """The sum of the squares of the entries."""
         return dense_algebra.dot(self._entries, self._entries)
 
-    def _safe_norm_sqr(self, eps: Any) -> Any:
+    def _safe_norm_sqr(self, eps: object) -> Any:
         return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
 
-    def norm(self, eps: Any = 0) -> Any:
+    def norm(self, eps: object = 0) -> Any:
         """``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
         return arithmetic.sqrt(self._safe_norm_sqr(eps))
 
-    def norm_inv(self, eps: Any = 0) -> Any:
+    def norm_inv(self, eps: object = 0) -> Any:
         """``1 / sqrt(norm_sqr + eps)``."""
         return arithmetic.rsqrt(self._safe_norm_sqr(eps))
 
-    def normalized(self, eps: Any = 0) -> Matrix:
+    def normalized(self, eps: object = 0) -> Matrix:
         """The vector divided by ``norm() + eps``."""
         length = self.norm()
         return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))  # type: ignore[no-any-return]
@@ -481,17 +481,17 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     # --- constructors ---
 
     @classmethod
-    def zero(cls, dt: Any, n: int, m: int | None = None) -> Matrix:
+    def zero(cls, dt: object, n: int, m: int | None = None) -> Matrix:
         """Zeros of type ``dt``: a vector of n, or n x m."""
         return constant_matrix(0, dt, n, m)
 
     @classmethod
-    def one(cls, dt: Any, n: int, m: int | None = None) -> Matrix:
+    def one(cls, dt: object, n: int, m: int | None = None) -> Matrix:
         """Ones of type ``dt``: a vector of n, or n x m."""
         return constant_matrix(1, dt, n, m)
 
     @staticmethod
-    def unit(n: int, i: int, dt: Any = None) -> Matrix:
+    def unit(n: int, i: int, dt: object = None) -> Matrix:
         """The vector of n entries of type ``dt`` with 1 at i and 0 elsewhere. Raises SpirogradIndexError if there is no entry i."""
         if not 0 <= i < n:
             raise SpirogradIndexError(f"there is no unit vector {i} of {n} entries", location(), f"i counts from 0 to {n - 1}")
@@ -503,13 +503,13 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
 
     @staticmethod
-    def diag(dim: int, val: Any) -> Matrix:
+    def diag(dim: int, val: object) -> Matrix:
         """The dim x dim matrix with ``val`` on the diagonal, zeros elsewhere."""
         zero = arithmetic.zero(val)
         return make([val if i == j else zero for i in range(dim) for j in range(dim)], (dim, dim))
 
     @staticmethod
-    def rows(rows: Sequence[Any]) -> Matrix:
+    def rows(rows: Sequence[object]) -> Matrix:
         """The matrix with the vectors ``rows`` as rows."""
         entries, shape = _entries_and_shape(list(rows))
         if len(shape) != 2:
@@ -517,7 +517,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return make(entries, shape)
 
     @staticmethod
-    def cols(cols: Sequence[Any]) -> Matrix:
+    def cols(cols: Sequence[object]) -> Matrix:
         """The matrix with the vectors ``cols`` as columns."""
         return Matrix.rows(cols).transpose()
 
@@ -529,7 +529,9 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return fields.matrix_field((n, m), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
-    def ndarray(cls, n: int, m: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:
+    def ndarray(
+        cls, n: int, m: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False
+    ) -> ndarrays.MatrixNdarray:
         """An array of n x m matrices; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
 
@@ -554,7 +556,7 @@ class Vector(Matrix):
         return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
-    def ndarray(cls, n: int, dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
+    def ndarray(cls, n: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
         """An array of vectors of n; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
 
@@ -564,14 +566,14 @@ class Vector(Matrix):
         return tensors.element_tensor((n,), dtype, make_host_element, shape, **options)
 
 
-def constant_matrix(value: int, dt: Any, n: int, m: int | None) -> Matrix:
+def constant_matrix(value: int, dt: object, n: int, m: int | None) -> Matrix:
     """A vector of n or matrix of n x m entries, all ``value`` as type ``dt``."""
     t = arithmetic.as_dtype(dt)
     size = n if m is None else n * m
     return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
 
 
-def _values_for(value: Any, shape: Shape | None, count: int) -> list[Any]:
+def _values_for(value: object, shape: Shape | None, count: int) -> list[Any]:
     """The scalars that assigning ``value`` to a scalar (shape None) or sub-matrix puts there."""
     operand = _operand(value)
     if operand is None:

@@ -27,7 +27,7 @@ class _State(threading.local):
 
 
 state = _State()
-_COMBINED: dict[str, Callable[[Any, Any], Any]] = {
+_COMBINED: dict[str, Callable[[object, object], object]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
     "min": lambda a, b: a if a <= b or b != b else b, "max": lambda a, b: a if a >= b or b != b else b, "exchange": lambda a, b: b,
 }  # fmt: skip
@@ -45,7 +45,7 @@ class FloatElement(float):
     place: tuple[Any, Any]
 
 
-def placed(value: Any, memory: Any, key: Any) -> Any:
+def placed(value: Any, memory: object, key: object) -> Any:
     """The number ``value`` of ``memory`` at ``key``, with its place."""
     element = FloatElement(value) if isinstance(value, float) else IntegerElement(value)
     element.place = memory, key
@@ -77,7 +77,7 @@ def atomic(kind: str, x: Any, value: Any) -> Any:
     raise SpirogradTypeError(problem, None, "assign to the variable, or let it update an element of a field or an array")
 
 
-def compare_and_swap(x: Any, expected: Any, desired: Any) -> Any:
+def compare_and_swap(x: object, expected: object, desired: object) -> Any:
     """``x = desired`` if the element ``x`` is ``expected``; the old value."""
     return atomic("exchange", x, desired) if x == expected else atomic("exchange", x, x)
 

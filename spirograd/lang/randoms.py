@@ -34,7 +34,7 @@ def _plus_product(a: Any, b: Any, c: Any) -> Any:
     return scalar.emit(ir.add, a, scalar.emit(ir.mul, b, c, attr="wrap"), attr="wrap")
 
 
-def stream_key(seed: Any, task: int) -> Any:
+def stream_key(seed: object, task: int) -> Any:
     """What distinguishes the loops of a kernel and its launches."""
     return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
 

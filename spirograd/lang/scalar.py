@@ -50,94 +50,94 @@ class Value:
     def __sg_cast__(self, t: DType) -> Value:
         return cast(self, t)
 
-    def __add__(self, o: Any) -> Any:
+    def __add__(self, o: object) -> Any:
         return _binary(add, self, o)
 
-    def __radd__(self, o: Any) -> Any:
+    def __radd__(self, o: object) -> Any:
         return _binary(add, o, self)
 
-    def __sub__(self, o: Any) -> Any:
+    def __sub__(self, o: object) -> Any:
         return _binary(sub, self, o)
 
-    def __rsub__(self, o: Any) -> Any:
+    def __rsub__(self, o: object) -> Any:
         return _binary(sub, o, self)
 
-    def __mul__(self, o: Any) -> Any:
+    def __mul__(self, o: object) -> Any:
         return _binary(mul, self, o)
 
-    def __rmul__(self, o: Any) -> Any:
+    def __rmul__(self, o: object) -> Any:
         return _binary(mul, o, self)
 
-    def __truediv__(self, o: Any) -> Any:
+    def __truediv__(self, o: object) -> Any:
         return _binary(truediv, self, o)
 
-    def __rtruediv__(self, o: Any) -> Any:
+    def __rtruediv__(self, o: object) -> Any:
         return _binary(truediv, o, self)
 
-    def __floordiv__(self, o: Any) -> Any:
+    def __floordiv__(self, o: object) -> Any:
         return _binary(floordiv, self, o)
 
-    def __rfloordiv__(self, o: Any) -> Any:
+    def __rfloordiv__(self, o: object) -> Any:
         return _binary(floordiv, o, self)
 
-    def __mod__(self, o: Any) -> Any:
+    def __mod__(self, o: object) -> Any:
         return _binary(mod, self, o)
 
-    def __rmod__(self, o: Any) -> Any:
+    def __rmod__(self, o: object) -> Any:
         return _binary(mod, o, self)
 
-    def __pow__(self, o: Any) -> Any:
+    def __pow__(self, o: object) -> Any:
         return _binary(power, self, o)
 
-    def __rpow__(self, o: Any) -> Any:
+    def __rpow__(self, o: object) -> Any:
         return _binary(power, o, self)
 
-    def __and__(self, o: Any) -> Any:
+    def __and__(self, o: object) -> Any:
         return _binary(bit_and, self, o)
 
-    def __rand__(self, o: Any) -> Any:
+    def __rand__(self, o: object) -> Any:
         return _binary(bit_and, o, self)
 
-    def __or__(self, o: Any) -> Any:
+    def __or__(self, o: object) -> Any:
         return _binary(bit_or, self, o)
 
-    def __ror__(self, o: Any) -> Any:
+    def __ror__(self, o: object) -> Any:
         return _binary(bit_or, o, self)
 
-    def __xor__(self, o: Any) -> Any:
+    def __xor__(self, o: object) -> Any:
         return _binary(bit_xor, self, o)
 
-    def __rxor__(self, o: Any) -> Any:
+    def __rxor__(self, o: object) -> Any:
         return _binary(bit_xor, o, self)
 
-    def __lshift__(self, o: Any) -> Any:
+    def __lshift__(self, o: object) -> Any:
         return _binary(shift_left, self, o)
 
-    def __rlshift__(self, o: Any) -> Any:
+    def __rlshift__(self, o: object) -> Any:
         return _binary(shift_left, o, self)
 
-    def __rshift__(self, o: Any) -> Any:
+    def __rshift__(self, o: object) -> Any:
         return _binary(shift_right, self, o)
 
-    def __rrshift__(self, o: Any) -> Any:
+    def __rrshift__(self, o: object) -> Any:
         return _binary(shift_right, o, self)
 
-    def __eq__(self, o: Any) -> Any:
+    def __eq__(self, o: object) -> Any:
         return _binary(equal, self, o)
 
-    def __ne__(self, o: Any) -> Any:
+    def __ne__(self, o: object) -> Any:
         return _binary(not_equal, self, o)
 
-    def __lt__(self, o: Any) -> Any:
+    def __lt__(self, o: object) -> Any:
         return _binary(less, self, o)
 
-    def __le__(self, o: Any) -> Any:
+    def __le__(self, o: object) -> Any:
         return _binary(less_equal, self, o)
 
-    def __gt__(self, o: Any) -> Any:
+    def __gt__(self, o: object) -> Any:
         return _binary(greater, self, o)
 
-    def __ge__(self, o: Any) -> Any:
+    def __ge__(self, o: object) -> Any:
         return _binary(greater_equal, self, o)
 
     def __neg__(self) -> Value:
@@ -157,18 +157,18 @@ class Value:
 Scalar = Union[Value, bool, int, float]
 
 
-def is_number(x: Any) -> bool:
+def is_number(x: object) -> bool:
     """Whether ``x`` is a compile-time scalar: of Python, or of NumPy and a type that the language has."""
     if isinstance(x, (bool, int, float, TracedNumber)):
         return True
     return isinstance(x, np.generic) and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8
 
 
-def is_scalar(x: Any) -> bool:
+def is_scalar(x: object) -> bool:
     return isinstance(x, Value) or is_number(x)
 
 
-def _binary(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+def _binary(function: Callable[[object, object], object], a: object, b: object) -> Any:
     """``function(a, b)``, or NotImplemented so that a matrix on the other side can take over."""
     return function(a, b) if is_scalar(a) and is_scalar(b) else NotImplemented
 
@@ -190,7 +190,7 @@ def builder() -> Builder:
     return trace_of().b
 
 
-def literal_type(x: Any) -> DType:
+def literal_type(x: object) -> DType:
     """The type of a Python or NumPy number in a kernel: ``default_ip`` or ``default_fp``, u1, or the NumPy type."""
     if isinstance(x, (bool, np.bool_)):
         return u1
@@ -281,7 +281,7 @@ def emit_select(condition: Value, a: Value, b: Value) -> Value:
     return emit(ir.select, condition, a, b)
 
 
-def known(x: Any) -> Any:
+def known(x: object) -> Any:
     """The number behind a value that is a constant of the kernel, else ``x`` itself."""
     return x.op.attr if isinstance(x, Value) and x.op.code is ir.const else x
 
@@ -311,7 +311,7 @@ def _traced(a: Any, b: Any) -> bool:
     return isinstance(a, Value) or isinstance(b, Value)
 
 
-def _arithmetic(code: OpCode, python: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _arithmetic(code: OpCode, python: Callable[[object, object], object]) -> Callable[[Any, Any], Any]:
     def run(a: Any, b: Any) -> Any:
         if not _traced(a, b):
             return _fold(python, a, b)
@@ -321,7 +321,7 @@ def _arithmetic(code: OpCode, python: Callable[[Any, Any], Any]) -> Callable[[An
     return run
 
 
-def _comparison(code: OpCode, python: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _comparison(code: OpCode, python: Callable[[object, object], object]) -> Callable[[Any, Any], Any]:
     def run(a: Any, b: Any) -> Any:
         if not _traced(a, b):
             return bool(python(a, b))
@@ -333,7 +333,7 @@ def _comparison(code: OpCode, python: Callable[[Any, Any], Any]) -> Callable[[An
     return run
 
 
-def _bitwise(code: OpCode, python: Callable[[Any, Any], Any], symbol: str) -> Callable[[Any, Any], Any]:
+def _bitwise(code: OpCode, python: Callable[[object, object], object], symbol: str) -> Callable[[Any, Any], Any]:
     def run(a: Any, b: Any) -> Any:
         if not _traced(a, b):
             return _fold(python, a, b)
@@ -358,7 +358,7 @@ def need_integers(symbol: str, *operands: Scalar) -> None:
 _OF_CONDITIONS = {"&": "and", "|": "or", "~": "not"}
 
 
-def _shift(code: OpCode, python: Callable[[Any, Any], Any], symbol: str) -> Callable[[Any, Any], Any]:
+def _shift(code: OpCode, python: Callable[[object, object], object], symbol: str) -> Callable[[Any, Any], Any]:
     def run(a: Any, b: Any) -> Any:
         if not _traced(a, b):
             return _fold(python, a, b)
@@ -395,7 +395,7 @@ def shift_right_logical(a: Any, b: Any) -> Any:
     return bit_cast(shift_right(bit_cast(a, u), cast(b, u)), a.dtype)
 
 
-def bit_cast(a: Any, t: DType) -> Value:
+def bit_cast(a: object, t: DType) -> Value:
     a = as_value(a)
     if a.dtype.bits != t.bits or t is u1:
         raise type_error(f"bit_cast needs types of one width, got {a.dtype} and {t}", "`sg.cast` converts values between any two types")
@@ -514,7 +514,7 @@ def _integer_power(a: Value, n: Value) -> Value:
     return Value(b.emit(ir.select, b.emit(ir.lt, n.op, low), inverse, result))
 
 
-def truth(x: Any) -> Any:
+def truth(x: object) -> Any:
     """``x`` as a condition: a Python bool, or a value of type u1."""
     if isinstance(x, Value):
         return x if x.dtype is u1 else not_equal(x, 0)
@@ -523,12 +523,12 @@ def truth(x: Any) -> Any:
     raise type_error(f"{describe(x)} is no condition", "compare it, or reduce a vector with `.any()` or `.all()`")
 
 
-def logical_not(x: Any) -> Any:
+def logical_not(x: object) -> Any:
     x = truth(x)
     return emit(ir.not_, x) if isinstance(x, Value) else not x
 
 
-def select(condition: Any, a: Any, b: Any) -> Any:
+def select(condition: object, a: Any, b: Any) -> Any:
     """``a`` where ``condition`` holds, else ``b``; both are computed."""
     condition = truth(condition)
     if not isinstance(condition, Value):

@@ -10,9 +10,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from spirograd.base.device import SharesMemory
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
+from spirograd.base.protocols import SideStream, StreamOrder
 from spirograd.lang import context
 from spirograd.lang.scalar import describe, is_number
+from spirograd.lang.session_protocol import Session
 
 # A device gives all of its work to one stream at a time, so blocks of several threads come one after the other.
 _blocks = threading.RLock()
@@ -35,7 +38,7 @@ class Stream:
     def __init__(self, stream: Any) -> None:
         self.handle = _handle(stream)
         self._ordinal: int | None = getattr(stream, "device_index", None)  # of torch
-        self._entered: list[Any] = []
+        self._entered: list[tuple[SharesMemory, int]] = []
 
     def __repr__(self) -> str:
         return f"Stream({self.handle:#x})"
@@ -77,46 +80,49 @@ class Stream:
 class _OwnStream(Stream):
     """A stream of the session. ``side``: None on back ends with one queue, and after `destroy`."""
 
-    def __init__(self, session: Any, manual: bool) -> None:
+    def __init__(self, session: Session, manual: bool) -> None:
         self._session = session
         order = session.streams
-        self.side = None if order is None else order.new(manual)
+        self.side: SideStream | None = None if order is None else order.new(manual)
         self.handle = self.side.handle if self.side is not None and isinstance(self.side.handle, int) else 0
-        self._entered = []
-        if order is not None:
+        self._opened: list[AbstractContextManager[None]] = []
+        if order is not None and self.side is not None:
             weakref.finalize(self, order.dropped.append, self.side).atexit = False
 
     def __repr__(self) -> str:
         return "Stream()" if self.side is None else f"Stream({self.side.number})"
 
-    def _of_session(self) -> Any:
+    def _of_session(self) -> Session:
         session = context.session()
         if session is not self._session:
             raise SpirogradRuntimeError("this stream belongs to an earlier `init`: make streams after `sg.init`")
         return session
 
     def __enter__(self) -> Stream:
-        session = self._of_session()
-        block = contextlib.nullcontext() if self.side is None else session.streams.on(self.side)
+        order = self._of_session().streams
+        block = contextlib.nullcontext() if self.side is None or order is None else order.on(self.side)
         block.__enter__()
-        self._entered.append(block)
+        self._opened.append(block)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        self._entered.pop().__exit__(None, None, None)
+        self._opened.pop().__exit__(None, None, None)
 
     def synchronize(self) -> None:
         session = self._of_session()
-        if self.side is None or session.launcher.diagnostics.pending:
+        order = session.streams
+        if self.side is None or order is None or session.reports_pending:
             session.sync()
         else:
-            session.device.finish_stream(self.side.handle)
+            order.device.finish_stream(self.side.handle)
 
     def destroy(self) -> None:
         if self.side is not None:
             side, self.side = self.side, None
             if context.has_session() and context.session() is self._session:
-                self._session.streams.delete(side)
+                order = self._session.streams
+                assert order is not None
+                order.delete(side)
 
 
 class Event:
@@ -163,7 +169,7 @@ class Event:
         """Give the event back; it is as one that was not recorded."""
         self._event = None
 
-    def _order(self) -> Any:
+    def _order(self) -> StreamOrder[SideStream] | None:
         if context.session() is not self._session:
             raise SpirogradRuntimeError("this event belongs to an earlier `init`: make events after `sg.init`")
         return self._session.streams
@@ -183,7 +189,7 @@ def create_event() -> Event:
     return Event()
 
 
-def taken_from(kwargs: dict[str, Any], parameters: Container[str]) -> AbstractContextManager[Any] | None:
+def taken_from(kwargs: dict[str, object], parameters: Container[str]) -> AbstractContextManager[Any] | None:
     """Directs the launches of a block to the stream among the arguments of a call, which is removed from them; None if there is none: what
     kernels have as parameters is theirs."""
     for name in ("qd_stream", "stream"):
@@ -204,7 +210,7 @@ def _side_handle(stream: Stream | None) -> Any:
     return stream.handle if not isinstance(stream, _OwnStream) else None if stream.side is None else stream.side.handle
 
 
-def _handle(stream: Any) -> int:
+def _handle(stream: object) -> int:
     """The driver's handle of a stream."""
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])

@@ -27,7 +27,7 @@ Methods = Mapping[str, Callable[..., Any]]
 _RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_dict", "field"})
 
 
-def _member(value: Any) -> Any:
+def _member(value: object) -> Any:
     """A member as the language has it: lists become vectors, dicts become structs."""
     if isinstance(value, (Matrix, Struct)) or scalar.is_scalar(value):
         return value
@@ -56,7 +56,7 @@ def _like(value: Any, old: Any, name: str) -> Any:
     return value
 
 
-def _misfit(name: str, old: Any, value: Any) -> Any:
+def _misfit(name: str, old: object, value: object) -> Any:
     raise type_error(f"member `{name}` is {scalar.describe(old)} and cannot be assigned {scalar.describe(value)}")
 
 
@@ -69,7 +69,7 @@ class Struct(metaclass=NearNamesOfClass):
 
     __slots__ = ("__weakref__", "_members", "_methods", "_write")
     __sg_traceable__ = True
-    _members: dict[str, Any]
+    _members: dict[str, object]
     _methods: Methods
     _write: Callable[[str, Any], None] | None
 
@@ -91,11 +91,11 @@ class Struct(metaclass=NearNamesOfClass):
         """Functions that take the struct as their first argument."""
         return self._methods
 
-    def with_entries(self, entries: Mapping[str, Any]) -> Struct:
+    def with_entries(self, entries: Mapping[str, object]) -> Struct:
         """A struct with the members ``entries``, used as they are, and the methods of this one."""
         return make_struct(entries, self._methods)
 
-    def with_member(self, name: str, value: Any) -> Struct:
+    def with_member(self, name: str, value: object) -> Struct:
         """A copy in which the member ``name`` is ``value``, converted to the type of the old one."""
         if name not in self._members:
             raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self._members)}")
@@ -120,7 +120,7 @@ class Struct(metaclass=NearNamesOfClass):
             raise KeyError(f"the struct has no member `{name}`; it has {', '.join(self._members)}")
         return self._members[name]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         new = self.with_member(name, value)._members[name]
         self._members[name] = new
         if self._write is not None:
@@ -160,7 +160,7 @@ class Struct(metaclass=NearNamesOfClass):
 
     def to_dict(self, include_methods: bool = False) -> dict[str, Any]:
         """Members as a dict of Python numbers, lists and dicts; with ``include_methods`` also the methods, as ``__struct_methods``."""
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         for name, v in self._members.items():
             if isinstance(v, (Matrix, Struct)):
                 out[name] = v.to_list() if isinstance(v, Matrix) else v.to_dict()
@@ -176,20 +176,20 @@ class Struct(metaclass=NearNamesOfClass):
         return StructType(dict(members), methods).field(shape, **options)
 
 
-def _set(s: Struct, members: dict[str, Any], methods: Methods, write: Callable[[str, Any], None] | None = None) -> None:
+def _set(s: Struct, members: dict[str, object], methods: Methods, write: Callable[[str, object], None] | None = None) -> None:
     object.__setattr__(s, "_members", members)
     object.__setattr__(s, "_methods", methods)
     object.__setattr__(s, "_write", write)
 
 
-def make_struct(members: Mapping[str, Any], methods: Methods, write: Callable[[str, Any], None] | None = None) -> Struct:
+def make_struct(members: Mapping[str, object], methods: Methods, write: Callable[[str, object], None] | None = None) -> Struct:
     """A struct with these members, used as they are. ``write(name, value)`` is called when a member is assigned in Python scope."""
     s: Struct = object.__new__(Struct)
     _set(s, dict(members), methods, write)
     return s
 
 
-def check_name(name: Any) -> str:
+def check_name(name: object) -> str:
     """``name`` if a member can be called so."""
     if not isinstance(name, str) or not name.isidentifier():
         raise type_error(f"{name!r} is no name for a member of a struct")
@@ -198,13 +198,13 @@ def check_name(name: Any) -> str:
     return name
 
 
-def _leaves(x: Any) -> list[Any]:
+def _leaves(x: object) -> list[Any]:
     if isinstance(x, Struct):
         return [leaf for v in x._members.values() for leaf in _leaves(v)]
     return list(x.entries) if isinstance(x, Matrix) else [x]
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: object, b: object) -> bool:
     same = a == b
     return bool(same.all()) if isinstance(same, Matrix) else bool(same)
 
@@ -260,26 +260,26 @@ class StructType(AggregateType):
         self._check_names(given)
         return self._assemble({name: _construct(t, given.get(name, 0)) for name, t in self.members.items()})
 
-    def _check_names(self, names: Mapping[str, Any]) -> None:
+    def _check_names(self, names: Mapping[str, object]) -> None:
         for name in names:
             if name not in self.members:
                 raise type_error(f"{self!r} has no member `{name}`", f"it has {', '.join(self.members)}")
 
-    def _assemble(self, members: Mapping[str, Any]) -> Struct:
+    def _assemble(self, members: Mapping[str, object]) -> Struct:
         return make_struct(members, self.methods)
 
     def cast(self, value: Any) -> Struct:
         """``value``, a struct or dict, converted to this type."""
         return self(value)
 
-    def filled_with_scalar(self, value: Any) -> Struct:
+    def filled_with_scalar(self, value: object) -> Struct:
         """A struct with every scalar set to ``value``."""
         return self._assemble({name: _fill(t, value) for name, t in self.members.items()})
 
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return tuple(d for t in self.members.values() for d in leaf_dtypes(t))
 
-    def build(self, leaves: Sequence[Any]) -> Struct:
+    def build(self, leaves: Sequence[object]) -> Struct:
         members, at = {}, 0
         for name, t in self.members.items():
             count = len(leaf_dtypes(t))
@@ -287,7 +287,7 @@ class StructType(AggregateType):
             at += count
         return self._assemble(members)
 
-    def numbers_of(self, value: Any) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Any]:
         if isinstance(value, Mapping):
             value = Struct(value)
         if not isinstance(value, Struct):
@@ -328,7 +328,7 @@ class StructType(AggregateType):
         return whole
 
 
-def _construct(t: ValueType, value: Any) -> Any:
+def _construct(t: ValueType, value: object) -> Any:
     """``value`` as a member of type ``t``; a number fills."""
     if isinstance(t, DType):
         if not scalar.is_scalar(value):
@@ -339,7 +339,7 @@ def _construct(t: ValueType, value: Any) -> Any:
     return t(value)  # type: ignore[operator]
 
 
-def _fill(t: ValueType, value: Any) -> Any:
+def _fill(t: ValueType, value: object) -> Any:
     if isinstance(t, DType):
         return typed(value, t)
     return t(value) if isinstance(t, MatrixType) else t.filled_with_scalar(value)  # type: ignore[attr-defined]

@@ -50,7 +50,7 @@ def by_instruction(c: list[Value], a: list[Value], b: list[Value], negative: boo
     return _parts(ir.tile_rows, _parts(ir.tile_product, entries, held_entries(len(c))), len(c))
 
 
-def _parts(code: ir.OpCode, operands: Sequence[Value], count: int, attr: Any = None) -> list[Value]:
+def _parts(code: ir.OpCode, operands: Sequence[Value], count: int, attr: object = None) -> list[Value]:
     """The entries of a vector of ``count``, of the type of the last operand."""
     builder, t = scalar.builder(), operands[-1].dtype
     vector = builder.emit(code, *[o.op for o in operands], attr=attr, type=Vec(count, t))

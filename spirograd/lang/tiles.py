@@ -117,7 +117,7 @@ def _solved_row(lower: Any, row: Any) -> Any:
 
 
 @arithmetic.traceable
-def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: Any) -> Any:
+def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: object) -> Any:
     row = tile.r.entries
     n, t = len(row), row[0].dtype
     row_of_thread(n)
@@ -161,14 +161,14 @@ def solve_triangular_(self, B: template(), lower: template() = True):  # type: i
 
 
 @arithmetic.traceable
-def _check_solve(tile: Any, other: Any, lower: Any) -> None:
+def _check_solve(tile: Any, other: Any, lower: object) -> None:
     if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
         raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
     if lower is not True:
         raise type_error("`solve_triangular_` solves with lower triangles only", "leave out `lower`")
 
 
-_METHODS: dict[str, Callable[..., Any]] = {
+_METHODS: dict[str, Callable[..., object]] = {
     "eye_": eye_,
     "cholesky_": cholesky_,
     "solve_triangular_": solve_triangular_,
@@ -177,7 +177,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }
 
 
-def is_tile(x: Any) -> bool:
+def is_tile(x: object) -> bool:
     """Whether ``x`` is a tile of a kernel."""
     return isinstance(x, Struct) and x.methods is _METHODS
 
@@ -203,7 +203,7 @@ class TileType:
     def __repr__(self) -> str:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
-    def zeros(self, dtype: Any = None) -> Any:
+    def zeros(self, dtype: object = None) -> Any:
         """A tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises SpirogradTypeError
         for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)
@@ -213,7 +213,7 @@ class TileType:
         scalar.trace_of().tiles = True
         return make_struct({"r": make([scalar.constant(0, t) for _ in range(self.SIZE)], (self.SIZE,))}, _METHODS)
 
-    def eye(self, dtype: Any = None) -> Any:
+    def eye(self, dtype: object = None) -> Any:
         """The identity. Otherwise as `zeros`."""
         tile = self.zeros(dtype)
         return tile.with_entries({"r": _identity_row(tile.r)})
@@ -235,7 +235,7 @@ class Outer:
 
 
 @arithmetic.traceable
-def outer(a: Any, b: Any) -> Outer:
+def outer(a: object, b: object) -> Outer:
     """The product of two columns whose entries the threads of a group hold, for ``t -= outer(a, b)`` and ``t += outer(a, b)`` of a tile t.
 
     ``a``, ``b``: a number of each thread, or a slice of memory with one axis, as in ``m[r0:r1, column]``: of threads beyond it, 0. Raises

@@ -105,7 +105,7 @@ class TracedNumber:
         """The plain number, for what ends its history; tells the user, once for each line."""
         if self.is_open:
             session, about = context.session(), ("traced number", str(self.loc))
-            if session.cfg.ad_broken_chain != "ignore" and about not in session.warned:
+            if session.broken_chains != "ignore" and about not in session.warned:
                 session.warned.add(about)
                 problem = f"a number that Python read from memory with a gradient becomes {how}: no gradient flows back through that"
                 logger.warning(render(problem, self.loc, _HINT))
@@ -145,7 +145,7 @@ class TracedNumber:
     def __bool__(self) -> bool:
         return bool(self.left("a condition"))
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: object = None) -> Any:
         return np.array(self.left("an array of NumPy"), dtype)
 
     def item(self) -> float:
@@ -190,7 +190,7 @@ class TracedNumber:
         """Whether it has no fraction."""
         return self.value.is_integer()
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: object) -> Any:
         rates = RATES.get(ufunc)
         scalars = all(isinstance(x, (TracedNumber, int, float, np.generic)) for x in inputs)
         if method == "__call__" and rates is not None and scalars and not kwargs:
@@ -211,12 +211,12 @@ class TracedNumber:
 numbers.Real.register(TracedNumber)
 
 
-def plain(x: Any) -> Any:
+def plain(x: object) -> Any:
     """``x``, of a traced number its value: where nothing is lost by that."""
     return x.value if isinstance(x, TracedNumber) else x
 
 
-def computed(value: Any, operands: Sequence[tuple[Any, float]]) -> Any:
+def computed(value: object, operands: Sequence[tuple[object, float]]) -> Any:
     """``value``, computed from ``operands``, of which each comes with the derivative with respect to it."""
     traced = [(x, float(rate)) for x, rate in operands if isinstance(x, TracedNumber) and x.is_open]
     if not traced or not isinstance(value, (float, int, np.floating)):
@@ -285,7 +285,7 @@ _OPERATORS = {
     "mod": (np.remainder, lambda a, b: a % b),
     "floordiv": (np.floor_divide, lambda a, b: a // b),
 }
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Callable[[object, object], bool]] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b,
@@ -295,7 +295,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _is_operand(x: Any) -> bool:
+def _is_operand(x: object) -> bool:
     return isinstance(x, (TracedNumber, int, float, np.generic))
 
 
@@ -316,7 +316,7 @@ def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -
     return run
 
 
-def _comparison(python: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+def _comparison(python: Callable[[object, object], bool]) -> Callable[[Any, Any], Any]:
     """A comparison. One that the program itself writes chooses what it does next, which the user is told; `min`, `max` and `sorted` choose
     one of the numbers, which keeps its history."""
 
@@ -360,12 +360,12 @@ def entries_of(value: Any) -> Sequence[Any]:
     return value.entries if isinstance(getattr(value, "entries", None), tuple) else (value,)
 
 
-def are_traced(values: Sequence[Any]) -> bool:
+def are_traced(values: Sequence[object]) -> bool:
     """Whether any of some numbers is traced, and its tape is open."""
     return any(isinstance(x, TracedNumber) and x.is_open for x in values)
 
 
-def split(value: Any, element_shape: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def split(value: object, element_shape: Sequence[int]) -> tuple[Any, Sequence[Any]]:
     """What is to be written to an element without its history, and its numbers, one for each entry, if an open tape knows any of them."""
     if context.recorder() is None:
         return value, ()

@@ -26,7 +26,7 @@ class TupleType(AggregateType):
     def leaf_dtypes(self) -> tuple[DType, ...]:
         return tuple([t for member in self.members for t in leaf_dtypes(member)])
 
-    def build(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+    def build(self, leaves: Sequence[object]) -> tuple[Any, ...]:
         out, at = [], 0
         for member in self.members:
             count = len(leaf_dtypes(member))
@@ -34,7 +34,7 @@ class TupleType(AggregateType):
             at += count
         return tuple(out)
 
-    def numbers_of(self, value: Any) -> list[Any]:
+    def numbers_of(self, value: object) -> list[Any]:
         if not isinstance(value, (tuple, list)) or len(value) != len(self.members):
             expected = f"expected {counted(len(self.members), 'value')}, as the annotation {self!r} says"
             raise scalar.type_error(f"{expected}, got {scalar.describe(value)}")
@@ -44,11 +44,11 @@ class TupleType(AggregateType):
         self.numbers_of(value)  # checks the structure
         return tuple([m.converted(part) if isinstance(m, AggregateType) else m(part) for m, part in zip(self.members, value)])
 
-    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> NoReturn:
+    def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> NoReturn:
         raise scalar.type_error("a field has no tuples as elements", "use a struct: `sg.types.struct(n=sg.i32, x=sg.f32)`")
 
 
-def result_type(annotation: Any) -> Any:
+def result_type(annotation: object) -> Any:
     """What an annotation of a result says: of several types the type of a tuple, of a tuple of one type that type; others as they are."""
     if typing.get_origin(annotation) is tuple:
         annotation = typing.get_args(annotation)

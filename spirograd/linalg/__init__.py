@@ -1,6 +1,7 @@
 """Sparse matrices, which kernels assemble, and solvers of linear systems.
 
-SciPy stores and factorises matrices: it comes with the extra ``spirograd[linalg]``. `MatrixFreeCG` and `MatrixFreeBICGSTAB` do without.
+SciPy, which the extra ``spirograd[linalg]`` installs, stores and factorises matrices. `MatrixFreeCG` and `MatrixFreeBICGSTAB` do not need
+it.
 """
 
 from spirograd.linalg.matrix_free import LinearOperator, MatrixFreeBICGSTAB, MatrixFreeCG

@@ -1,8 +1,8 @@
 """Conjugate gradients and BiCGSTAB for linear operators that are kernels.
 
-All numbers of an iteration stay on the device, which also decides whether it was the last one: iterations after that change nothing. On
-GPUs Python therefore looks only now and then, and the result is the same. Algorithms: Y. Saad, Iterative Methods for Sparse Linear Systems,
-2nd edition, 6.18 (conjugate gradients) and 7.7 (BiCGSTAB).
+All numbers of an iteration stay on the device, which also decides whether it was the last one; later iterations change nothing. On GPUs,
+Python therefore reads the state only after several iterations, with the same result. Algorithms: Y. Saad, Iterative Methods for Sparse
+Linear Systems, 2nd edition, 6.18 (conjugate gradients) and 7.7 (BiCGSTAB).
 """
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
@@ -31,21 +31,21 @@ from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import describe
 from spirograd.types import template
 
-# Places of numbers: the tolerance, the squared residual, and of BiCGSTAB its rho, alpha and omega.
+# Indices of numbers: the tolerance, the squared residual, and rho, alpha and omega of BiCGSTAB.
 TOLERANCE, SQUARE, RHO, ALPHA, OMEGA = range(5)
-# Places of counters: how the iteration goes, and how many were done.
+# Indices of counters: the state of the iteration, and the number of iterations.
 STATE, COUNT = range(2)
 GOING, CONVERGED, BROKEN = range(3)
-# On GPUs Python looks after 1, 2, 4 ... iterations, and at the latest after so many.
+# On GPUs, Python reads the state after 1, 2, 4 ... iterations, and at least once in this number of iterations.
 _LONGEST_WAIT = 32
 
 
 class LinearOperator(NearNames):
-    """A square matrix that is given by its product with vectors: ``matvec_kernel(x, Ax)`` sets ``Ax`` to the product with ``x``."""
+    """A square matrix, given by its product with vectors: ``matvec_kernel(x, Ax)`` sets ``Ax`` to the product with ``x``."""
 
     def __init__(self, matvec_kernel: Callable[[Any, Any], Any]) -> None:
         self._kernel = matvec_kernel
-        self._vectors: dict[Any, tuple[Any, list[Any]]] = {}
+        self._vectors: dict[object, tuple[object, list[object]]] = {}
 
     def matvec(self, x: Any, Ax: Any) -> None:
         """Set ``Ax`` to the product with ``x``. Raises SpirogradRuntimeError if their shapes differ."""
@@ -54,8 +54,8 @@ class LinearOperator(NearNames):
         self._kernel(x, Ax)
 
     def vectors(self, like: Any, count: int, needs_grad: bool = False) -> list[Any]:
-        """``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``, kept for the next call: kernels are compiled once
-        for each field."""
+        """Return ``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``. They are kept for the next call, because
+        kernels are compiled for each field."""
         key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
         owner, made = self._vectors.get(key, (None, []))
         if owner is not session():
@@ -82,14 +82,14 @@ def _like(x: Any, needs_grad: bool = False) -> Any:
 
 @arithmetic.traceable
 def _inner(a: Any, b: Any) -> Any:
-    """The inner product of two elements."""
+    """Return the inner product of two elements."""
     product = a * b
     return product.sum() if isinstance(product, Matrix) else product
 
 
 @func
 def _judge(square, broken, numbers, counters):
-    """Note the squared residual after an iteration, and whether it was the last one."""
+    """Store the squared residual after an iteration, and whether it was the last one."""
     numbers[SQUARE] = square
     counters[COUNT] = counters[COUNT] + 1
     if arithmetic.sqrt(square) < numbers[TOLERANCE]:
@@ -194,7 +194,7 @@ def _bicgstab_step(
     alpha, omega = arithmetic.cast(0, r.dtype), arithmetic.cast(0, r.dtype)
     if going:
         alpha = numbers[ALPHA]
-        if along > 0:  # else s is zero, and alpha * p the whole way
+        if along > 0:  # else s is zero, and alpha * p is the full step
             omega = across / along
     square = arithmetic.cast(0, r.dtype)
     for at in forms.grouped(r):
@@ -212,7 +212,7 @@ def _bicgstab_step(
 # --- solvers -----------------------------------------------------------------------------------------------------------------
 
 
-def _checked(A: Any, b: Any, x: Any, what: str) -> None:
+def _checked(A: object, b: Any, x: Any, what: str) -> None:
     if not isinstance(A, LinearOperator):
         raise SpirogradTypeError(f"`{what}` takes a LinearOperator, not {describe(A)}", None, "make one: `LinearOperator(kernel)`")
     for name, vector in (("b", b), ("x", x)):
@@ -231,7 +231,7 @@ def _checked(A: Any, b: Any, x: Any, what: str) -> None:
 
 
 class _Progress:
-    """The numbers and counters of one solution, and the messages about it."""
+    """The state of one solve, in memory of the device, and its messages."""
 
     def __init__(self, dtype: Any, tolerance: float, quiet: bool, name: str) -> None:
         self.numbers, self.counters = ScalarNdarray(dtype, OMEGA + 1), ScalarNdarray(i32, 2)
@@ -248,7 +248,7 @@ class _Progress:
             print(f"{self.name}: iteration {int(self.counters[COUNT])}, residual {math.sqrt(max(self.numbers[SQUARE], 0)):.6e}")
 
     def iterate(self, iteration: Callable[[], None], most: int) -> bool:
-        """Run iterations until the device says that one was the last; whether the residual became small enough."""
+        """Run iterations until the device reports the last one; return whether the residual became small enough."""
         self.report()
         done, stride = 0, 1
         while done < most and self.state == GOING:
@@ -266,9 +266,9 @@ class _Progress:
 
 
 def conjugate_gradients(
-    A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool = True
+    A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, quiet: bool = True
 ) -> tuple[bool, int]:  # fmt: skip
-    """`MatrixFreeCG`, and the number of iterations."""
+    """Solve as `MatrixFreeCG`; also return the number of iterations."""
     r, p, ap = A.vectors(x, 3)
     progress = _Progress(x.dtype, tol, quiet, "MatrixFreeCG")
     numbers, counters = progress.numbers, progress.counters
@@ -282,12 +282,12 @@ def conjugate_gradients(
     return progress.iterate(iteration, maxiter), int(counters[COUNT])
 
 
-def MatrixFreeCG(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeCG(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by conjugate gradients; returns whether the norm of the residual became smaller than ``tol``.
 
     ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
-    elements may be vectors. ``maxiter``: how many iterations are done at most. ``quiet=False`` prints the residual of each. Raises
-    SpirogradTypeError and SpirogradValueError for others.
+    elements may be vectors. ``maxiter``: the largest number of iterations. ``quiet=False`` prints the residual of each. Raises
+    SpirogradTypeError and SpirogradValueError for other arguments.
 
     A tape does not record the iterations: in the reverse pass, the gradient of ``x`` is solved for with the same matrix and the same
     relative residual, and goes to ``b`` and to the memory that the operator reads. Raises SpirogradRuntimeError if that fails.
@@ -320,8 +320,8 @@ def _norm(x: Any) -> float:
 
 
 class _Transposed(LinearOperator):
-    """The transposed operator: what the derivative of its product does backwards. It is taken at zero, where products have no derivative
-    with respect to what the operator reads."""
+    """The transposed operator: the reverse mode of the product. It is evaluated at zero, where the product has no derivative with respect
+    to the memory that the operator reads."""
 
     def __init__(self, A: LinearOperator, x: Any, tape: Any) -> None:
         super().__init__(A._kernel)
@@ -331,7 +331,7 @@ class _Transposed(LinearOperator):
         with tape.nested() as self._recorded:
             A.matvec(self._at, self._product)
 
-    def matvec(self, x: Any, Ax: Any) -> None:
+    def matvec(self, x: object, Ax: object) -> None:
         self._at.grad.fill(0)
         _copy_to(x, self._product.grad, 1.0)
         self._recorded.grad()
@@ -339,7 +339,8 @@ class _Transposed(LinearOperator):
 
 
 def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, name: str) -> None:
-    """The reverse of a solution x of A x = b: with A^T w = dL/dx, dL/db is w, and what A is made of gets the derivative of -w^T A x."""
+    """Propagate the adjoint of a solution x of A x = b: with A^T w = dL/dx, dL/db is w, and the memory that A reads gets the derivative of
+    -w^T A x."""
     solve, symmetric = _SOLVERS[name]
     flow, w = A.vectors(x, 8)[6:]
     _begin_adjoint(x.grad, flow, w)
@@ -364,14 +365,14 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     inner.grad()
 
 
-def MatrixFreeBICGSTAB(A: LinearOperator, b: Any, x: Any, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
-    """As `MatrixFreeCG`, by BiCGSTAB: for operators that are not symmetric. A tape multiplies with the transposed matrix by the derivative
-    of the operator's kernel."""
+def MatrixFreeBICGSTAB(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+    """Solve ``A @ x = b`` by BiCGSTAB, for operators that are not symmetric; otherwise as `MatrixFreeCG`. A tape multiplies with the
+    transposed matrix by the derivative of the operator's kernel."""
     return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
 
 
-def _bicgstab(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
-    """`MatrixFreeBICGSTAB`, and the number of iterations."""
+def _bicgstab(A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, quiet: bool = True) -> tuple[bool, int]:
+    """Solve as `MatrixFreeBICGSTAB`; also return the number of iterations."""
     r, p, ap, r0, s, t = A.vectors(x, 6)
     progress = _Progress(x.dtype, tol, quiet, "MatrixFreeBICGSTAB")
     numbers, counters = progress.numbers, progress.counters
@@ -389,11 +390,11 @@ def _bicgstab(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet
     return progress.iterate(iteration, maxiter), int(counters[COUNT])
 
 
-# The iterations of each solver, and whether its matrices are symmetric.
+# The function of each solver, and whether its matrices are symmetric.
 _SOLVERS = {"MatrixFreeCG": (conjugate_gradients, True), "MatrixFreeBICGSTAB": (_bicgstab, False)}
 
 
-def _solved(A: LinearOperator, b: Any, x: Any, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
+def _solved(A: LinearOperator, b: object, x: object, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
     _checked(A, b, x, name)
     solve = _SOLVERS[name][0]
     tape = tape_of(b, x)

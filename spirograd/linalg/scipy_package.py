@@ -9,7 +9,7 @@ from spirograd.base.errors import SpirogradRuntimeError, render
 
 
 def scipy_module(name: str) -> Any:
-    """The module ``scipy.name``. Raises SpirogradRuntimeError where SciPy is not installed."""
+    """Import the module ``scipy.name``. Raises SpirogradRuntimeError if SciPy is not installed."""
     try:
         return importlib.import_module(f"scipy.{name}")
     except ImportError:

@@ -1,4 +1,4 @@
-"""The builder of a sparse matrix: kernels append triplets to its arrays, and SciPy sums those of the same position."""
+"""The builder of a sparse matrix: kernels append triplets to its arrays, and SciPy sums triplets of the same position."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spirograd.linalg.sparse_matrix import STORAGE, SparseMatrix
 from spirograd.linalg.stored_entries import StoredEntries
 
 
-def float_type(dtype: Any, what: str) -> DType:
-    """``dtype``; SpirogradTypeError unless it is f32 or f64."""
+def float_type(dtype: object, what: str) -> DType:
+    """Return ``dtype``. Raises SpirogradTypeError unless it is f32 or f64."""
     t = arithmetic.as_dtype(dtype)
     if t not in (f32, f64):
         raise SpirogradTypeError(f"{what} is of f32 or f64, not of {t}")
@@ -25,12 +25,12 @@ def float_type(dtype: Any, what: str) -> DType:
 
 
 class SparseMatrixBuilder(Triplets):
-    """Collects the entries of a matrix of ``num_rows`` rows and ``num_cols`` columns, then makes it.
+    """Collects the entries of a matrix of ``num_rows`` rows and ``num_cols`` columns, and builds it.
 
-    Kernels take it as an argument annotated ``types.sparse_matrix_builder`` and add to entries: ``A[i, j] += value``, ``A[i, j] -=
-    value``. Each such addition is a triplet; there is room for ``max_num_triplets``. ``dtype``: f32 or f64. ``storage_format``: of the
-    matrix, "col_major" or "row_major". ``needs_grad``: whether matrices have gradients, which tapes send back to what the kernels read.
-    Raises SpirogradValueError for sizes below 1 and SpirogradTypeError for other types.
+    Kernels take it as an argument annotated ``types.sparse_matrix_builder`` and add to entries: ``A[i, j] += value``, ``A[i, j] -= value``.
+    Each addition is a triplet; there is room for ``max_num_triplets``. ``dtype``: f32 or f64. ``storage_format`` of the matrix: "col_major"
+    or "row_major". ``needs_grad``: whether matrices have gradients, which tapes propagate to the memory that the kernels read. Raises
+    SpirogradValueError for sizes below 1 and SpirogradTypeError for other types.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SparseMatrixBuilder(Triplets):
 
     @property
     def num_triplets(self) -> int:
-        """How many triplets kernels have added. Raises SpirogradRuntimeError if there was no room for all of them."""
+        """The number of triplets that kernels have added. Raises SpirogradRuntimeError if there was no room for all of them."""
         count = int(self.count[0])
         if count > self.max_num_triplets:
             self.count[0] = 0
@@ -63,7 +63,7 @@ class SparseMatrixBuilder(Triplets):
         return count
 
     def _triplets(self) -> tuple[Any, Any, Any]:
-        """Rows, columns and values. Raises SpirogradRuntimeError if there are too many, or one is outside of the matrix."""
+        """Return rows, columns and values. Raises SpirogradRuntimeError if there are too many, or one is outside of the matrix."""
         n = self.num_triplets
         rows, columns, values = (array.to_numpy()[:n] for array in (self.rows, self.columns, self.values))
         outside = (rows < 0) | (rows >= self.num_rows) | (columns < 0) | (columns >= self.num_cols)
@@ -76,10 +76,10 @@ class SparseMatrixBuilder(Triplets):
             )
         return rows, columns, values
 
-    def build(self, dtype: Any = None, _format: str = "CSR") -> SparseMatrix:
-        """The matrix of all triplets since the last call; those of one entry are summed, in f64. The builder is empty then.
+    def build(self, dtype: object = None, _format: str = "CSR") -> SparseMatrix:
+        """Return the matrix of all triplets since the last call, and clear the builder. Triplets of one entry are summed in f64.
 
-        ``dtype``: of the matrix, by default that of the builder. ``_format`` is accepted and has no meaning here. Raises
+        ``dtype`` of the matrix: by default that of the builder. ``_format`` is accepted and has no meaning here. Raises
         SpirogradRuntimeError if there was no room for all triplets, or some are outside of the matrix, and SpirogradCompilationError in a
         tape if kernels computed values from memory with gradients, and the builder has none.
         """
@@ -90,7 +90,7 @@ class SparseMatrixBuilder(Triplets):
         tape = tape_of(self.values)
         if tape is None:
             return self._built(t)[0]
-        made: list[tuple[StoredEntries, Any, int]] = []
+        made: list[tuple[StoredEntries, object, int]] = []
 
         def run() -> SparseMatrix:
             matrix, n = self._built(t)
@@ -106,7 +106,7 @@ class SparseMatrixBuilder(Triplets):
         return matrix
 
     def _built(self, dtype: DType) -> tuple[SparseMatrix, int]:
-        """The matrix, and the number of triplets that it is made of."""
+        """Return the matrix, and the number of triplets that it is made of."""
         rows, columns, values = self._triplets()
         coordinates = scipy_module("sparse").coo_array((values.astype(np.float64), (rows, columns)), (self.num_rows, self.num_cols))
         matrix = SparseMatrix(sm=coordinates, dtype=dtype, storage_format=self.storage_format, needs_grad=self.values.has_grad())

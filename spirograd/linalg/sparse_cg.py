@@ -22,8 +22,8 @@ class SparseCG(NearNames):
     """Solves ``A @ x = b`` by conjugate gradients; ``A`` is a symmetric, positive definite SparseMatrix.
 
     ``b`` and ``x0``, the first guess (zero by default): NumPy arrays, ndarrays or fields of one axis. ``max_iter``: how many iterations are
-    done at most; ``atol``: the residual that is small enough, as a part of the norm of ``b``. Raises SpirogradTypeError and
-    SpirogradValueError for what does not fit.
+    done at most; ``atol``: the tolerance of the residual, relative to the norm of ``b``. Raises SpirogradTypeError and SpirogradValueError
+    for arguments that do not fit.
     """
 
     def __init__(self, A: SparseMatrix, b: Any, x0: Any = None, max_iter: int = 50, atol: float = 1e-6) -> None:
@@ -36,7 +36,7 @@ class SparseCG(NearNames):
         self._start = np.zeros_like(self._b) if x0 is None else self._numbers(x0, "x0")
         self.max_iter, self.atol = max_iter, atol
 
-    def _numbers(self, x: Any, name: str) -> Any:
+    def _numbers(self, x: object, name: str) -> Any:
         if isinstance(x, (Ndarray, ScalarField)) and tape_of(x) is not None:
             refuse("SparseCG", f"takes `{name}` as numbers, which have no gradient", _HINT)
         numbers = x.to_numpy() if isinstance(x, (Ndarray, ScalarField)) else x
@@ -47,7 +47,7 @@ class SparseCG(NearNames):
         return numbers.astype(self._matrix.dtype.np)
 
     def solve(self) -> tuple[Any, bool]:
-        """The solution as a NumPy array, and whether the residual became small enough."""
+        """Return the solution as a NumPy array, and whether the residual became small enough."""
         vectors = []
         for numbers in (self._b, self._start):
             vector = ScalarNdarray(self._matrix.dtype, len(numbers))

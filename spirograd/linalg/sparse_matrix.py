@@ -1,4 +1,4 @@
-"""Sparse matrices: SciPy stores them, and kernels multiply them with vectors on the device."""
+"""Sparse matrices, which SciPy stores and kernels multiply with vectors on the device."""
 
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spirograd.linalg.scipy_package import scipy_module
 from spirograd.linalg.stored_entries import StoredEntries, sampled
 from spirograd.types import template
 
-# The family's names of arrangements -> SciPy's classes.
+# SciPy's classes by the storage formats of the Taichi family.
 STORAGE = {"col_major": "csc_array", "row_major": "csr_array"}
 
 
@@ -36,8 +36,8 @@ def _multiply(starts: template(), columns: template(), values: template(), x: te
         out[i] = total
 
 
-def is_vector(x: Any) -> bool:
-    """Whether ``x`` is a one-dimensional field or ndarray of scalars."""
+def is_vector(x: object) -> bool:
+    """Return whether ``x`` is a one-dimensional field or ndarray of scalars."""
     return isinstance(x, (ScalarField, Ndarray)) and len(x.shape) == 1 and not x.element_shape
 
 
@@ -74,7 +74,7 @@ class SparseMatrix(NearNames):
         self._needs_grad = needs_grad
         self._on_device: tuple[Any, StoredEntries] | None = None
         if needs_grad:
-            self.entries()  # tapes set all gradients to zero when they begin: these have to be there then
+            self.entries()  # tapes set all gradients to zero when they begin, so these must exist by then
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class SparseMatrix(NearNames):
         return int(self._held.nnz)
 
     def has_grad(self) -> bool:
-        """Whether the entries have gradients."""
+        """Return whether the entries have gradients."""
         return self._needs_grad
 
     @property
@@ -102,11 +102,11 @@ class SparseMatrix(NearNames):
         return self._like(self.entries().gradient().astype(self._held.dtype)) if self._needs_grad else None
 
     def to_scipy(self) -> Any:
-        """A copy as a sparse array of SciPy."""
+        """Return a copy as a sparse array of SciPy."""
         return self._held.copy()
 
     def to_numpy(self) -> Any:
-        """All entries as a NumPy array of two axes."""
+        """Return all entries as a NumPy array of two axes."""
         return self._held.toarray()
 
     def __repr__(self) -> str:
@@ -124,8 +124,8 @@ class SparseMatrix(NearNames):
         return SparseMatrix(sm=held, dtype=dtype, storage_format=self.storage_format, needs_grad=needs_grad)
 
     def _computed(self, held: Any, stored: Callable[..., Any], *sources: tuple[SparseMatrix, Callable[[Any], Any]]) -> SparseMatrix:
-        """The matrix ``held``, computed from ``sources``: each with the function that makes its gradient of the gradient of the result.
-        ``stored`` computes from matrices of ones where the result may be nonzero: SciPy drops some entries that are zero by chance."""
+        """Return the matrix ``held``, computed from ``sources``, each with the function from the gradient of the result to its own.
+        ``stored`` computes the pattern of the result from matrices of ones, because SciPy drops some entries that happen to be zero."""
         if not any(source.has_grad() for source, _ in sources):
             return self._like(held)
         places = stored(*[_ones(source._held) for source, _ in sources]).tocoo()
@@ -149,7 +149,7 @@ class SparseMatrix(NearNames):
             raise SpirogradValueError(f"`{symbol}` needs matrices of one shape, got {self.shape} and {other.shape}")
         return other._held
 
-    def __add__(self, other: Any) -> SparseMatrix:
+    def __add__(self, other: object) -> SparseMatrix:
         if not isinstance(other, SparseMatrix):
             return NotImplemented
         total = self._held + self._same_shape(other, "+")
@@ -161,7 +161,7 @@ class SparseMatrix(NearNames):
         difference = self._held - self._same_shape(other, "-")
         return self._computed(difference, operator.add, (self, _unchanged), (other, operator.neg))
 
-    def __iadd__(self, other: Any) -> SparseMatrix:
+    def __iadd__(self, other: object) -> SparseMatrix:
         return self._replaced(self + other)
 
     def __isub__(self, other: Any) -> SparseMatrix:
@@ -171,7 +171,7 @@ class SparseMatrix(NearNames):
         return self._computed(-self._held, _unchanged, (self, operator.neg))
 
     def __mul__(self, other: Any) -> SparseMatrix:
-        """Entry by entry with a matrix, or every entry times a number."""
+        """Multiply entry by entry with a matrix, or every entry by a number."""
         if isinstance(other, SparseMatrix):
             a, b = self._held, self._same_shape(other, "*")
             sources = (self, lambda flow: flow.multiply(b)), (other, lambda flow: flow.multiply(a))
@@ -188,7 +188,7 @@ class SparseMatrix(NearNames):
         return self._computed(scaled, _unchanged, (self, lambda flow: how(flow, number)))
 
     def transpose(self) -> SparseMatrix:
-        """The transposed matrix."""
+        """Return the transposed matrix."""
         return self._computed(self._held.T, operator.attrgetter("T"), (self, operator.attrgetter("T")))
 
     def _replaced(self, by: SparseMatrix) -> SparseMatrix:
@@ -197,9 +197,9 @@ class SparseMatrix(NearNames):
 
     # --- products --------------------------------------------------------------------------------------------------------
 
-    def __matmul__(self, other: Any) -> Any:
-        """A SparseMatrix for one; an ndarray for an ndarray, computed on the device; a NumPy array for a NumPy array (of one axis or two)
-        and for a field."""
+    def __matmul__(self, other: object) -> Any:
+        """Return the product: a SparseMatrix for a SparseMatrix; an ndarray for an ndarray, computed on the device; a NumPy array for a
+        NumPy array (of one axis or two) and for a field."""
         if isinstance(other, SparseMatrix):
             if self.shape[1] != other.shape[0]:
                 raise SpirogradValueError(
@@ -224,11 +224,11 @@ class SparseMatrix(NearNames):
             raise SpirogradValueError(f"`@` of a matrix of shape {self.shape} needs shape ({rows},) or ({rows}, n), got {other.shape}")
         return self._held @ other
 
-    def spmv(self, x: Any, out: Any) -> None:
+    def spmv(self, x: object, out: object) -> None:
         """Set ``out`` to ``A @ x`` on the device: one-dimensional fields or ndarrays of the type of the matrix, ``x`` with an
         element for each column and ``out`` for each row. A tape records it.
 
-        Raises SpirogradTypeError and SpirogradValueError for others.
+        Raises SpirogradTypeError and SpirogradValueError for other vectors.
         """
         rows, columns = self.shape
         self._check_vector(x, "x", columns)
@@ -245,20 +245,20 @@ class SparseMatrix(NearNames):
             raise SpirogradValueError(f"`{name}` has {x.shape[0]} elements; the matrix of shape {self.shape} needs {length}")
 
     def entries(self) -> StoredEntries:
-        """The stored entries in memory of the session."""
+        """Return the stored entries in memory of the session."""
         session = context.session()
         if self._on_device is None or self._on_device[0] is not session:
             self._on_device = session, StoredEntries(self._held, self.dtype, self._needs_grad)
         return self._on_device[1]
 
-    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: Any) -> None:
-        """Raise SpirogradUnsupportedError if a tape records, and this matrix or others have gradients, which would end here."""
+    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: object) -> None:
+        """Raise SpirogradUnsupportedError if a tape records and one of the matrices has gradients, which would be lost."""
         if tape_of(self, *others) is not None:
             refuse(name, what, hint)
 
     # --- entries ---------------------------------------------------------------------------------------------------------
 
-    def _position(self, indices: Any) -> tuple[int, int]:
+    def _position(self, indices: object) -> tuple[int, int]:
         if not isinstance(indices, tuple) or len(indices) != 2 or not all(isinstance(k, (int, np.integer)) for k in indices):
             raise SpirogradIndexError(f"an entry of a SparseMatrix has two integers as its index, got {indices!r}")
         for k, extent in zip(indices, self.shape):
@@ -271,7 +271,7 @@ class SparseMatrix(NearNames):
     def __getitem__(self, indices: Any) -> float:
         return float(self._held[self._position(indices)])
 
-    def __setitem__(self, indices: Any, value: float) -> None:
+    def __setitem__(self, indices: object, value: float) -> None:
         position = self._position(indices)
         self._refuse_on_tape("A[i, j] = value", "replaces an entry that has a gradient", "add a matrix with that entry")
         editable = self._held.tolil()
@@ -280,11 +280,11 @@ class SparseMatrix(NearNames):
         if self._needs_grad:
             self.entries()
 
-    def build_from_ndarray(self, ndarray: Any) -> None:
-        """Add to the matrix triplets of row, column and value, which an ndarray of floats holds one after the other.
+    def build_from_ndarray(self, ndarray: object) -> None:
+        """Add triplets of row, column and value, which an ndarray of floats holds one after the other, to the matrix.
 
-        Raises SpirogradTypeError for what is no ndarray of floats, and SpirogradValueError for a number of elements that is no multiple of
-        3 and for entries outside of the matrix.
+        Raises SpirogradTypeError if it is not an ndarray of floats, and SpirogradValueError if its length is not a multiple of 3 or an
+        entry is outside of the matrix.
         """
         if not isinstance(ndarray, Ndarray) or not ndarray.dtype.is_float:
             raise SpirogradTypeError(f"triplets are an ndarray of floats, not {describe(ndarray)}")
@@ -308,16 +308,16 @@ class SparseMatrix(NearNames):
         scipy_module("io").mmwrite(filename, self._held, symmetry="general")
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
 def _ones(held: Any) -> Any:
-    """A one for each stored entry."""
+    """Return a matrix with a one for each stored entry."""
     ones = held.copy().astype(np.float64)
     ones.data[:] = 1
     return ones
 
 
-def _unchanged(held: Any) -> Any:
+def _unchanged(held: object) -> Any:
     return held

@@ -20,16 +20,16 @@ from spirograd.linalg.sparse_matrix import SparseMatrix, is_vector
 from spirograd.linalg.stored_entries import StoredEntries, add_to
 
 _TYPES = ("LLT", "LDLT", "LU")
-# Orderings of the family -> those of SuperLU, for symmetric matrices and for others.
+# Orderings of SuperLU, for symmetric matrices and for others, by the names of the Taichi family.
 _ORDERINGS = {"AMD": ("MMD_AT_PLUS_A", "COLAMD"), "COLAMD": ("MMD_AT_PLUS_A", "COLAMD")}
 
 
 class SparseSolver(NearNames):
     """Solves linear systems with one sparse matrix of ``dtype`` by factorising it.
 
-    ``solver_type``: "LLT" for symmetric, positive definite matrices, "LDLT" for symmetric ones, "LU" for all others. Of a matrix whose
-    upper triangle is empty, "LLT" and "LDLT" take the lower one for both. ``ordering``: "AMD" or "COLAMD". Raises SpirogradValueError for
-    other names. Factors are computed in f64.
+    ``solver_type``: "LLT" for symmetric, positive definite matrices, "LDLT" for symmetric ones, "LU" for all others. If the upper triangle
+    of a matrix is empty, "LLT" and "LDLT" use the lower one for both. ``ordering``: "AMD" or "COLAMD". Raises SpirogradValueError for other
+    names. Factors are computed in f64.
     """
 
     def __init__(self, dtype: Any = f32, solver_type: str = "LLT", ordering: str = "AMD") -> None:
@@ -39,7 +39,7 @@ class SparseSolver(NearNames):
                 raise SpirogradValueError(f"`{name}` is one of {', '.join(known)}, not {value!r}")
         self.solver_type, self.ordering = solver_type, ordering
         self._factors: Any = None
-        self._entries: StoredEntries | None = None  # of a matrix with gradients
+        self._entries: StoredEntries | None = None  # for a matrix with gradients
         self._analyzed: tuple[int, int] | None = None
         self._failure = ""
 
@@ -53,7 +53,7 @@ class SparseSolver(NearNames):
         self._analyzed = sparse_matrix.shape
 
     def factorize(self, sparse_matrix: SparseMatrix) -> None:
-        """Compute the factors of ``sparse_matrix``. Where that fails, `info` is False, and `solve` says why.
+        """Compute the factors of ``sparse_matrix``. If that fails, `info` is False, and `solve` raises an error with the reason.
 
         Raises SpirogradTypeError and SpirogradValueError for matrices of another type, for those that are not square and, with "LLT" and
         "LDLT", not symmetric.
@@ -90,16 +90,16 @@ class SparseSolver(NearNames):
         self.factorize(sparse_matrix)
 
     def info(self) -> bool:
-        """Whether there are factors of a matrix."""
+        """Return whether there are factors of a matrix."""
         return self._factors is not None
 
     def solve(self, b: Any, out: Any = None) -> Any:
-        """The solution x of ``A @ x = b``: an ndarray for an ndarray, a NumPy array for a field and for a NumPy array, of one axis, or of
-        two, whose columns are right-hand sides; or ``out``, a field or an ndarray that takes it.
+        """Return the solution x of ``A @ x = b``: an ndarray for an ndarray, a NumPy array for a field and for a NumPy array of one axis,
+        or of two, whose columns are right-hand sides; or write it to ``out``, a field or an ndarray.
 
         A tape differentiates it with respect to ``b`` and to a matrix with gradients, if the result is an ndarray or ``out``, by solving
         with the transposed matrix; "LLT" and "LDLT" read the lower triangle of a matrix, which gets the gradient. Raises
-        SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for what does not fit.
+        SpirogradRuntimeError without factors, SpirogradTypeError and SpirogradValueError for arguments that do not fit.
         """
         if self._factors is None:
             problem = f"the factorisation failed: {self._failure}" if self._failure else "there are no factors to solve with"
@@ -113,7 +113,7 @@ class SparseSolver(NearNames):
         if tape is None:
             return self._stored(self._solved(b), b, out)
         if out is None and not isinstance(b, Ndarray):
-            hint = "pass a field or ndarray that takes the solution, as `out`"
+            hint = "pass a field or ndarray for the solution as `out`"
             what = "a NumPy array" if memory is None else "a field"
             raise SpirogradRuntimeError(render(f"`solve` of {what} gives numbers, which have no gradient", None, hint))
         self._right_side(b)
@@ -130,7 +130,7 @@ class SparseSolver(NearNames):
     def _solved(self, b: Any) -> Any:
         return self._factors.solve(self._right_side(b).astype(np.float64))
 
-    def _stored(self, x: Any, b: Any, out: Any) -> Any:
+    def _stored(self, x: Any, b: object, out: Any) -> Any:
         x = x.astype(self.dtype.np)
         if out is None and not isinstance(b, Ndarray):
             return x
@@ -138,7 +138,7 @@ class SparseSolver(NearNames):
         out.from_numpy(x)
         return out
 
-    def _right_side(self, b: Any) -> Any:
+    def _right_side(self, b: object) -> Any:
         n = self._factors.shape[0]
         if isinstance(b, (ScalarField, Ndarray)):
             if not is_vector(b) or b.dtype is not self.dtype:
@@ -150,7 +150,7 @@ class SparseSolver(NearNames):
             raise SpirogradValueError(f"the matrix has {n} rows, the right-hand side shape {b.shape}")
         return b
 
-    def _check(self, matrix: Any) -> None:
+    def _check(self, matrix: object) -> None:
         if not isinstance(matrix, SparseMatrix):
             raise SpirogradTypeError(f"a SparseSolver takes a SparseMatrix, not {describe(matrix)}")
         if matrix.dtype is not self.dtype:
@@ -161,8 +161,8 @@ class SparseSolver(NearNames):
 
 
 class _Solution:
-    """What the reverse of one solve takes: the factors and the entries of the matrix as they were, the right-hand side if it is memory,
-    the memory of the solution, and its numbers."""
+    """The record of one solve for the reverse pass: the factors and the entries of the matrix, the right-hand side if it is memory, the
+    memory of the solution, and its numbers."""
 
     def __init__(self, factors: Any, entries: StoredEntries | None, symmetric: bool, b: Any, out: Any) -> None:
         self._factors, self._entries, self._symmetric = factors, entries, symmetric
@@ -170,7 +170,8 @@ class _Solution:
         self.x: Any = None
 
     def add_adjoint(self) -> None:
-        """Take the gradient of the solution x of A x = b. With A^T w = dL/dx, dL/db is w, and dL/dA is -w x^T where entries are stored."""
+        """Propagate the gradient of the solution x of A x = b. With A^T w = dL/dx, dL/db is w, and dL/dA is -w x^T at the stored
+        entries."""
         w = self._factors.solve(self._out.grad.to_numpy().astype(np.float64), trans="T")
         self._out.grad.fill(0)
         if self._b is not None and self._b.has_grad():
@@ -181,13 +182,13 @@ class _Solution:
             return
         rows, columns = self._entries.positions()
         flow = -w[rows] * self.x[columns]
-        if self._symmetric:  # an entry below the diagonal stands for that above it, too
+        if self._symmetric:  # an entry below the diagonal also represents the one above it
             flow = np.where(rows > columns, flow - w[columns] * self.x[rows], np.where(rows == columns, flow, 0))
         self._entries.add_gradient(flow)
 
 
 def _symmetric(held: Any, dtype: Any, solver_type: str) -> Any:
-    """The symmetric matrix that ``held`` means: its lower triangle and that mirrored, from which rounding may distinguish it."""
+    """Return the symmetric matrix of the lower triangle of ``held``, which may differ from ``held`` by rounding."""
     sparse = scipy_module("sparse")
     lower = sparse.tril(held, format="csc")
     mirrored = (lower + sparse.tril(held, -1, format="csc").T).tocsc()

@@ -25,7 +25,7 @@ def add_to(source: template(), target: template(), n: int):
 def _find_entries(rows: template(), columns: template(), starts: template(), stored: template(), places: template(), n: int):
     for k in range(n):
         low, high = starts[rows[k]], starts[rows[k] + 1] - 1
-        while low < high:  # columns of a row are in order, and that of the triplet is among them
+        while low < high:  # columns of a row are in order and include that of the triplet
             middle = low + (high - low) // 2
             if stored[middle] < columns[k]:
                 low = middle + 1
@@ -42,7 +42,7 @@ def _add_from_places(flow: template(), places: template(), target: template(), n
 
 class StoredEntries:
     """The stored entries of ``held``, a sparse array of SciPy: row i has ``columns[k]`` and ``values[k]`` for k from ``starts[i]`` up to
-    ``starts[i + 1]``, with columns in order. ``count``: how many there are."""
+    ``starts[i + 1]``, with columns in order. ``count``: the number of entries."""
 
     def __init__(self, held: Any, dtype: DType, needs_grad: bool) -> None:
         by_rows = held.tocsr()
@@ -52,31 +52,31 @@ class StoredEntries:
         self.values = _array(dtype, by_rows.data, needs_grad)
 
     def positions(self) -> tuple[Any, Any]:
-        """The row and the column of each entry."""
+        """Return the row and the column of each entry."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self._starts)), self._columns
 
     def gradient(self) -> Any:
-        """The gradients of all entries, as a sparse array of SciPy in f64."""
+        """Return the gradients of all entries, as a sparse array of SciPy in f64."""
         numbers = self.values.grad.to_numpy()[: self.count].astype(np.float64)
         return scipy_module("sparse").csr_array((numbers, self._columns.copy(), self._starts.copy()), self.shape)
 
     def take_gradient(self) -> Any:
-        """`gradient`, which is zero afterwards."""
+        """Return the `gradient` and set it to zero."""
         found = self.gradient()
         self.values.grad.fill(0)
         return found
 
-    def add_gradient(self, numbers: Any) -> None:
+    def add_gradient(self, numbers: object) -> None:
         """Add a number to the gradient of each entry."""
         add_to(_array(self.values.dtype, numbers), self.values.grad, self.count)
 
-    def places(self, rows: Any, columns: Any, n: int) -> Any:
-        """The number of the entry of each of ``n`` triplets."""
+    def places(self, rows: object, columns: object, n: int) -> Any:
+        """Return the index of the entry of each of ``n`` triplets."""
         found = ScalarNdarray(i32, max(n, 1))
         _find_entries(rows, columns, self.starts, self.columns, found, n)
         return found
 
-    def send_gradient(self, places: Any, target: Any, n: int) -> None:
+    def send_gradient(self, places: object, target: object, n: int) -> None:
         """Take the gradients of the entries, and add them to those of the triplets at these places."""
         _add_from_places(self.values.grad, places, target, n)
         self.values.grad.fill(0)
@@ -89,8 +89,8 @@ def _array(dtype: DType, numbers: Any, needs_grad: bool = False) -> Any:
     return array
 
 
-def sampled(held: Any, rows: Any, columns: Any) -> Any:
-    """The entries of a sparse array of SciPy at some positions: zero where none is stored."""
+def sampled(held: Any, rows: object, columns: object) -> Any:
+    """Return the entries of a sparse array of SciPy at some positions, which are zero where none is stored."""
     by_rows = held.tocsr()
     by_rows.sum_duplicates()
     width = by_rows.shape[1]

@@ -11,7 +11,7 @@ from spirograd.ir.nodes import Kernel, Op, Region, callee_of
 _WEIGHTS = {
     **dict.fromkeys((ops.const, ops.result, ops.thread_slot, ops.slot, ops.bitcast), 0),
     **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
-    **dict.fromkeys((ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_), 25),
+    **dict.fromkeys(ops.ELEMENTARY, 25),
     **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles in which nothing else goes on
     ops.barrier: 20,
     **dict.fromkeys((ops.extract, ops.insert), 3),

@@ -281,7 +281,7 @@ def _emitter(
     return DistributedEmitter(module, OP_MAP, name, parts, stages, lambda stage: about(stage.body))
 
 
-def _writes(region: Region, memory: frozenset[Any]) -> bool:
+def _writes(region: Region, memory: frozenset[object]) -> bool:
     """Whether ``region`` stores to some of ``memory``."""
     return any(op.code is ops.store and op.attr in memory for op in region.walk())
 

@@ -216,7 +216,7 @@ class FunctionEmitter:
         """What sets ``name`` to `STACK_LIMIT`: lines of the entry block of a task."""
         return [f"  {name} = call i64 {self.module.declare(abi.STACK_LIMIT, 'i64', '', ' nounwind')}()"]
 
-    def address(self, ref: Any, index: Op) -> str:
+    def address(self, ref: object, index: Op) -> str:
         """A pointer to an element, as an operand with its type."""
         if isinstance(ref, SharedRef):
             return f"ptr {self._on_stack(ref, index)}"
@@ -230,7 +230,7 @@ class FunctionEmitter:
             self.entry.append(self.module.stack(array, f"[{ref.length} x {t}]", _STACK_ALIGNMENT))
         return self.value(f"getelementptr inbounds {t}, ptr {array}, {type_name(index.type)} {self.env[index]}")
 
-    def pointer(self, ref: Any, index: Op) -> str:
+    def pointer(self, ref: object, index: Op) -> str:
         """The same without its type; on several lanes, one for each."""
         assert isinstance(ref, BufferRef) and isinstance(index.type, DType)
         base = self.slot_value(ref.slot, self.buffer_pointer, 8)

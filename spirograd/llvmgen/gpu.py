@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from spirograd.base.artifact import GPU_STACK, ArgBlock, Slot
 from spirograd.base.caps import Capabilities
@@ -156,7 +156,7 @@ class GpuEmitter(FunctionEmitter):
         self.members = outer
         return values
 
-    def address(self, ref: Any, index: Op) -> str:
+    def address(self, ref: object, index: Op) -> str:
         if not isinstance(ref, SharedRef):
             return super().address(ref, index)
         array, t = self.module.shared(f"{ref.name}.{ref.length}", f"[{ref.length} x {type_name(ref.dtype)}]"), type_name(index.type)

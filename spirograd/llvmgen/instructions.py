@@ -81,7 +81,7 @@ class Math:
     def __call__(self, e: FunctionEmitter, op: Op) -> None:
         assert isinstance(op.type, DType)
         args, module = [e.env[a] for a in op.args], e.module
-        vectorised = module.caps.vector_library == vector_math.LIBMVEC and module.options.fast_math
+        vectorised = vector_math.has(self.name) and module.caps.vector_library == vector_math.LIBMVEC and module.options.fast_math
         if op.type is not dt.f64 or not vectorised or op.attr == "exact":
             e.env[op] = e.call_intrinsic(self.name, op.type, args, e.flags(op))
             return

@@ -10,7 +10,6 @@ for each row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
@@ -90,7 +89,7 @@ def _guarded(setup: tuple[Op, ...], extent: Op, row: Op, first: Op, body: Region
     return Rows(setup, extent, row, first, Region(body.params, (*inside, *then.ops[:-1], end)), branch.args[0], of_row)
 
 
-def _may_be(a: BufferRef, b: Any) -> bool:
+def _may_be(a: BufferRef, b: object) -> bool:
     """Whether two accesses of independent iterations may be to the same memory."""
     return not isinstance(b, BufferRef) or a.slot == b.slot
 

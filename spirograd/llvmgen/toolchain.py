@@ -54,7 +54,7 @@ class Library:
     """Linked code: ``addresses`` by symbol. The code lives as long as this object."""
 
     addresses: dict[str, int]
-    tracker: Any
+    tracker: object
 
 
 @functools.cache
@@ -120,7 +120,7 @@ def host_caps() -> Capabilities:
     )
 
 
-def by_thread(make: Callable[..., Any]) -> Callable[..., Any]:
+def by_thread(make: Callable[..., object]) -> Callable[..., Any]:
     """``make``, called once in each thread for the same arguments. For target machines, in which LLVM keeps what it derives."""
     own = threading.local()
 
@@ -191,13 +191,13 @@ def compile_module(text: str, caps: Capabilities, options: CompileOptions, need:
         return MachineCode(_object(module.clone(), machine), str(module), machine.emit_assembly(module.clone()))
 
 
-def _unlocked(function: Any) -> Any:
+def _unlocked(function: object) -> Any:
     """``function`` of llvmlite without its lock, which lets one thread of the process into LLVM at a time. LLVM itself needs none where
     threads have contexts and target machines of their own."""
     return getattr(function, "_cfn", function)
 
 
-def _object(module: Any, machine: Any) -> bytes:
+def _object(module: object, machine: object) -> bytes:
     """Emit the object file of a module."""
     with ffi.OutputString() as message:
         buffer = _unlocked(ffi.lib.LLVMPY_TargetMachineEmitToMemory)(machine, module, 1, message)
@@ -224,7 +224,7 @@ def parse(text: str, machine: Any) -> Any:
     return module
 
 
-def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool, unroll: bool = True) -> None:
+def optimise(module: object, machine: object, level: int, vectorise: bool, slp: bool, unroll: bool = True) -> None:
     """Run LLVM's passes of this level; ``vectorise``: loops; ``slp``: straight-line code; ``unroll``: loops, also those that stay loops."""
     tuning = llvm.create_pipeline_tuning_options(speed_level=level)
     tuning.loop_vectorization = vectorise
@@ -236,7 +236,7 @@ def optimise(module: Any, machine: Any, level: int, vectorise: bool, slp: bool, 
     _run(builder.getModulePassManager(), module, builder)
 
 
-def _clean(module: Any, machine: Any) -> None:
+def _clean(module: object, machine: object) -> None:
     """Run those passes of LLVM's level 1 that improve most of what was simplified before: stack memory becomes values, address arithmetic
     is combined, branches are merged. They take a tenth of the time of all."""
     passes = llvm.create_new_module_pass_manager()
@@ -247,7 +247,7 @@ def _clean(module: Any, machine: Any) -> None:
     _run(passes, module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1)))
 
 
-def _run(passes: Any, module: Any, builder: Any) -> None:
+def _run(passes: object, module: object, builder: object) -> None:
     _unlocked(ffi.lib.LLVMPY_RunNewModulePassManager)(passes, module, builder)
     _dispose(passes)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from spirograd.base import spans as _spans
 from spirograd.base.errors import SpirogradRuntimeError
@@ -22,13 +21,14 @@ from spirograd.profiler.bandwidth import copy_bandwidth
 from spirograd.profiler.totals import KernelInfo, of_kernel
 from spirograd.profiler.tracing import trace
 from spirograd.runtime.profiling import Profile
+from spirograd.session import running
 
 _logger = logging.getLogger("spirograd")
 
 
 def _profile() -> Profile | None:
     """The profile of the session, with all launches so far; None, with a warning, if it has none."""
-    session = context.session()
+    session = running()
     if not session.cfg.kernel_profiler:
         _logger.warning("the profiler is off: `init(kernel_profiler=True)` turns it on")
         return None
@@ -85,18 +85,18 @@ def get_kernel_profiler_total_time() -> float:
 def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
     """Whether tasks are measured by the toolkit ``toolkit_name``. There is "default" only: hardware counters are not read."""
     if toolkit_name != "default":
-        _logger.warning("there is no profiler toolkit `%s`: tasks are timed by the device's own clock; use \"default\"", toolkit_name)
+        _logger.warning('there is no profiler toolkit `%s`: tasks are timed by the device\'s own clock; use "default"', toolkit_name)
     return toolkit_name == "default"
 
 
-def set_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> None:
+def set_kernel_profiler_metrics(metric_list: Sequence[object] = ()) -> None:
     """Without effect, with a warning if ``metric_list`` has metrics: hardware counters are not read."""
     if metric_list:
         _logger.warning("metrics of the profiler are not collected: hardware counters are not read")
 
 
 @contextmanager
-def collect_kernel_profiler_metrics(metric_list: Sequence[Any] = ()) -> Iterator[None]:
+def collect_kernel_profiler_metrics(metric_list: Sequence[object] = ()) -> Iterator[None]:
     """As `set_kernel_profiler_metrics` of ``metric_list``, for a block."""
     set_kernel_profiler_metrics(metric_list)
     yield

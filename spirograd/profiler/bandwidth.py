@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from spirograd.base.dtypes import f32
-from spirograd.lang import context
 from spirograd.lang.annotations import MatrixType
 from spirograd.lang.data.ndarray import ndarray
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.runtime.profiling import Profile
+from spirograd.session import Session, running
 from spirograd.types import ndarray as array
 
 # Of an array: on graphics cards, on the CPU, and on drivers for graphics cards that run on the CPU, which are slow.
@@ -33,8 +33,8 @@ def _copy_four(target: array(dtype=_FOUR, ndim=1), source: array(dtype=_FOUR, nd
 def copy_bandwidth() -> float:
     """Bytes a second that the device of the session reads and writes while it copies, by its own clock, measured at the first call, with up
     to 1 GiB of its memory; 0 on the interpreter, which has no such limit."""
-    session = context.session()
-    if session.arch in ("interpreter", "python"):
+    session = running()
+    if session.caps.target.interpreted:
         return 0.0
     if session.bandwidth is None:
         with session.profile().paused():
@@ -42,7 +42,7 @@ def copy_bandwidth() -> float:
     return float(session.bandwidth)
 
 
-def _measured(session: Any, element: Any, size: int, copy: Any) -> float:
+def _measured(session: Session, element: object, size: int, copy: Any) -> float:
     """Bytes a second of the fastest of several copies of elements of ``size`` bytes: drivers differ in what they make of both kernels."""
     device = session.device
     caps = device.caps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spirograd.lang.data import tree
-from spirograd.lang.data.tree import Place, SNode
+from spirograd.lang.data.nodes import Place, SNode
 
 
 def fields() -> str:

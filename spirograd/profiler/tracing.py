@@ -12,6 +12,7 @@ from spirograd.base.spans import Span
 from spirograd.lang import context
 from spirograd.profiler import chrome
 from spirograd.runtime.profiling import Sink
+from spirograd.session import running
 
 
 class Recording(Sink):
@@ -29,8 +30,9 @@ def recorded() -> Iterator[Recording]:
     tell when tasks ran."""
     recording = Recording()
     if context.has_session():
-        context.session().profile().collect()  # what ran before the block
-        recording.measure(context.session().profile())
+        profile = running().profile()
+        profile.collect()  # what ran before the block
+        recording.measure(profile)
     spans.sinks.append(recording)
     spans.listeners.append(recording.spans.append)
     try:

@@ -32,7 +32,7 @@ def document_of(text: str) -> dict[str, Any]:
     end = text.find(_CLOSE, start)
     if start < 0 or end < 0:
         raise ValueError("this is not a page of `spirograd dump --html`")
-    document: dict[str, Any] = json.loads(text[start + len(_OPEN) : end])
+    document: dict[str, object] = json.loads(text[start + len(_OPEN) : end])
     return document
 
 

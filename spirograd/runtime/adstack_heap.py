@@ -21,11 +21,11 @@ import numpy as np
 from spirograd.base import knobs, validity
 from spirograd.base.adstack_layout import NUMBERS, AdstackWords, Group, Layout
 from spirograd.base.artifact import AdstackInfo, CompiledKernel, TaskInfo
+from spirograd.base.device import Device, Readback
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Device, Readback
 
 # Thread slots of a task at most. More hide latencies better, up to the invocations that a large GPU holds at a time, as long as the
 # adstacks fit its caches: an eighth less time on an H200 with four times as many.

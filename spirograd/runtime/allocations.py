@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base import validity
-from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import (
+from spirograd.base.device import (
     ARRIVAL_LIMIT,
     READBACK_LIMIT,
     Arrival,
@@ -25,6 +23,8 @@ from spirograd.runtime.device import (
     ReadsIntoMemory,
     SharesMemory,
 )
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
+from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.generations import write
 
 _numbers = itertools.count(1)
@@ -104,7 +104,7 @@ class Allocation:
             if self.keep is None:
                 _handed_out.add(self)
 
-    def lend(self, borrower: Any) -> None:
+    def lend(self, borrower: object) -> None:
         """Keep the memory, as the host addresses it, as long as ``borrower`` lives, which can be longer than the device: see
         `LendsMemory`."""
         if isinstance(self.device, LendsMemory):
@@ -304,7 +304,7 @@ class Memory:
             recorder.filled(allocation, 0, buffer.nbytes // 4 * 4, 0)
         return allocation
 
-    def watch(self, watcher: Any) -> bool:
+    def watch(self, watcher: object) -> bool:
         """Call ``watcher.handed_out(allocation, part)`` whenever memory is about to be handed out (see `Allocation.share`), as long as it
         lives; whether any memory of this device was handed out before."""
         _watchers.add(watcher)
@@ -320,7 +320,7 @@ class Memory:
                     return allocation, offset
         return None
 
-    def wrap(self, address: int, nbytes: int, keep: Any) -> Allocation | None:
+    def wrap(self, address: int, nbytes: int, keep: object) -> Allocation | None:
         """An allocation over host memory that ``keep`` owns (zero copy), and so shares; None where the device cannot."""
         buffer = self.device.wrap(address, nbytes)
         if buffer is None:

@@ -58,7 +58,7 @@ def check_block(block: ArgBlock) -> None:
 def check_size(size: Size | None, memory: bool = False) -> None:
     """The host can compute it. ``memory``: whether it may read memory."""
     refused = (MaxOver, Variable) if memory else (MaxOver, Variable, Element)
-    level: list[Any] = [size]
+    level: list[object] = [size]
     for _ in range(_DEEPEST):
         if any(isinstance(part, refused) for part in level):
             raise Damage("reads memory, or goes over a range, which the host cannot do here")

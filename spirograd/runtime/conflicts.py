@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
 
-from spirograd.runtime.device import Sections, Step, Uses, one_by_one
+from spirograd.base.device import Sections, Step, Uses, one_by_one
 
 # What stands for all memory: of work that uses some which is not known.
 _ALL = -1

@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
+from spirograd.base.device import Loop, Sections, Step
 from spirograd.runtime import graph_recording, stream_order
-from spirograd.runtime.device import Loop, Sections, Step
 from spirograd.runtime.graph_recording import GraphRecording, NotPlanned, NumberedLaunch
 from spirograd.runtime.launcher import Launcher
 
@@ -61,19 +61,19 @@ class LoopPlan(GraphRecording):
             raise NotPlanned
         self._open[-1].append(launch)
 
-    def uploaded(self, *_: Any) -> None:
+    def uploaded(self, *_: object) -> None:
         raise NotPlanned
 
-    def filled(self, *_: Any) -> None:
+    def filled(self, *_: object) -> None:
         raise NotPlanned
 
-    def copied(self, *_: Any) -> None:
+    def copied(self, *_: object) -> None:
         raise NotPlanned
 
-    def afterwards(self, *_: Any) -> None:
+    def afterwards(self, *_: object) -> None:
         raise NotPlanned
 
-    def holds_while(self, *_: Any) -> None:
+    def holds_while(self, *_: object) -> None:
         raise NotPlanned
 
 

@@ -52,7 +52,7 @@ def decode_value(low: int, high: int, dtype: DType) -> Any:
     return bits - (1 << dtype.bits) if dtype.is_signed and bits >> (dtype.bits - 1) else bits
 
 
-def format_value(value: Any, dtype: DType, spec: str) -> str:
+def format_value(value: object, dtype: DType, spec: str) -> str:
     """``format(value, spec)``; without a spec, a float is shown by the fewest digits that tell it apart in its own type."""
     if spec:
         try:

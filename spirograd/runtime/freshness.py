@@ -107,7 +107,7 @@ def _build(found: _Inputs) -> Callable[..., Key | None]:
     """A function (scalars, arrays, trees, drawn) -> key, built as one Python expression like `packing.build_packer`."""
     if found.is_vague:
         return lambda s, a, t, drawn: None
-    names: dict[str, Any] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
+    names: dict[str, object] = {"pack": struct.Struct(f"<{len(found.floats)}d").pack}
     drawn = x.name("drawn")
     unseen: list[Expression] = [x.compare(drawn, ast.Is(), x.NONE)] if found.draws else []
     values: list[Expression] = [drawn] if found.draws else []

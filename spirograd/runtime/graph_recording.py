@@ -17,10 +17,10 @@ from operator import methodcaller
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
-from spirograd.runtime.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.runtime.generations import observe, tick
 
 _lock = threading.RLock()  # one recording at a time in a process
@@ -78,7 +78,7 @@ class GraphRecording:
         self._first = launcher.next_number()
         self._steps: list[Series | NumberedLaunch | Work] = []
         self._written: dict[tuple[int, str], tuple[dict[str, int], str]] = {}  # generations, and the parts of them that it changes
-        self._kept: dict[int, Any] = {}  # objects that own memory which the work uses
+        self._kept: dict[int, object] = {}  # objects that own memory which the work uses
         self._trees: dict[int, tuple[Any, int]] = {}  # of these, those that users may destroy; where they were
         self._after: dict[int, Callable[[], None]] = {}
         self._guards: list[Callable[[], bool]] = []
@@ -161,7 +161,7 @@ class GraphRecording:
         """Note that the work changes a part of an allocation with these generations."""
         self._written[id(generations), part] = generations, part
 
-    def keep(self, *owners: Any) -> None:
+    def keep(self, *owners: object) -> None:
         """Have objects live as long as the recording."""
         self._kept.update((id(owner), owner) for owner in owners)
 
@@ -169,7 +169,7 @@ class GraphRecording:
         """Note an allocation that users may destroy."""
         self._trees[id(allocation)] = allocation, allocation.address
 
-    def afterwards(self, about: Any, forget: Callable[[], None]) -> None:
+    def afterwards(self, about: object, forget: Callable[[], None]) -> None:
         """Call ``forget`` after each repetition: what the host knows ``about`` an object may no longer hold."""
         self._after[id(about)] = forget
 

@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 
 from spirograd.base import validity
-from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Allocation, Arguments, Scalar
+from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
+from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation, Scalar
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime import allocations, graph_recording, stream_order
 from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.device import CallsNatively, Device, Launch, Step
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
@@ -534,7 +535,7 @@ def _memory(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> li
     return out
 
 
-def _exclusively(lock: threading.RLock, work: Callable[[Any], None], device: Any) -> None:
+def _exclusively(lock: threading.RLock, work: Callable[[object], None], device: object) -> None:
     with lock:
         work(device)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 from spirograd.base import knobs
+from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.python_limits import gc_paused
-from spirograd.runtime.device import Device
 
+# Modules of devices, best first.
 DEVICES = {
     "cuda": "spirograd.runtime.devices.gpu.cuda",
     "amdgpu": "spirograd.runtime.devices.gpu.hip",
@@ -21,11 +22,11 @@ DEVICES = {
     "cpu": "spirograd.runtime.devices.cpu",
     "interpreter": "spirograd.runtime.devices.interpreter",
 }
-# Back ends that are no devices of their own -> whose memory they use.
+# Devices whose memory other back ends use.
 _MEMORY_OF = {"python": "interpreter"}
 
 
-def open_device(arch: str, device: str = "", **options: Any) -> Device:
+def open_device(arch: str, device: str = "", **options: object) -> Device:
     """Open the device called ``arch`` (a key of `DEVICES`); of several, the one that ``device`` names, by its number or a part of its name.
 
     Options that every device takes: ``debug`` (bool), ``max_threads`` (int, 0: all), ``device_memory_bytes`` (int or None: no cap).
@@ -35,12 +36,12 @@ def open_device(arch: str, device: str = "", **options: Any) -> Device:
     if device and hasattr(module, "devices"):
         options["device"] = device
     elif device and device != knobs.get("SG_DEVICE"):  # which is set for a GPU, and may stay set
-        raise SpirogradRuntimeError(f"the option `device={device}` chooses among several devices; `{arch}` has one only: leave it away")
+        raise SpirogradRuntimeError(f"the option `device={device}` chooses among several devices, and `{arch}` has only one: omit it")
     return cast(Device, module.open(**options))
 
 
 def available(arch: str) -> str | None:
-    """None if ``arch`` can be opened on this machine, else one line that says why not. Never raises for a broken driver."""
+    """Return None if ``arch`` can be opened on this machine, else the reason in one line. Never raises for a broken driver."""
     try:
         module = _import(arch)
         probe = getattr(module, "available", None)
@@ -50,8 +51,8 @@ def available(arch: str) -> str | None:
 
 
 def devices(arch: str) -> list[tuple[str, str]]:
-    """The devices among which SG_DEVICE and the option `device` choose: name, and why it cannot be used ("" if it can). Empty where
-    there is no choice."""
+    """Return the devices among which SG_DEVICE and the option `device` choose, with the reason why each cannot be used ("" if it can);
+    nothing if there is no choice."""
     if available(arch) is not None:
         return []
     listing = getattr(_import(arch), "devices", None)

@@ -234,6 +234,8 @@ def decode(data: bytes) -> CompiledKernel | None:
         for size in sizes:
             blobs.append(body[at : at + size])
             at += size
+        if at != len(body):
+            return None
         found: CompiledKernel = _reader().read(CompiledKernel, loads(body[8 : 8 + header_size]), blobs)
     except (struct.error, Damage):
         return None  # the seal held, but the layout is another version's: compile afresh

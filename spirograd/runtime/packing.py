@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spirograd.base.adstack_layout import word_places
-from spirograd.base.arguments import ROLE_ATTRIBUTES, Scalar
+from spirograd.base.arguments import ROLE_ATTRIBUTES
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
+from spirograd.base.protocols import Scalar
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression, size_expression
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.device import ReservesMemory
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.base.records import dataclass
 from spirograd.runtime import graph_recording
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import ReservesMemory
 
 _WORD = struct.Struct("<i")
 

@@ -16,10 +16,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from spirograd.base import spans, validity
+from spirograd.base.device import ChunkTime, TaskTime, TimesTasks
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
-from spirograd.runtime.device import ChunkTime, TaskTime, TimesTasks
 from spirograd.runtime.launcher import Launcher, LaunchPlan
 
 # Launches whose times are collected at once: collecting waits for the device.
@@ -114,7 +114,7 @@ class Profile:
     of all sessions contain them. Raises SpirogradUnsupportedError if the device cannot tell when tasks ran."""
 
     def __init__(self, launcher: Launcher, arch: str, tells: bool = True) -> None:
-        device: Any = launcher.device
+        device: object = launcher.device
         if not isinstance(device, TimesTasks):
             raise SpirogradUnsupportedError(f"the back end `{arch}` does not tell when tasks run", None, "profile on another one")
         self.arch = arch

@@ -27,7 +27,7 @@ def space_check(compiled: CompiledKernel) -> SpaceCheck | None:
     if not limits:
         return None
 
-    def look(scalars: Sequence[Any], arrays: Sequence[Any]) -> None:
+    def look(scalars: Sequence[object], arrays: Sequence[object]) -> None:
         for limit in limits:
             _check(limit, scalars, arrays, compiled.name)
 
@@ -52,7 +52,7 @@ def _suspicion(limit: SpaceLimit) -> list[Expression]:
     return [x.compare(x.number(1) if product is None else product, ast.Gt(), x.number(limit.most)), *doubts]
 
 
-def _check(limit: SpaceLimit, scalars: Sequence[Any], arrays: Sequence[Any], kernel: str) -> None:
+def _check(limit: SpaceLimit, scalars: Sequence[object], arrays: Sequence[object], kernel: str) -> None:
     sizes = [evaluate(size, scalars, arrays) for size in limit.sizes]
     total = math.prod(sizes)
     if total > limit.most or (total and any(n > largest for n, largest in zip(sizes, limit.largest))):

@@ -15,8 +15,8 @@ from dataclasses import field
 from typing import Any, TypeVar
 
 from spirograd.base import validity
+from spirograd.base.device import HasStreams
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import HasStreams
 
 T = TypeVar("T")
 Uses = Iterable["tuple[Any, str]"]  # allocations and parts of them, "" for all

@@ -52,7 +52,7 @@ def loads(data: bytes, nan: bool = False) -> Any:
         raise Damage(f"is not JSON: {error}") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -70,7 +70,7 @@ class Reader:
     def __init__(self, classes: Classes, checks: Mapping[type, Callable[[Any], None]] = {}) -> None:
         self._classes = classes
         self._checks = checks
-        self._decoders: dict[Any, Decoder] = {}
+        self._decoders: dict[object, Decoder] = {}
 
     def read(self, cls: type[Any], plain: Any, blobs: Sequence[bytes]) -> Any:
         """The instance of ``cls`` that ``plain`` describes. Raises Damage."""
@@ -79,7 +79,7 @@ class Reader:
         except RecursionError:
             raise Damage("is nested too deeply") from None
 
-    def decoder(self, hint: Any) -> Decoder:
+    def decoder(self, hint: object) -> Decoder:
         """What decodes values of a type."""
         found = self._decoders.get(hint)
         if found is None:
@@ -114,7 +114,7 @@ class Reader:
             raise TypeError(f"records with {hint} cannot be read")
         return self._alternatives(Union[tuple(kinds)])
 
-    def _alternatives(self, hint: Any) -> Decoder:
+    def _alternatives(self, hint: object) -> Decoder:
         """By what the JSON looks like, which differs between the alternatives."""
         options: dict[str, Decoder] = {}
         for option in get_args(hint):
@@ -122,7 +122,7 @@ class Reader:
                 options.setdefault(shape, self.decoder(option) if not isinstance(option, type) else _late(self, option))
         expected = ", ".join(sorted(options))
 
-        def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+        def decode(plain: object, blobs: Sequence[bytes]) -> Any:
             option = options.get(_shape(plain))
             if option is None:
                 raise Damage(f"is {_described(plain)}, expected one of: {expected}")
@@ -147,7 +147,7 @@ class Reader:
             hints = _hints(cls)
             members.extend([(f.name, self.decoder(hints[f.name])) for f in fields(cls) if f.name not in NOT_STORED])
 
-        def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+        def decode(plain: object, blobs: Sequence[bytes]) -> Any:
             if type(plain) is not dict or plain.get("class") != name:
                 raise Damage(f"is {_described(plain)}, expected a {name}")
             if not members:
@@ -173,7 +173,7 @@ class Reader:
         return decode
 
 
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _hints(cls: type[object]) -> dict[str, Any]:
     """The annotations of a class of this package, as types: `typing.get_type_hints`, which takes three times as long."""
     found = {}
     for base in reversed(cls.__mro__[:-1]):
@@ -187,7 +187,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 _BUILTINS = {"int": int, "str": str, "bool": bool, "float": float, "bytes": bytes}
 
 
-def _late(reader: Reader, cls: type[Any]) -> Decoder:
+def _late(reader: Reader, cls: type[object]) -> Decoder:
     """`Reader.decoder` of a class that may contain itself."""
     return lambda plain, blobs: reader.decoder(cls)(plain, blobs)
 
@@ -195,7 +195,7 @@ def _late(reader: Reader, cls: type[Any]) -> Decoder:
 # --- values --------------------------------------------------------------------------------------------------------------
 
 
-def _described(plain: Any) -> str:
+def _described(plain: object) -> str:
     if isinstance(plain, dict) and isinstance(plain.get("class"), str):
         return f"a {plain['class'][:40]}"
     if isinstance(plain, str):
@@ -205,7 +205,7 @@ def _described(plain: Any) -> str:
     return "null" if plain is None else "an integer" if type(plain) is int else f"{plain!r:.40}"
 
 
-def _shape(plain: Any) -> str:
+def _shape(plain: object) -> str:
     """What distinguishes alternatives: the type of the JSON, of records the class, of what JSON lacks the tag."""
     if type(plain) is not dict:
         return _SHAPES.get(type(plain), type(plain).__name__)
@@ -213,11 +213,19 @@ def _shape(plain: Any) -> str:
     return name if isinstance(name, str) else next(iter(plain), "") if len(plain) == 1 else ""
 
 
-_SHAPES: dict[Any, str] = {type(None): "null", bool: "bool", int: "integer", str: "text", float: "number", bytes: "bytes", DType: "dtype"}
+_SHAPES: dict[object, str] = {
+    type(None): "null",
+    bool: "bool",
+    int: "integer",
+    str: "text",
+    float: "number",
+    bytes: "bytes",
+    DType: "dtype",
+}
 
 
 def _plain(kind: type, expected: str) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         if type(plain) is not kind:
             raise Damage(f"is {_described(plain)}, expected {expected}")
         return plain
@@ -225,7 +233,7 @@ def _plain(kind: type, expected: str) -> Decoder:
     return decode
 
 
-def _integer(plain: Any, blobs: Sequence[bytes]) -> int:
+def _integer(plain: object, blobs: Sequence[bytes]) -> int:
     if type(plain) is not int:
         raise Damage(f"is {_described(plain)}, expected an integer")
     if not _LOWEST <= plain <= _HIGHEST:
@@ -236,7 +244,7 @@ def _integer(plain: Any, blobs: Sequence[bytes]) -> int:
 def _within(limits: Within) -> Decoder:
     low, high = limits.low, limits.high
 
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         if type(plain) is int and low <= plain <= high:
             return plain
         raise Damage(limits.problem(_integer(plain, blobs)))
@@ -245,7 +253,7 @@ def _within(limits: Within) -> Decoder:
 
 
 def _tagged(tag: str, content: Decoder) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         if type(plain) is not dict or len(plain) != 1 or tag not in plain:
             raise Damage(f"is {_described(plain)}, expected a {tag}")
         return content(plain[tag], blobs)
@@ -269,7 +277,7 @@ def _bytes(content: Any, blobs: Sequence[bytes]) -> bytes:
     return blobs[content]
 
 
-def _dtype(content: Any, blobs: Sequence[bytes]) -> DType:
+def _dtype(content: object, blobs: Sequence[bytes]) -> DType:
     found = _DTYPES.get(content) if isinstance(content, str) else None
     if found is None:
         raise Damage(f"is {_described(content)}, expected the name of a type")
@@ -288,8 +296,8 @@ _SCALARS: dict[Any, Decoder] = {
 }
 
 
-def _constrained(decoder: Decoder, problems: Sequence[Callable[[Any], str]]) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+def _constrained(decoder: Decoder, problems: Sequence[Callable[[object], str]]) -> Decoder:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         value = decoder(plain, blobs)
         for problem in problems:
             if found := problem(value):
@@ -302,17 +310,17 @@ def _constrained(decoder: Decoder, problems: Sequence[Callable[[Any], str]]) -> 
 # --- containers ----------------------------------------------------------------------------------------------------------
 
 
-def _list(plain: Any) -> list[Any]:
+def _list(plain: object) -> list[Any]:
     if type(plain) is not list:
         raise Damage(f"is {_described(plain)}, expected a list")
     return plain
 
 
 def _sequence(decoder: Decoder) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         if not plain:
             return tuple(_list(plain))
-        values: list[Any] = []
+        values: list[object] = []
         try:
             for entry in _list(plain):
                 values.append(decoder(entry, blobs))
@@ -329,7 +337,7 @@ def _of_length(decoders: Sequence[Decoder]) -> Decoder:
     def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
         if len(_list(plain)) != len(decoders):
             raise Damage(f"is a list of {len(plain)}, expected {len(decoders)}")
-        values: list[Any] = []
+        values: list[object] = []
         try:
             for decoder, entry in zip(decoders, plain):
                 values.append(decoder(entry, blobs))
@@ -347,7 +355,7 @@ def _tuple_or_list(decoder: Decoder) -> Decoder:
 
 
 def _set(decoder: Decoder) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         values = decoder(plain, blobs)
         found = frozenset(values)
         if len(found) != len(values):
@@ -358,7 +366,7 @@ def _set(decoder: Decoder) -> Decoder:
 
 
 def _dictionary(decoder: Decoder) -> Decoder:
-    def decode(plain: Any, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
         values = decoder(plain, blobs)
         found = dict(values)
         if len(found) != len(values):

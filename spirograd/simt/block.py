@@ -99,21 +99,21 @@ def _total(value: Any, dtype: Any, combine: Combine) -> Value:
     return total
 
 
-def _predicate(predicate: Any) -> Value:
+def _predicate(predicate: object) -> Value:
     return scalar.cast(as_value(predicate) != 0, i32)
 
 
-def sync_all_nonzero(predicate: Any) -> Value:
+def sync_all_nonzero(predicate: object) -> Value:
     """Wait for the block: 1 if ``predicate`` is nonzero in all of its threads, else 0."""
     return _total(_predicate(predicate), i32, named("and"))
 
 
-def sync_any_nonzero(predicate: Any) -> Value:
+def sync_any_nonzero(predicate: object) -> Value:
     """Wait for the block: 1 if ``predicate`` is nonzero in any of its threads, else 0."""
     return _total(_predicate(predicate), i32, named("or"))
 
 
-def sync_count_nonzero(predicate: Any) -> Value:
+def sync_count_nonzero(predicate: object) -> Value:
     """Wait for the block: in how many of its threads ``predicate`` is nonzero."""
     return _total(_predicate(predicate), i32, named("add"))
 
@@ -123,7 +123,7 @@ _OPTIONS = "``dtype``: convert it to this type before. ``block_dim``: accepted, 
 
 
 def _reduction(kind: str) -> Callable[..., Value]:
-    def reduce(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
+    def reduce(value: object, block_dim: object = None, dtype: object = None) -> Value:
         return _total(value, dtype, named(kind))
 
     reduce.__doc__ = f"The ``value`` of all threads of the block combined by `{kind}`, in every thread. {_OPTIONS}"
@@ -132,7 +132,7 @@ def _reduction(kind: str) -> Callable[..., Value]:
 
 
 def _inclusive(kind: str) -> Callable[..., Value]:
-    def scan(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
+    def scan(value: object, block_dim: object = None, dtype: object = None) -> Value:
         return _spread(value, dtype, named(kind))[0]
 
     scan.__doc__ = f"The ``value`` of this thread of the block, and of those before it, combined by `{kind}`. {_OPTIONS}"
@@ -141,7 +141,7 @@ def _inclusive(kind: str) -> Callable[..., Value]:
 
 
 def _exclusive(kind: str) -> Callable[..., Value]:
-    def scan(value: Any, block_dim: Any = None, dtype: Any = None) -> Value:
+    def scan(value: object, block_dim: object = None, dtype: object = None) -> Value:
         mine, before, me = _spread(value, dtype, named(kind))
         return as_value(arithmetic.select(me > 0, before, identity(kind, mine.dtype)))
 

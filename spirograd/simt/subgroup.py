@@ -82,12 +82,12 @@ def shuffle(value: Any, index: Any) -> Value:
     return Value(scalar.builder().emit(ir.subgroup_read, operand.op, lane.op, type=operand.dtype))
 
 
-def broadcast(value: Any, index: Any) -> Value:
+def broadcast(value: object, index: object) -> Value:
     """The ``value`` of the thread with number ``index``, which is the same in all threads."""
     return shuffle(value, index)
 
 
-def broadcast_first(value: Any) -> Value:
+def broadcast_first(value: object) -> Value:
     """The ``value`` of the first thread."""
     return shuffle(value, 0)
 
@@ -99,7 +99,7 @@ def names(mask: Value, lane: Value) -> Value:
     return as_value(arithmetic.logical_and(lane < 32, bit != 0))
 
 
-def read_within(value: Any, lane: Value, inside: Value, mask: Value | None) -> Value:
+def read_within(value: object, lane: Value, inside: Value, mask: Value | None) -> Value:
     """The value of ``lane`` where that is ``inside``, and one of those that the bits of ``mask`` name; else the thread's own."""
     own = as_value(value)
     if mask is not None:
@@ -107,35 +107,35 @@ def read_within(value: Any, lane: Value, inside: Value, mask: Value | None) -> V
     return as_value(arithmetic.select(inside, shuffle(own, arithmetic.select(inside, lane, invocation_id())), own))
 
 
-def read_up(value: Any, offset: Any, mask: Value | None) -> Value:
+def read_up(value: object, offset: Any, mask: Value | None) -> Value:
     """`shuffle_up` in the threads that the bits of ``mask`` name; None: in all."""
     lane = invocation_id() - scalar.cast(offset, i32)
     return read_within(value, lane, lane >= 0, mask)
 
 
-def read_down(value: Any, offset: Any, mask: Value | None) -> Value:
+def read_down(value: object, offset: Any, mask: Value | None) -> Value:
     """`shuffle_down` in the threads that the bits of ``mask`` name; None: in all."""
     lane = invocation_id() + scalar.cast(offset, i32)
     return read_within(value, lane, lane < _live(), mask)
 
 
-def read_xor(value: Any, bits: Any, mask: Value | None) -> Value:
+def read_xor(value: object, bits: Any, mask: Value | None) -> Value:
     """`shuffle_xor` in the threads that the bits of ``mask`` name; None: in all."""
     lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(bits, i32))
     return read_within(value, lane, lane < _live(), mask)
 
 
-def shuffle_up(value: Any, offset: Any) -> Value:
+def shuffle_up(value: object, offset: object) -> Value:
     """The ``value`` of the thread whose number is ``offset`` less; the own one where there is none."""
     return read_up(value, offset, None)
 
 
-def shuffle_down(value: Any, offset: Any) -> Value:
+def shuffle_down(value: object, offset: object) -> Value:
     """The ``value`` of the thread whose number is ``offset`` more; the own one where there is none."""
     return read_down(value, offset, None)
 
 
-def shuffle_xor(value: Any, mask: Any) -> Value:
+def shuffle_xor(value: object, mask: object) -> Value:
     """The ``value`` of the thread whose number differs in the bits of ``mask``; the own one where there is none."""
     return read_xor(value, mask, None)
 
@@ -158,7 +158,7 @@ def _by_instruction(value: Value, steps: int) -> bool:
     return value.dtype in (i32, u32) and steps == log2_group_size() and whole
 
 
-def _total(kind: str, value: Any, steps: int) -> Value:
+def _total(kind: str, value: object, steps: int) -> Value:
     """The values of 2 ** ``steps`` threads combined, in each of them, by a butterfly of exchanges."""
     combine, mine, lane, live = named(kind), as_value(value), invocation_id(), _live()
     if kind in language_options().subgroup_reductions and _by_instruction(mine, steps):
@@ -177,7 +177,7 @@ def _total(kind: str, value: Any, steps: int) -> Value:
     return shuffle(mine, lane - within)
 
 
-def _scan(kind: str, value: Any, steps: int) -> Value:
+def _scan(kind: str, value: object, steps: int) -> Value:
     combine, mine, lane = named(kind), as_value(value), invocation_id()
     if kind in language_options().subgroup_scans and _by_instruction(mine, steps):
         return scalar.emit(ir.subgroup_scan, mine, attr=kind, t=mine.dtype)
@@ -189,14 +189,14 @@ def _scan(kind: str, value: Any, steps: int) -> Value:
     return mine
 
 
-def _shifted(kind: str, value: Any, steps: int) -> Value:
+def _shifted(kind: str, value: object, steps: int) -> Value:
     inclusive, lane = _scan(kind, value, steps), invocation_id()
     first = scalar.emit(ir.and_, lane, scalar.constant((1 << steps) - 1, i32)) == 0
     before = shuffle(inclusive, arithmetic.select(first, lane, lane - 1))
     return as_value(arithmetic.select(first, identity(kind, inclusive.dtype), before))
 
 
-_FORMS: dict[str, tuple[Callable[[str, Any, int], Value], str]] = {
+_FORMS: dict[str, tuple[Callable[[str, object, int], Value], str]] = {
     "reduce": (_total, "The ``value`` of all threads combined by `{}`, in each of them."),
     "reduce_all": (_total, "The ``value`` of all threads combined by `{}`, in each of them."),
     "inclusive": (_scan, "The ``value`` of this thread and of those before it combined by `{}`."),
@@ -207,11 +207,11 @@ _FORMS: dict[str, tuple[Callable[[str, Any, int], Value], str]] = {
 def _function(form: str, kind: str, tiled: bool) -> Callable[..., Value]:
     apply, doc = _FORMS[form]
 
-    def over_subgroup(value: Any) -> Value:
+    def over_subgroup(value: object) -> Value:
         groups.current(f"subgroup.{form}_{kind}")
         return apply(kind, value, log2_group_size())
 
-    def over_tile(value: Any, log2_size: Any) -> Value:
+    def over_tile(value: object, log2_size: object) -> Value:
         groups.current(f"subgroup.{form}_{kind}_tiled")
         return apply(kind, value, _steps(log2_size))
 
@@ -225,7 +225,7 @@ _NAMES = {f"{form}_{kind}{'_tiled' * tiled}": (form, kind, tiled) for form in _F
 globals().update({name: _function(*parts) for name, parts in _NAMES.items()})
 
 
-def _head(flag: Any, steps: int) -> Value:
+def _head(flag: object, steps: int) -> Value:
     """The number of the thread with which the segment of this thread begins: the nearest one, of this one and those before it, whose
     ``flag`` is nonzero; the first one of the tile of 2 ** ``steps`` threads if there is none."""
     lane = invocation_id()
@@ -237,7 +237,7 @@ def _head(flag: Any, steps: int) -> Value:
     return as_value(arithmetic.max(31 - arithmetic.clz(heads), first))
 
 
-def _segmented(kind: str, value: Any, flag: Any, steps: int) -> Value:
+def _segmented(kind: str, value: object, flag: object, steps: int) -> Value:
     combine, mine, lane = named(kind), as_value(value), invocation_id()
     before = lane - _head(flag, steps)  # how many threads of the segment come before this one
     for step in range(steps):
@@ -250,11 +250,11 @@ def _segmented(kind: str, value: Any, flag: Any, steps: int) -> Value:
 def _segmented_function(kind: str, tiled: bool) -> Callable[..., Value]:
     name = f"segmented_reduce_{kind}{'_tiled' * tiled}"
 
-    def over_subgroup(value: Any, head_flag: Any) -> Value:
+    def over_subgroup(value: object, head_flag: object) -> Value:
         groups.current(f"subgroup.{name}")
         return _segmented(kind, value, head_flag, log2_group_size())
 
-    def over_tile(value: Any, head_flag: Any, log2_size: Any) -> Value:
+    def over_tile(value: object, head_flag: object, log2_size: object) -> Value:
         groups.current(f"subgroup.{name}")
         return _segmented(kind, value, head_flag, _steps(log2_size))
 
@@ -291,7 +291,7 @@ def _votes(holds: Value, mask: Value | None = None) -> Value:
     return votes if mask is None else scalar.emit(ir.and_, votes, mask)
 
 
-def _vote(kind: str, predicate: Any, steps: int, mask: Value | None = None) -> Value:
+def _vote(kind: str, predicate: object, steps: int, mask: Value | None = None) -> Value:
     holds = as_value(as_value(predicate) != 0)
     if not language_options().has_ballots:
         if mask is not None:
@@ -308,49 +308,49 @@ def _vote(kind: str, predicate: Any, steps: int, mask: Value | None = None) -> V
     return scalar.cast(votes == 0 if kind == "and" else votes != 0, i32)
 
 
-def vote_of(kind: str, predicate: Any, mask: Value | None) -> Value:
+def vote_of(kind: str, predicate: object, mask: Value | None) -> Value:
     """Whether ``predicate`` is nonzero in all ("and") or any ("or") of the threads that the bits of ``mask`` name; None: of all."""
     return _vote(kind, predicate, log2_group_size(), mask)
 
 
-def all_true(predicate: Any) -> Value:
+def all_true(predicate: object) -> Value:
     """1 if ``predicate`` is nonzero in all threads, else 0."""
     return _vote("and", predicate, log2_group_size())
 
 
-def any_true(predicate: Any) -> Value:
+def any_true(predicate: object) -> Value:
     """1 if ``predicate`` is nonzero in any thread, else 0."""
     return _vote("or", predicate, log2_group_size())
 
 
-def all_equal(value: Any) -> Value:
+def all_equal(value: object) -> Value:
     """1 if all threads have the same ``value``, else 0."""
     return all_true(as_value(value) == shuffle(value, 0))
 
 
-def all_equal_tiled(value: Any, log2_size: Any) -> Value:
+def all_equal_tiled(value: object, log2_size: object) -> Value:
     """`all_equal` in tiles of 2 ** ``log2_size`` threads."""
     steps = _steps(log2_size)
     first = scalar.emit(ir.and_, invocation_id(), scalar.constant(-(1 << steps), i32))
     return _vote("and", as_value(value) == shuffle(value, first), steps)
 
 
-def all_true_tiled(predicate: Any, log2_size: Any) -> Value:
+def all_true_tiled(predicate: object, log2_size: object) -> Value:
     """`all_true` in tiles of 2 ** ``log2_size`` threads."""
     return _vote("and", predicate, _steps(log2_size))
 
 
-def any_true_tiled(predicate: Any, log2_size: Any) -> Value:
+def any_true_tiled(predicate: object, log2_size: object) -> Value:
     """`any_true` in tiles of 2 ** ``log2_size`` threads."""
     return _vote("or", predicate, _steps(log2_size))
 
 
-def first_ballots(predicate: Any, mask: Value | None) -> Value:
+def first_ballots(predicate: object, mask: Value | None) -> Value:
     """`ballot_first_n` of 32 threads, of those that the bits of ``mask`` name; None: of all."""
     return _ballot(predicate, u32, min(32, group_size()), mask)
 
 
-def _ballot(predicate: Any, dtype: DType, count: int, mask: Value | None = None) -> Value:
+def _ballot(predicate: object, dtype: DType, count: int, mask: Value | None = None) -> Value:
     lane = invocation_id()
     if language_options().has_ballots:
         votes = scalar.cast(_votes(as_value(as_value(predicate) != 0), mask), dtype)
@@ -363,7 +363,7 @@ def _ballot(predicate: Any, dtype: DType, count: int, mask: Value | None = None)
     return _total("or", arithmetic.select(holds, bit, scalar.constant(0, dtype)), log2_group_size())
 
 
-def ballot(predicate: Any) -> Value:
+def ballot(predicate: object) -> Value:
     """A u64 with a bit for each thread: set where ``predicate`` is nonzero."""
     if group_size() <= 32:
         return scalar.cast(_ballot(predicate, u32, group_size()), u64)
@@ -373,7 +373,7 @@ def ballot(predicate: Any) -> Value:
 ballot_full_subgroup = ballot
 
 
-def ballot_first_n(predicate: Any, n: Any) -> Value:
+def ballot_first_n(predicate: object, n: object) -> Value:
     """A u32 with a bit for each of the first ``n`` threads (at most 32): set where ``predicate`` is nonzero."""
     count = scalar.known(n)
     if not isinstance(count, int) or not 1 <= count <= 32:

@@ -20,7 +20,7 @@ from spirograd.simt import subgroup
 _ALL = 0xFFFFFFFF
 
 
-def _named(mask: Any) -> Value | None:
+def _named(mask: object) -> Value | None:
     """The lanes that ``mask`` names and that exist; None if it names all."""
     known = scalar.known(mask)
     if isinstance(known, int) and known & _ALL == _ALL:
@@ -39,8 +39,8 @@ def _named(mask: Any) -> Value | None:
     return scalar.emit(ir.and_, scalar.cast(value, u32), subgroup.existing())
 
 
-def _masked(function: Callable[[Any, Any, Value | None], Value], name: str, whose: str) -> Callable[[Any, Any, Any], Value]:
-    def shuffle(mask: Any, val: Any, offset: Any) -> Value:
+def _masked(function: Callable[[object, object, Value | None], Value], name: str, whose: str) -> Callable[[Any, Any, Any], Value]:
+    def shuffle(mask: object, val: object, offset: object) -> Value:
         return function(val, offset, _named(mask))
 
     shuffle.__name__ = name
@@ -48,7 +48,7 @@ def _masked(function: Callable[[Any, Any, Value | None], Value], name: str, whos
     return shuffle
 
 
-def _of_lane(value: Any, lane: Any, mask: Value | None) -> Value:
+def _of_lane(value: object, lane: Any, mask: Value | None) -> Value:
     if mask is None:
         return subgroup.shuffle(value, lane)
     number = scalar.cast(lane, i32)
@@ -61,17 +61,17 @@ shfl_down_i32 = shfl_down_f32 = _masked(subgroup.read_down, "shfl_down", "whose 
 shfl_xor_i32 = shfl_xor_f32 = _masked(subgroup.read_xor, "shfl_xor", "whose number differs in the bits of ``offset``")
 
 
-def all_nonzero(mask: Any, predicate: Any) -> Value:
+def all_nonzero(mask: object, predicate: object) -> Value:
     """1 if ``predicate`` is nonzero in all lanes of ``mask``, else 0."""
     return subgroup.vote_of("and", predicate, _named(mask))
 
 
-def any_nonzero(mask: Any, predicate: Any) -> Value:
+def any_nonzero(mask: object, predicate: object) -> Value:
     """1 if ``predicate`` is nonzero in any lane of ``mask``, else 0."""
     return subgroup.vote_of("or", predicate, _named(mask))
 
 
-def unique(mask: Any, predicate: Any) -> Value:
+def unique(mask: object, predicate: object) -> Value:
     """1 if ``predicate`` is nonzero in all lanes of ``mask``, or in none, else 0."""
     named = _named(mask)
     holds = scalar.cast(as_value(predicate) != 0, i32)
@@ -80,7 +80,7 @@ def unique(mask: Any, predicate: Any) -> Value:
     return scalar.emit(ir.or_, subgroup.vote_of("and", holds, named), subgroup.vote_of("and", 1 - holds, named))
 
 
-def ballot(predicate: Any) -> Value:
+def ballot(predicate: object) -> Value:
     """A u32 with a bit for each of the first 32 lanes: set where ``predicate`` is nonzero."""
     return subgroup.first_ballots(predicate, None)
 
@@ -90,12 +90,12 @@ def active_mask() -> Value:
     return subgroup.first_ballots(1, None)
 
 
-def sync(mask: Any) -> None:
+def sync(mask: object) -> None:
     """Wait for the lanes of ``mask``; what they wrote to shared and global memory is seen by them afterwards."""
     subgroup.wait(_named(mask))
 
 
-def match_all(mask: Any, val: Any) -> Value:
+def match_all(mask: object, val: object) -> Value:
     """1 if all lanes of ``mask`` have the same ``val``, else 0."""
     named = _named(mask)
     if named is None:
@@ -104,7 +104,7 @@ def match_all(mask: Any, val: Any) -> Value:
     return subgroup.vote_of("and", scalar.cast(as_value(val) == subgroup.shuffle(val, first), i32), named)
 
 
-def match_any(mask: Any, value: Any) -> Value:
+def match_any(mask: object, value: object) -> Value:
     """The lanes of ``mask``, as a u32, whose ``value`` is that of this one."""
     named = _named(mask)
     found = scalar.constant(0, u32)

@@ -1,7 +1,7 @@
-"""The argument block of a task as SPIR-V sees it: which entries it has, where it lies, and their values.
+"""The argument block of a task in SPIR-V: its entries, the memory that holds it, and the values of the entries.
 
-It is push constants, or (where it does not fit) memory: reached by an address, which is then the one push constant, or, on targets without
-addresses, a storage buffer at descriptor set 1, binding 0.
+The block is in push constants if it fits. Otherwise it is in memory: at an address, which is then the only push constant, or, on targets
+without addresses, in the storage buffer at descriptor set 1, binding 0.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ BLOCK_SET = 1
 
 
 def member_type(slot: Slot) -> DType:
-    """The type of an entry that is no buffer: what is narrower than a word is read as a word."""
+    """Return the type of an entry that is not a buffer. Types narrower than a word are read as a word."""
     t = slot.dtype or (u32 if slot.kind in ("seed", "launch") else i32)
     return u32 if t.bits < 32 else t
 
 
 def is_direct(block: ArgBlock, limit: int) -> bool:
-    """Whether the block itself is pushed."""
+    """Return whether the block is in push constants."""
     return block.size <= limit
 
 
 class ArgumentBlock:
-    """The entries ``slots`` of the block. ``packed``: buffers of which it says (in the low word) where in a shared one they begin."""
+    """The entries ``slots`` of the block. ``packed``: the buffers in a shared binding; the low word of their entry is their offset in
+    it."""
 
     def __init__(self, e: Emitter, block: ArgBlock, slots: list[Slot], packed: Collection[Slot] = ()) -> None:
         self._e = e
@@ -55,14 +56,14 @@ class ArgumentBlock:
             self._base = e.m.storage_buffer(struct_type, "arguments", BLOCK_SET, 0)
 
     def _member(self, slot: Slot) -> int:
-        """The type id of an entry."""
+        """Return the type id of an entry."""
         e = self._e
         if not slot.is_buffer:
             return e.type(member_type(slot))
         return e.address_type if e.caps.buffer_address else e.type(u32)
 
     def within(self, e: Emitter) -> ArgumentBlock:
-        """The same for another function of the module, which ``e`` emits."""
+        """Return the block for another function of the module, which ``e`` emits."""
         new = copy.copy(self)
         new._e, new._values, new._scalars = e, {}, {}
         if self._aligned:
@@ -70,14 +71,14 @@ class ArgumentBlock:
         return new
 
     def _behind_address(self) -> int:
-        """A pointer to the block from the address in the push constants."""
+        """Return a pointer to the block, from the address in the push constants."""
         e = self._e
         with e.f.prologue():
             chain = e.f.value("AccessChain", e.m.pointer("PushConstant", e.address_type), self._holder, e.m.constant_u32(0))
             return e.pointer_from_address(self._struct, e.f.load(e.address_type, chain))
 
     def value(self, slot: Slot) -> int:
-        """The id of an entry of the block, read once at the top of the function."""
+        """Return the id of an entry of the block, which is read once at the top of the function."""
         found = self._values.get(slot)
         if found is None:
             e = self._e
@@ -90,7 +91,7 @@ class ArgumentBlock:
         return found
 
     def scalar(self, slot: Slot, t: DType) -> int:
-        """A scalar argument as a value of its own type; converted once, at the top of the function."""
+        """Return a scalar argument as a value of its own type. It is converted once, at the top of the function."""
         found = self._scalars.get((slot, t))
         if found is None:
             word = self.value(slot)

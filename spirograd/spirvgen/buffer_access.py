@@ -1,6 +1,6 @@
-"""How a task reaches its buffers, by target: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
+"""Access to the buffers of a task: through addresses (``vulkan``), or through storage buffers of a descriptor set (``wgpu``).
 
-Both give a pointer to ``Block { T data[]; }``, whose elements are reached by an access chain: this form also survives translation to Metal.
+Both give a pointer to ``Block { T data[]; }``, whose elements are accessed by an access chain. Translation to Metal preserves this form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BUFFER_SET = 0
 
 
 class AddressedMemory:
-    """A buffer is an address in the argument block, which becomes a pointer once, at the top of the function.
+    """Buffers with addresses in the argument block. Each address becomes a pointer once, at the top of the function.
 
     ``regions``: of a task, and of the functions that it calls.
     """
@@ -64,10 +64,10 @@ class AddressedMemory:
 
 
 class BoundMemory:
-    """A buffer is a storage buffer of descriptor set 0, one for each type that it is seen as.
+    """Buffers as storage buffers of descriptor set 0: one binding for each type that a buffer is accessed as.
 
-    Where that makes more than the device can bind, the last ones share: one binding for each type that any of them is seen as, with the
-    place where a buffer begins in the argument block.
+    If the device cannot bind that many, the last buffers share: one binding for each type that any of them is accessed as, with the offset
+    of each buffer in the argument block.
     """
 
     def __init__(self, e: Emitter, block: ArgBlock, regions: Sequence[Region]) -> None:
@@ -113,7 +113,7 @@ class BoundMemory:
         return found
 
     def _within(self, slot: Slot, t: DType, index: Op) -> int:
-        """The index in the shared buffer of element ``index`` of a buffer that begins somewhere in it."""
+        """Return the index in the shared binding of element ``index`` of a buffer."""
         e, word = self._e, self._e.type(u32)
         start = self._starts.get((slot, t))
         if start is None:
@@ -125,13 +125,13 @@ class BoundMemory:
         return e.f.value("IAdd", word, start, e.bitcast(at, i32, u32) if index.type is i32 else at)
 
     def _index(self, index: Op) -> int:
-        """An index in 32 bits: a binding is smaller than 4 GiB."""
+        """Return an index in 32 bits, which suffice because a binding is smaller than 4 GiB."""
         e, at = self._e, self._e.ids[index]
         return e.f.value("UConvert", e.type(u32), e.bitcast(at, i64, u64)) if index.type is i64 else at
 
 
 def _array_block(e: Emitter, t: DType) -> int:
-    """The type ``Block { t data[]; }``, with the capability that storing ``t`` takes."""
+    """Return the type ``Block { t data[]; }``, with the capability that storing ``t`` takes."""
     if not e.caps.stores(t):
         e.unsupported(f"memory of type {t.name}", f"the device lacks storage{t.bits}")
     if t.bits < 32:
@@ -148,13 +148,13 @@ def _memory_ops(regions: Sequence[Region]) -> list[Op]:
 
 
 def used_slots(regions: Sequence[Region]) -> list[Slot]:
-    """The entries of the argument block that code reads, in order of offset."""
+    """Return the entries of the argument block that code reads, in order of offset."""
     slots = {op.attr if op.code is ops.slot else _ref(op).slot for op in _memory_ops(regions)}
     return sorted(slots, key=lambda s: s.offset)
 
 
 def used_views(regions: Sequence[Region]) -> dict[Slot, list[DType]]:
-    """The buffers that code uses, in order of offset, each with the types that it is seen as."""
+    """Return the buffers that code uses, in order of offset, each with the types that it is accessed as."""
     found: dict[Slot, dict[DType, None]] = {}
     for op in _memory_ops(regions):
         if op.code is not ops.slot:
@@ -169,7 +169,8 @@ def _ref(op: Op) -> BufferRef:
 
 
 def atomic_view(op: Op) -> DType:
-    """The type as which an atomic sees its buffer: floats are exchanged through their bits, which needs no extension."""
+    """Return the type as which an atomic accesses its buffer. Floats are exchanged as integers of the same bits, which needs no
+    extension."""
     kind, ref = op.attr
     t: DType = ref.dtype
     return unsigned(t) if kind == "exchange" else t
@@ -188,7 +189,7 @@ def _types(views: dict[Slot, list[DType]], slots: list[Slot]) -> list[DType]:
 
 
 def _share(views: dict[Slot, list[DType]], limit: int) -> tuple[list[Slot], list[Slot]]:
-    """The buffers that have bindings of their own, and those that share theirs: none, if all fit into ``limit``."""
+    """Return the buffers with bindings of their own, and those that share bindings, which are none if all fit into ``limit``."""
     alone = list(views)
     shared: list[Slot] = []
     while alone and sum(len(views[s]) for s in alone) + len(_types(views, shared)) > limit:

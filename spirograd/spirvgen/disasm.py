@@ -26,7 +26,7 @@ class DisassemblyError(ValueError):
 
 
 def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(opcode, operand words) of each instruction; raises DisassemblyError if the bytes are no module."""
+    """Iterate over (opcode, operand words) of each instruction. Raises DisassemblyError if the bytes are not a module."""
     if len(module) % 4 or len(module) < 20 or struct.unpack_from("<I", module)[0] != MAGIC:
         raise DisassemblyError("not a SPIR-V module (little endian)")
     words = struct.unpack(f"<{len(module) // 4}I", module)
@@ -40,23 +40,24 @@ def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def opcode_names(module: bytes) -> list[str]:
-    """The names of all instructions in order, as spirv-dis spells them."""
+    """Return the names of all instructions in order, as spirv-dis spells them."""
     return ["Op" + _BY_NUMBER[opcode][0] for opcode, _ in instructions(module)]
 
 
 def capabilities(module: bytes) -> list[str]:
-    """The names of the capabilities that a module declares."""
+    """Return the names of the capabilities that a module declares."""
     declared = takewhile(lambda instruction: instruction[0] == _CAPABILITY, instructions(module))  # they come first
     return [_ENUM_NAMES["Capability"].get(words[0], str(words[0])) for _, words in declared]
 
 
 def disassemble(module: bytes) -> str:
-    """The text of a module, one instruction per line; OpLine becomes a comment. Raises DisassemblyError if the bytes are no module."""
+    """Return the text of a module, one instruction per line; OpLine becomes a comment. Raises DisassemblyError if the bytes are no
+    module."""
     return "\n".join([text for text, _ in disassembled_lines(module)]) + "\n"
 
 
 def disassembled_lines(module: bytes) -> list[tuple[str, tuple[str, int] | None]]:
-    """The lines of `disassemble`, each with the (file, line) that OpLine says it comes from."""
+    """Return the lines of `disassemble`, each with the (file, line) that OpLine says it comes from."""
     version, _, bound = struct.unpack_from("<3I", module, 4) if len(module) >= 20 else (0, 0, 0)
     printer = _Printer()
     head = ("; SPIR-V", f"; Version: {version >> 16}.{version >> 8 & 255}", f"; Bound: {bound}")
@@ -71,14 +72,14 @@ def disassembled_lines(module: bytes) -> list[tuple[str, tuple[str, int] | None]
 
 
 def _text(words: tuple[int, ...]) -> tuple[str, int]:
-    """A string literal and the number of words that it takes."""
+    """Return a string literal and the number of words that it takes."""
     data = struct.pack(f"<{len(words)}I", *words)
     end = data.find(b"\0")
     return data[:end].decode(errors="replace"), end // 4 + 1
 
 
 class _Printer:
-    """Prints instructions in order, once it has learned the names, types and strings of all."""
+    """A printer of instructions, which needs the names, types and strings of all of them first."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -92,7 +93,7 @@ class _Printer:
         return "%" + self._names.get(number, str(number))
 
     def _call(self, number: int, wish: str) -> None:
-        """Name an id; unusable characters and clashes are avoided."""
+        """Return a unique name for an id, without characters that names cannot have."""
         if number in self._names:
             return
         base = re.sub(r"\W", "_", wish) or "_"
@@ -137,7 +138,7 @@ class _Printer:
     # --- operands --------------------------------------------------------------------------------------------------------
 
     def _operands(self, kinds: tuple[str, ...], words: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-        """(kind, text) of each operand."""
+        """Iterate over (kind, text) of each operand."""
         at = 0
         for kind in kinds:
             bare = kind.rstrip("?*")
@@ -149,7 +150,7 @@ class _Printer:
                     break
 
     def _operand(self, kind: str, words: tuple[int, ...], at: int) -> list[tuple[str, int]]:
-        """The pieces that one operand prints, each with the number of words that it takes."""
+        """Iterate over the text of one operand, in pieces with the number of words of each."""
         word = words[at]
         if kind.startswith("Id"):
             return [(self.name(word), 1)]
@@ -168,7 +169,7 @@ class _Printer:
         return [(str(word), 1)]
 
     def _enumerant(self, kind: str, words: tuple[int, ...], at: int) -> list[tuple[str, int]]:
-        """An enumerant or mask, and the operands that follow it."""
+        """Iterate over the text of an enumerant or mask and of the operands that follow it."""
         value, names, parameters = words[at], _ENUM_NAMES[kind], PARAMETERS.get(kind, {})
         if kind in MASKS:
             bits = [b for b in names if b and value & b]
@@ -199,7 +200,7 @@ class _Printer:
     # --- names -----------------------------------------------------------------------------------------------------------
 
     def learn(self, opcode: int, words: tuple[int, ...]) -> None:
-        """Keep what other instructions need: strings, types, friendly names."""
+        """Record the strings, types and names that other instructions refer to."""
         name = _BY_NUMBER[opcode][0] if opcode in _BY_NUMBER else ""
         if name == "String":
             self._strings[words[0]] = _text(words[1:])[0]

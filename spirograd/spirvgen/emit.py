@@ -28,14 +28,14 @@ ADDRESSING = {"vulkan": "PhysicalStorageBuffer64", "wgpu": "Logical"}
 
 
 class TaskModule(NamedTuple):
-    """The SPIR-V of a task, and where its storage buffers come from (`TaskInfo.bindings`)."""
+    """The SPIR-V of a task, and the sources of its storage buffers (`TaskInfo.bindings`)."""
 
     binary: bytes
     bindings: tuple[tuple[int, ...], ...]
 
 
 class _Callees:
-    """Defines those functions of a kernel that a task calls."""
+    """The functions of a kernel that a task calls."""
 
     def __init__(self, e: Emitter, kernel: Kernel) -> None:
         self._e = e
@@ -43,7 +43,7 @@ class _Callees:
         self._ids: dict[str, int] = {}
 
     def id(self, name: str) -> int:
-        """The id of a function, which is defined when it is first asked for."""
+        """Return the id of a function, which is defined at the first call."""
         if name not in self._ids:
             self._ids[name] = self._define(self._functions[name])
         return self._ids[name]
@@ -67,10 +67,10 @@ class _Callees:
 
 
 def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> TaskModule:
-    """The SPIR-V module of one task (device IR, of kind "invocations"), with the entry point ``main``.
+    """Emit the SPIR-V module of one task (device IR, of kind "invocations"), with the entry point ``main``.
 
-    Any number of workgroups is right. Raises SpirogradUnsupportedError, with the source location, where the device lacks something; under
-    SG_VALIDATE=1 ModuleError, where spirv-val finds fault with the module.
+    The module works with any number of workgroups. Raises SpirogradUnsupportedError, with the source location, if the device lacks a
+    feature, and with SG_VALIDATE=1 ModuleError if spirv-val rejects the module.
     """
     attr: TaskAttr = task.attr
     if caps.target_name not in ADDRESSING:
@@ -92,7 +92,7 @@ def emit_task(task: Op, kernel: Kernel, block: ArgBlock, caps: Capabilities, opt
     e.grouped = attr.grouped
     e.run(task.regions[0])
     module.entry_point(function.id, ENTRY_POINT, attr.group_size)
-    # Without this a driver may take infinities, NaN and -0.0 for whatever is convenient: x / 0.0 was 0 on lavapipe.
+    # Without this, a driver may compute anything for infinities, NaN and -0.0: x / 0.0 was 0 on lavapipe.
     module.float_mode(function.id, "SignedZeroInfNanPreserve", caps.exact_specials)
     if not options.fast_math:
         module.float_mode(function.id, "DenormPreserve", caps.exact_subnormals)

@@ -12,7 +12,7 @@ from spirograd.spirvgen.emitter import Emitter
 
 
 def _variables(e: Emitter, op: Op) -> list[int]:
-    """One variable per result of a construct, remembered for its `result` operations."""
+    """Create one variable per result of a construct, and record them for its `result` operations."""
     assert isinstance(op.type, tuple)
     names = [p.attr for p in op.regions[-1].params] if op.code is ops.while_ else []
     variables = e.results[op] = [e.f.variable(e.type(t), name or "") for t, name in itertools.zip_longest(op.type, names)]
@@ -20,7 +20,7 @@ def _variables(e: Emitter, op: Op) -> list[int]:
 
 
 def _store_all(e: Emitter, variables: list[int], values: tuple[Op, ...]) -> None:
-    """Parallel assignment: all values are read before any variable is written."""
+    """Assign in parallel: all values are read before any variable is written."""
     pending = [(variable, e.id(value)) for variable, value in zip(variables, values) if not e.stack_slots.lives_in(value, variable)]
     for variable, value in pending:
         e.f.store(variable, value)
@@ -37,7 +37,7 @@ def _arm(e: Emitter, region: Region, variables: list[int]) -> None:
 
 
 def _if_variables(e: Emitter, op: Op) -> list[int]:
-    """As `_variables`, but a large vector that the arms change in place stays where it is."""
+    """Create variables as `_variables` does, except for a large vector that the branches change in place."""
     assert isinstance(op.type, tuple)
     variables: list[int] = []
     for k, t in enumerate(op.type):
@@ -109,5 +109,5 @@ def emit_call(e: Emitter, op: Op) -> None:
 
 
 def emit_call_memory(e: Emitter, op: Op) -> None:
-    """Buffers and arguments are global variables: the function reaches them as the task does."""
+    """Emit a call. Buffers and arguments are global variables, so the function accesses them as the task does."""
     e.ids[op] = e.f.value("FunctionCall", e.returned(op.type), e.callee(op.attr.name), *[e.id(a) for a in op.args])

@@ -1,4 +1,4 @@
-"""Elementary functions of f16 and f32 that GLSL.std.450 leaves undefined for some operands: these operands are handled apart."""
+"""Elementary functions of f16 and f32 with separate code for operands for which GLSL.std.450 leaves them undefined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spirograd.spirvgen.instructions import refuse_f64
 
 
 def emit_atan2(e: Emitter, op: Op) -> None:
-    """Atan2 is undefined at the origin: there the angle is that of the sign of zero, a itself."""
+    """Emit atan2. Atan2 is undefined at the origin; the result is a there, which has the right sign of zero."""
     refuse_f64(e, op)
     t, boolean = op.type, e.m.type_bool
     assert isinstance(t, DType)

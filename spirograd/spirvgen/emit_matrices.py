@@ -1,4 +1,4 @@
-"""Products of tiles by cooperative matrices (SPV_KHR_cooperative_matrix), whose entries only the driver can tell apart.
+"""Products of tiles by cooperative matrices (SPV_KHR_cooperative_matrix). Only the driver knows which invocation holds which entries.
 
 Invocations hold the entries of a matrix as scalars, in the order in which the matrix numbers its components. The specification leaves their
 count to the driver: devices offer products only where it is known, see `runtime/devices/vulkan/features.py`.
@@ -23,7 +23,7 @@ _BY_ROWS, _BY_COLUMNS = (enumerant("CooperativeMatrixLayout", f"{kind}MajorKHR")
 
 
 def uses_matrices(regions: Sequence[Region]) -> bool:
-    """Whether code has cooperative matrices, which modules with the memory model of Vulkan can have."""
+    """Return whether code uses cooperative matrices, which require the memory model of Vulkan."""
     return any(not CODES.isdisjoint(region.codes) for region in regions)
 
 
@@ -51,14 +51,14 @@ class _Rows:
 
 
 def _matrix(e: Emitter, shape: MatrixShape, use: str) -> int:
-    """The type of a matrix of a product."""
+    """Return the type of a matrix of a product."""
     e.m.capability("CooperativeMatrixKHR")
     extents = [e.m.constant_u32(n) for n in (_SUBGROUP, *shape.extents(use), _USES[use])]
     return e.m.intern("TypeCooperativeMatrixKHR", e.type(shape.element(use)), *extents)
 
 
 def _components(e: Emitter, shape: MatrixShape, use: str) -> tuple[int, list[int]]:
-    """A variable for a matrix, and pointers to the components that the invocation has of it."""
+    """Create a variable for a matrix, and return pointers to the components that the invocation holds."""
     variable = e.f.variable(_matrix(e, shape, use), "matrix")
     pointer = e.m.pointer("Function", e.type(shape.element(use)))
     return variable, [e.f.value("AccessChain", pointer, variable, e.m.constant_u32(k)) for k in range(shape.held(use))]
@@ -71,7 +71,7 @@ def _taken_apart(e: Emitter, shape: MatrixShape, use: str, matrix: int) -> list[
 
 
 def _joined(e: Emitter, shape: MatrixShape, use: str, n: int, entries: Sequence[Op]) -> dict[tuple[int, int], int]:
-    """The matrices of a tile, by their first row and column."""
+    """Return the matrices of a tile, by their first row and column."""
     found, held = {}, shape.held(use)
     for k, place in enumerate(shape.blocks(n, use)):
         variable, components = _components(e, shape, use)

@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of buffers. How a buffer is reached depends on the target: see `buffer_access`."""
+"""Loads, stores and atomics of buffers. Access to buffers depends on the target: see `buffer_access`."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _atomic_width(e: Emitter, op: Op, t: DType) -> None:
 
 
 def emit_atomic(e: Emitter, op: Op) -> None:
-    """Relaxed; scope Device, or Workgroup where only a workgroup shares the memory. Floats are exchanged through their bits: that
-    needs no extension."""
+    """Emit a relaxed atomic of scope Device, or Workgroup for shared memory. Floats are exchanged as integers of the same bits, which needs
+    no extension."""
     kind, ref = op.attr
     t: DType = ref.dtype
     name = _ATOMICS.get((kind, t.kind))
@@ -120,7 +120,7 @@ def emit_cas(e: Emitter, op: Op) -> None:
 
 
 def emit_claim(e: Emitter, op: Op) -> None:
-    """A variable that lives as long as the invocation keeps the number, which is -1 until there is one."""
+    """Emit a claim. A variable, which lives as long as the invocation, holds the number, and -1 until there is one."""
     word = e.type(i32)
     held = e.claims.get(op.attr)
     if held is None:
@@ -133,13 +133,13 @@ def emit_claim(e: Emitter, op: Op) -> None:
 
 
 def emit_barrier(e: Emitter, op: Op) -> None:
-    """Scope Device, of the memory of buffers. Left out where the driver is known to break on it, and to need none."""
+    """Emit a barrier of scope Device for the memory of buffers; nothing for drivers that break on it and need none."""
     if e.caps.memory_barriers:
         e.f.do("MemoryBarrier", e.m.constant_u32(e.m.device_scope), e.m.constant_u32(_ORDERED | e.m.ordering))
 
 
 def emit_clock(e: Emitter, op: Op) -> None:
-    """Of the device where it has such a clock, so that values of different invocations compare, else of the subgroup's processor."""
+    """Read the clock of the device, if it has one, so that values of different invocations are comparable; else that of the subgroup."""
     if not e.caps.shader_clock or not e.caps.int64:
         e.unsupported("`clock_counter`", "it has no clock that kernels can read (VK_KHR_shader_clock)", op.loc)
     scope = _SCOPE_DEVICE if e.caps.shader_clock == "device" else _SCOPE_SUBGROUP

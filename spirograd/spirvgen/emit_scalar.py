@@ -1,6 +1,6 @@
 """Scalar operations that take several instructions, or another one for some types.
 
-Two rules keep every consumer right, Metal and wgpu included: the signedness of an operand's type is what the instruction means, and
+Two rules keep all consumers correct, including Metal and wgpu: the signedness of an operand's type agrees with the instruction, and
 comparisons are ordered ones or their negation.
 """
 
@@ -27,7 +27,7 @@ def emit_const(e: Emitter, op: Op) -> None:
 
 
 def emit_sub(e: Emitter, op: Op) -> None:
-    """a - b. Without NoContraction drivers take x - x for 0, also of infinities and NaN: b is another value than a for them."""
+    """Emit a - b. Without NoContraction, drivers simplify x - x to 0 even for infinities and NaN, so b is made opaque to them."""
     t = op.type
     assert isinstance(t, DType)
     a, b = (e.ids[x] for x in op.args)
@@ -40,8 +40,8 @@ def emit_sub(e: Emitter, op: Op) -> None:
 
 
 def emit_div(e: Emitter, op: Op) -> None:
-    """a / b of floats. b is a value that drivers do not know: they take x / x for 1, and lavapipe (22.3) computes x / b wrong where b is 0
-    once it has unrolled a loop."""
+    """Emit a / b of floats. b is opaque, because drivers simplify x / x to 1, and lavapipe (22.3) computes x / b wrong if b is 0 once it
+    has unrolled a loop."""
     t = op.type
     assert isinstance(t, DType)
     a, b = (e.ids[x] for x in op.args)
@@ -77,7 +77,7 @@ def emit_abs(e: Emitter, op: Op) -> None:
 
 
 def emit_clamp(e: Emitter, op: Op) -> None:
-    """min or max. Of integers, GLSL.std.450 is only asked for 32-bit ones."""
+    """Emit min or max. Integers use GLSL.std.450 for 32 bits only."""
     t = op.type
     assert isinstance(t, DType)
     a, b = (e.ids[x] for x in op.args)
@@ -98,7 +98,7 @@ def emit_opaque(e: Emitter, op: Op) -> None:
 
 
 def emit_bits(e: Emitter, op: Op) -> None:
-    """popcnt, clz, ctz of 32-bit integers (SPIR-V has no others)."""
+    """Emit popcnt, clz or ctz of 32-bit integers (SPIR-V has no others)."""
     t = op.type
     assert isinstance(t, DType)
     if t.bits != 32:
@@ -139,7 +139,7 @@ def emit_select(e: Emitter, op: Op) -> None:
 
 
 def emit_isnan(e: Emitter, op: Op) -> None:
-    """isnan and isinf by the bits: OpIsInf is wrong on some drivers, and bits survive fast math."""
+    """Emit isnan or isinf by comparing bits: OpIsInf is wrong on some drivers, and fast math does not affect bits."""
     t = op.args[0].type
     assert isinstance(t, DType)
     value = e.ids[op.args[0]]
@@ -168,7 +168,7 @@ def emit_cast(e: Emitter, op: Op) -> None:
 
 
 def cast(e: Emitter, value: int, source: DType, target: DType) -> int:
-    """Conversion of a value; floats that become integers are in range."""
+    """Emit a conversion. Floats that become integers are in range."""
     f = e.f
     if source is target:
         return value
@@ -197,10 +197,10 @@ def cast(e: Emitter, value: int, source: DType, target: DType) -> int:
 
 
 def _widened(e: Emitter, value: int, t: DType) -> int:
-    """A signed number of 8 or 16 bits as an i32: its bits, of which the sign is flipped and subtracted.
+    """Convert a signed number of 8 or 16 bits to i32: flip the sign bit and subtract it.
 
-    NVIDIA's driver 580 takes an OpSConvert of a negated number of 8 bits, cut from a wider one, for the negation of the wider one: -(-128)
-    is 128 then.
+    NVIDIA's driver 580 compiles OpSConvert of a negated 8-bit number, truncated from a wider one, to the negation of the wider one, so that
+    -(-128) is 128.
     """
     f, word = e.f, e.type(u32)
     bits = f.value("UConvert", word, e.bitcast(value, t, unsigned(t)))
@@ -210,7 +210,7 @@ def _widened(e: Emitter, value: int, t: DType) -> int:
 
 
 def _sign_extended(e: Emitter, value: int) -> int:
-    """An i32 as the bits of an i64, put together from two words.
+    """Convert an i32 to the bits of an i64, composed of two words.
 
     lavapipe 22.3 gets comparisons of a constant with the result of an OpSConvert from 32 to 64 bits wrong.
     """

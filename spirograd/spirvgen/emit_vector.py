@@ -1,4 +1,4 @@
-"""Vector values. Up to four elements they are SPIR-V vectors (one element: the scalar itself); longer ones are arrays.
+"""Vector values. Vectors of up to four elements are SPIR-V vectors (of one element: the scalar itself); longer ones are arrays.
 
 An array that is indexed at run time lives in a Function variable, its *stack slot*. Values that a loop carries or a construct returns live
 in the variable of that construct; `insert` writes into the stack slot of its operand where that is its last use, into a copy elsewhere.
@@ -16,17 +16,17 @@ _REGISTER_LIMIT = 4
 
 
 def is_large(t: Type) -> bool:
-    """Whether values of this type are arrays."""
+    """Return whether values of this type are arrays."""
     return isinstance(t, Vec) and t.n > _REGISTER_LIMIT
 
 
 def _indexes(op: Op) -> bool:
-    """Whether ``op`` needs its vector in memory."""
+    """Return whether ``op`` needs its vector in memory."""
     return op.code is ops.insert or (op.code is ops.extract and op.args[1].code is not ops.const)
 
 
 class VectorStackSlots:
-    """Where large vectors live, and which may be updated in place."""
+    """The stack slots of large vectors, and which of them may be updated in place."""
 
     def __init__(self, e: Emitter, regions: tuple[Region, ...]) -> None:
         self._e = e
@@ -38,7 +38,8 @@ class VectorStackSlots:
             self._indexed.update([op.args[0] for op in region.walk() if _indexes(op) and is_large(op.args[0].type)])
 
     def shared_stack_slot(self, op: Op, k: int, taken: list[int]) -> int | None:
-        """The stack slot for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""
+        """Return the stack slot for result ``k`` of an `if` if it is a vector from outside that the branches change and that is dead
+        afterwards."""
         for arm in op.regions:
             root = arm.results[k]
             while root.code is ops.insert and root not in self._stack_slots:
@@ -49,14 +50,14 @@ class VectorStackSlots:
         return None
 
     def define(self, op: Op, value: int) -> None:
-        """``op`` has the id ``value``; if it is indexed at run time it gets a stack slot too."""
+        """Record that ``op`` has the id ``value``, and give it a stack slot if it is indexed at run time."""
         self._e.ids[op] = value
         if op in self._indexed:
             stack_slot = self._stack_slots[op] = self._e.f.variable(self._e.type(op.type))
             self._e.f.store(stack_slot, value)
 
     def bind(self, op: Op, variable: int) -> None:
-        """``op`` is what the variable of a construct holds."""
+        """Record that ``op`` is in the variable of a construct."""
         e = self._e
         if is_large(op.type):
             self._stack_slots[op] = variable
@@ -64,14 +65,14 @@ class VectorStackSlots:
             e.ids[op] = e.f.load(e.type(op.type), variable)
 
     def load(self, value: Op) -> int:
-        """The whole array as a value, read from its stack slot."""
+        """Load the array from its stack slot."""
         return self._e.f.load(self._e.type(value.type), self._stack_slots[value])
 
     def lives_in(self, value: Op, variable: int) -> bool:
         return value not in self._e.ids and self._stack_slots.get(value) == variable
 
     def element(self, value: Op, index: int) -> int:
-        """A pointer to an element of a vector that has a stack slot."""
+        """Return a pointer to an element of a vector that has a stack slot."""
         e = self._e
         assert isinstance(value.type, Vec)
         return e.f.value("AccessChain", e.m.pointer("Function", e.type(value.type.elem)), self._stack_slots[value], index)
@@ -90,7 +91,7 @@ class VectorStackSlots:
 
 
 def _index(e: Emitter, index: Op, count: int) -> int:
-    """``index`` as u32 below ``count``, so that nothing else is touched."""
+    """Return ``index`` as u32 below ``count``, so that no other memory is accessed."""
     if index.code is ops.const:
         return e.const(min(max(int(index.attr), 0), count - 1), u32)
     t = index.type

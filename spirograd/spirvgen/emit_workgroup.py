@@ -1,4 +1,4 @@
-"""What the invocations of a workgroup know of each other: built-ins, shared memory, barriers, subgroups."""
+"""Operations of the invocations of a workgroup: built-ins, shared memory, barriers, subgroups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REDUCTIONS = {
 
 
 def _first_component(e: Emitter, name: str) -> int:
-    """The x component of a vec3 built-in."""
+    """Return the x component of a vec3 built-in."""
     word = e.type(u32)
     vector = e.m.vector(word, 3)
     return e.f.value("CompositeExtract", word, e.f.load(vector, e.m.builtin(name, vector)), 0)
@@ -51,13 +51,13 @@ def emit_builtin(e: Emitter, op: Op) -> None:
     else:
         word = e.type(u32)
         if op.attr is not BuiltIn.LOCAL:
-            e.m.capability("GroupNonUniform")  # of the built-ins of subgroups, which the grammar gives to OpenCL, too
+            e.m.capability("GroupNonUniform")  # built-ins of subgroups, which the grammar also assigns to OpenCL
         value = e.f.load(word, e.m.builtin(_SCALARS[op.attr], word))
     e.ids[op] = e.bitcast(value, u32, i32)
 
 
 def shared_variable(e: Emitter, ref: SharedRef) -> int:
-    """The array that is shared memory."""
+    """Return the array variable of shared memory."""
     array = e.shared.get(ref)
     if array is None:
         array = e.shared[ref] = e.m.global_variable("Workgroup", e.m.array(e.type(ref.dtype), ref.length), ref.name)
@@ -65,7 +65,7 @@ def shared_variable(e: Emitter, ref: SharedRef) -> int:
 
 
 def shared_element(e: Emitter, ref: SharedRef, index: int) -> int:
-    """A pointer to an element of shared memory."""
+    """Return a pointer to an element of shared memory."""
     return e.f.value("AccessChain", e.m.pointer("Workgroup", e.type(ref.dtype)), shared_variable(e, ref), index)
 
 
@@ -76,14 +76,15 @@ def emit_workgroup_barrier(e: Emitter, op: Op) -> None:
 
 
 def emit_subgroup_barrier(e: Emitter, op: Op) -> None:
-    """Left out where the driver takes barriers of memory for those of workgroups: it runs subgroups in step."""
+    """Emit a subgroup barrier; nothing for drivers that treat memory barriers as workgroup barriers, because they run subgroups in
+    lockstep."""
     if e.caps.memory_barriers:
         scope = e.const(_SUBGROUP, u32)
         e.f.do("ControlBarrier", scope, scope, e.const(_SHARED_SEMANTICS | _BUFFERS | e.m.ordering, u32))
 
 
 def emit_subgroup_combine(e: Emitter, op: Op) -> None:
-    """A reduction or an inclusive scan."""
+    """Emit a reduction or an inclusive scan."""
     t = op.type
     assert isinstance(t, DType) and t.bits == 32, op
     name = _REDUCTIONS[op.attr][t.kind]
@@ -91,7 +92,7 @@ def emit_subgroup_combine(e: Emitter, op: Op) -> None:
 
 
 def emit_subgroup_read(e: Emitter, op: Op) -> None:
-    """Lanes that do not exist may be named: the result is unspecified then."""
+    """Emit a read of another lane. The result is unspecified if that lane does not exist."""
     value, lane = op.args
     e.m.capability("GroupNonUniformShuffle")
     source = e.bitcast(e.ids[lane], i32, u32)
@@ -99,7 +100,7 @@ def emit_subgroup_read(e: Emitter, op: Op) -> None:
 
 
 def emit_subgroup_ballot(e: Emitter, op: Op) -> None:
-    """The instruction gives four words."""
+    """Emit a ballot. The instruction gives four words."""
     e.m.capability("GroupNonUniformBallot")
     word, t = e.type(u32), op.type
     assert isinstance(t, DType)

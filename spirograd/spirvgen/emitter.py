@@ -1,6 +1,6 @@
 """The state of emitting one task: the module, the function, the SPIR-V id of every IR value, types and constants of IR types.
 
-`op_map` has the table of what emits each operation, whose functions lie in ``emit_*.py``.
+The table of `op_map` has the emitter of each operation; the functions are in ``emit_*.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spirograd.spirvgen.interfaces import Memory, StackSlots
 from spirograd.spirvgen.module import Module
 
 Handler = Callable[["Emitter", Op], None]
-# Type -> the capability of the record that it needs.
+# The field of `Capabilities` that each type requires.
 _NEEDED = {"i8": "int8", "u8": "int8", "i16": "int16", "u16": "int16", "i64": "int64", "u64": "int64", "f16": "float16", "f64": "float64"}
 _FLOAT_FORMAT = {16: ("<e", "<H"), 32: ("<f", "<I"), 64: ("<d", "<Q")}
 
@@ -55,9 +55,9 @@ class Emitter:
         self.memory: Memory
         self.stack_slots: StackSlots
         self.shared: dict[SharedRef, int] = {}  # the variables of shared memory
-        self.claims: dict[BufferRef, int] = {}  # counter -> the variable that keeps what this invocation has claimed
-        self.grouped = False  # whether threads of a group also wait for what others write to buffers
-        self.callee: Callable[[str], int] = _no_function  # name of a function of the kernel -> its id
+        self.claims: dict[BufferRef, int] = {}  # the variable with the number that this invocation has claimed, by counter
+        self.grouped = False  # whether barriers of groups also order accesses to buffers
+        self.callee: Callable[[str], int] = _no_function  # ids of functions, by name
 
     # --- regions -----------------------------------------------------------------------------------------------------------
 
@@ -75,30 +75,30 @@ class Emitter:
             handlers[code](self, op)
 
     def at(self, loc: Loc | None) -> None:
-        """What follows comes from ``loc``."""
+        """Set the source location of the following instructions."""
         if loc is not None:
             self.f.line(loc)
 
     def yielded(self, region: Region) -> list[int]:
-        """The ids of what the region yields."""
+        """Return the ids of the values that the region yields."""
         return [self.id(a) for a in region.ops[-1].args]
 
     def id(self, value: Op) -> int:
-        """The SPIR-V id of a value (of a large vector: the id of the whole array, loaded if need be)."""
+        """Return the SPIR-V id of a value (for a large vector: of the array, which is loaded if necessary)."""
         found = self.ids.get(value)
         return self.stack_slots.load(value) if found is None else found
 
     # --- types -------------------------------------------------------------------------------------------------------------
 
     def type(self, t: Type) -> int:
-        """The id of an IR type; refuses what the device lacks."""
+        """Return the id of an IR type. Raises SpirogradUnsupportedError if the device lacks it."""
         found = self.types.get(t)
         if found is None:
             found = self.types[t] = self._new_type(t)
         return found
 
     def returned(self, t: Type) -> int:
-        """The id of the type of a call: of several results, a structure."""
+        """Return the id of the type of a call: a structure for several results."""
         if t == ():
             return self.m.type_void
         return self.m.intern("TypeStruct", *map(self.type, t)) if isinstance(t, tuple) else self.type(t)
@@ -124,7 +124,7 @@ class Emitter:
         return self.type(u64) if self.caps.int64 else self.m.vector(self.type(u32), 2)
 
     def pointer_from_address(self, pointee: int, address: int) -> int:
-        """A physical pointer from an address of `address_type`."""
+        """Return a physical pointer from an address of `address_type`."""
         return self.f.value("ConvertUToPtr" if self.caps.int64 else "Bitcast", self.m.pointer("PhysicalStorageBuffer", pointee), address)
 
     def unsupported(self, what: str, why: str, loc: Loc | None = None) -> None:
@@ -133,7 +133,7 @@ class Emitter:
     # --- constants ---------------------------------------------------------------------------------------------------------
 
     def const(self, value: bool | int | float, t: DType) -> int:
-        """The id of a constant of a scalar type."""
+        """Return the id of a constant of a scalar type."""
         if t is u1:
             return self.m.constant_bool(bool(value))
         if t.is_float:
@@ -151,9 +151,9 @@ class Emitter:
         return found
 
     def _special_float(self, value: float, t: DType) -> int:
-        """Infinity or NaN: not every consumer takes them as constants, so the bits are cast, once, at the top of the function.
+        """Return infinity or NaN. Not every consumer accepts them as constants, so the bits are cast, once, at the top of the function.
 
-        Those of f16 come from f32: a device may have half floats without 16-bit integers.
+        Those of f16 are converted from f32, because a device may have half floats without 16-bit integers.
         """
         pack, unpack = _FLOAT_FORMAT[t.bits]
         bits = struct.unpack(unpack, struct.pack(pack, value))[0]
@@ -166,8 +166,8 @@ class Emitter:
         return found
 
     def opaque_constant(self, value: float, t: DType) -> int:
-        """A zero or an infinity, which drivers do not know: Mesa takes x * 0 for 0 and x + 0 for x, NoContraction or not, and NVIDIA's
-        driver takes 0 * infinity of f64 for 0, as if there were no NaN, infinities and negative zeros."""
+        """Return a zero or an infinity that is opaque to drivers. Mesa simplifies x * 0 to 0 and x + 0 to x, with and without
+        NoContraction, and NVIDIA's driver 0 * infinity of f64 to 0, as if NaN, infinities and negative zeros did not exist."""
         key = (t, value, math.copysign(1.0, value) < 0)
         found = self._opaque_constants.get(key)
         if found is None:
@@ -176,15 +176,15 @@ class Emitter:
         return found
 
     def rounded(self, value: int, t: DType) -> int:
-        """A float result that nothing may fuse or reorder with what uses it. naga has no NoContraction."""
+        """Return a float that drivers must not fuse or reorder with its uses. naga has no NoContraction."""
         if self.caps.target.naga:
             return self.opaque(value, t)
         self.m.decorate(value, "NoContraction")
         return value
 
     def opaque(self, value: int, t: DType, again: bool = False) -> int:
-        """A float with the bits of ``value``, by an operation that no driver can see through: an or with a number that is always zero.
-        (Two exclusive ors with it would be simplified to none.) ``again``: of a value that may be opaque already, another one."""
+        """Return a float with the bits of ``value``, opaque to drivers: a bitwise or with a number that is always zero. (Drivers would
+        simplify two exclusive ors.) ``again``: use a different zero, for a value that may already be opaque."""
         if t is f16:
             wide = self.opaque(self.f.value("FConvert", self.type(f32), value), f32, again)
             return self.f.value("FConvert", self.type(f16), wide)
@@ -197,8 +197,8 @@ class Emitter:
         return self.f.value("Bitcast", self.type(t), mixed)
 
     def _opaque_zero(self, t: DType, again: bool) -> int:
-        """A zero that compilers do not know: the second, or ``again`` the third, coordinate of the workgroup (all dispatches have one
-        dimension)."""
+        """Return a zero that is opaque to compilers: the second coordinate of the workgroup, or with ``again`` the third (dispatches have
+        one dimension)."""
         axis = 2 if again else 1
         found = self._zeros.get((t, axis))
         if found is None:
@@ -209,7 +209,7 @@ class Emitter:
         return found
 
     def load_index(self, index: Op) -> int:
-        """The index of a load. It differs between invocations, as far as the driver can tell, if the driver does not mask uniform loads."""
+        """Return the index of a load, which looks different in each invocation to drivers that do not mask uniform loads."""
         at = self.ids[index]
         if not self.caps.unmasked_uniform_loads:
             return at
@@ -217,7 +217,7 @@ class Emitter:
         return self.f.value("IAdd", self.type(index.type), at, self._lane_zero(index.type))
 
     def _lane_zero(self, t: DType) -> int:
-        """A zero that compilers take for a different number in each invocation of a subgroup: x * (x + 1) is even."""
+        """Return a zero that looks different in each invocation of a subgroup to compilers: x * (x + 1) is even."""
         found = self._lane_zeros.get(t)
         if found is None:
             word, one = self.type(u32), self.const(1, u32)
@@ -231,12 +231,12 @@ class Emitter:
         return found
 
     def bitcast(self, value: int, source: DType, target: DType) -> int:
-        """``value`` of type ``source`` as ``target``, of the same width."""
+        """Cast ``value`` of type ``source`` to ``target``, which has the same width."""
         return value if source is target else self.f.value("Bitcast", self.type(target), value)
 
 
 def _words(bits: int, t: DType) -> tuple[int, ...]:
-    """The words of a literal: 64-bit ones low word first; narrow ones sign- or zero-extended by their type."""
+    """Return the words of a literal: 64-bit ones low word first; narrow ones sign- or zero-extended by their type."""
     if t.bits == 64:
         return (bits & 0xFFFFFFFF, bits >> 32 & 0xFFFFFFFF)
     return (bits & 0xFFFFFFFF,)

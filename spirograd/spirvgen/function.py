@@ -1,7 +1,7 @@
 """Building one SPIR-V function: instructions, variables, structured selections and loops.
 
-Blocks are checked while they are built: an instruction outside of a block, a block that is opened before the last one ended, or a
-construct that is left half done raises ModuleError.
+Blocks are checked while they are built: an instruction outside of a block, a block that begins before the last one ends, or an unfinished
+construct raises ModuleError.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def _closed(words: Iterable[int]) -> None:
 
 
 class Function:
-    """A function: the entry point, which has no parameters and no result, or one that is called, with the ids of those types.
+    """A function: the entry point, which has no parameters and no result, or a called function, with the ids of its types.
 
-    Three lists of words: variables (which SPIR-V wants first), prologue (what is computed once, before everything else) and body.
+    It has three lists of words: variables (first in SPIR-V), prologue (computed once, before everything else) and body.
     """
 
     def __init__(self, module: Module, name: str, result: int | None = None, params: Sequence[int] = ()) -> None:
@@ -48,13 +48,13 @@ class Function:
     # --- instructions ----------------------------------------------------------------------------------------------------
 
     def do(self, name: str, *operands: int) -> None:
-        """An instruction without a result."""
+        """Append an instruction without a result."""
         if name in INSTRUCTION_NEEDS:
             self.module.require_instruction(name)
         self._extend(((len(operands) + 1) << 16 | OPCODES[name], *operands))
 
     def value(self, name: str, type_id: int, *operands: int) -> int:
-        """An instruction with a result; returns its id."""
+        """Append an instruction with a result, and return its id."""
         module = self.module
         if name in INSTRUCTION_NEEDS:
             module.require_instruction(name)
@@ -64,7 +64,7 @@ class Function:
         return rid
 
     def glsl(self, name: str, type_id: int, *operands: int) -> int:
-        """An instruction of GLSL.std.450."""
+        """Append an instruction of GLSL.std.450, and return its id."""
         module = self.module
         imported = module.glsl
         rid = module.bound
@@ -74,11 +74,12 @@ class Function:
 
     @property
     def shared_access(self) -> int:
-        """The operand of accesses to memory that several invocations see."""
+        """Return the operand of accesses to memory that invocations share."""
         return self.module.shared_access
 
     def load(self, type_id: int, pointer: int, aligned: int = 0, access: int = 0) -> int:
-        """OpLoad; ``aligned`` is the alignment in bytes that a physical pointer needs, 0 for other pointers. ``access``: its operand."""
+        """Append OpLoad. ``aligned``: the alignment in bytes that a physical pointer needs, 0 for other pointers; ``access``: its
+        operand."""
         module = self.module
         rid = module.bound
         module.bound = rid + 1
@@ -99,7 +100,7 @@ class Function:
             self._extend((3 << 16 | _STORE, pointer, value))
 
     def variable(self, type_id: int, name: str = "", initial: int | None = None) -> int:
-        """A Function variable, declared at the top; ``initial``: a constant that it begins with."""
+        """Declare a Function variable at the top. ``initial``: a constant."""
         module = self.module
         pointer = module.pointer("Function", type_id)
         rid = module.new_id()
@@ -109,11 +110,11 @@ class Function:
         return rid
 
     def prologue(self) -> Prologue:
-        """``with function.prologue():`` what is emitted inside goes to the top of the function, after what is there already."""
+        """Append the instructions of a ``with`` block to the prologue of the function."""
         return Prologue(self)
 
     def line(self, loc: Loc) -> None:
-        """OpLine, if the position changed since the last one of this block."""
+        """Append OpLine if the position changed since the last one of this block."""
         file = self._files.get(loc.file)
         if file is None:
             file = self._files[loc.file] = self.module.string(loc.file)
@@ -148,11 +149,12 @@ class Function:
         self._terminate("BranchConditional", condition, then, otherwise)
 
     def selection(self, condition: int, otherwise: bool = False) -> Selection:
-        """``with function.selection(c) as s: ... ; s.otherwise() ; ...``: `otherwise` must be called exactly if announced."""
+        """Begin a selection: ``with function.selection(c) as s: ... ; s.otherwise() ; ...``. `otherwise` must be called if and only if
+        announced."""
         return Selection(self, condition, otherwise)
 
     def loop(self, separate_condition: bool = False) -> Loop:
-        """``with function.loop() as l: <condition> ; l.test(c) ; <body> ; l.step() ; <increment>``.
+        """Begin a loop: ``with function.loop() as l: <condition> ; l.test(c) ; <body> ; l.step() ; <increment>``.
 
         The condition is computed in the header, so it may have no control flow unless ``separate_condition``.
         """
@@ -181,7 +183,7 @@ class Function:
 
 
 class Prologue:
-    """While open, instructions go to the prologue of the function."""
+    """A context in which instructions go to the prologue of the function."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -270,7 +272,7 @@ class Loop:
         self._function.label(self._body)
 
     def step(self) -> None:
-        """End the body; what follows runs between iterations."""
+        """End the body. The following instructions run between iterations."""
         if self._state != "body":
             raise ModuleError("a loop steps before its test, or twice")
         self._state = "step"
@@ -281,7 +283,7 @@ class Loop:
         if kind is not None:
             return
         if self._state != "step":
-            raise ModuleError("a loop is left half done")
+            raise ModuleError("a loop is unfinished")
         self._function.branch(self._header)
         self._function.label(self._merge)
         self._function._constructs -= 1

@@ -13,9 +13,9 @@ from spirograd.spirvgen.emitter import Emitter
 
 @dataclass(frozen=True, slots=True)
 class Instr:
-    """An instruction for each kind of the first operand; empty where the operation does not take that kind.
+    """An instruction for each kind of the first operand; empty if the operation does not take that kind.
 
-    ``contractible``: of floats, arithmetic that a driver may fuse or reorder unless told not to. It is told so under fast math, too:
+    ``contractible``: whether drivers may fuse or reorder the instruction on floats. It is decorated against that, with fast math, too:
     `analysis.fused_products` decides what is fused.
     """
 
@@ -38,12 +38,12 @@ class Instr:
 
 @dataclass(frozen=True, slots=True)
 class Glsl:
-    """An instruction of GLSL.std.450 on floats. ``f64``: it takes them; operations on f64 that are not taken have been expanded before."""
+    """An instruction of GLSL.std.450 on floats. ``f64``: whether it takes f64; otherwise operations on f64 have been expanded before."""
 
     name: str
     f64: bool = True
     contractible: bool = False
-    invertible: bool = False  # drivers know what its square, its inverse or its products simplify to
+    invertible: bool = False  # whether drivers simplify its square, its inverse or its products
 
     def __call__(self, e: Emitter, op: Op) -> None:
         t = op.args[0].type
@@ -55,7 +55,7 @@ class Glsl:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Never reaches this back end, and why."""
+    """An operation that never reaches this back end, with the reason."""
 
     reason: str
 

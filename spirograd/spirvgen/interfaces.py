@@ -1,4 +1,4 @@
-"""What the emitter of a task knows of the parts that are made for each task: its buffers, and the memory of its vectors.
+"""Interfaces of the buffers and the vector memory of a task, as the emitter of the task uses them.
 
 `buffer_access` and `emit_vector` implement them with the emitter, which therefore cannot import them.
 """
@@ -16,10 +16,10 @@ class Arguments(Protocol):
     """The argument block."""
 
     def scalar(self, slot: Slot, t: DType) -> int:
-        """The value of an entry that is no buffer, as a ``t``."""
+        """Return the value of an entry that is not a buffer, as a ``t``."""
 
     def value(self, slot: Slot) -> int:
-        """An entry as it is; of a buffer, where there are addresses, its address."""
+        """Return the id of an entry; for a buffer, on targets with addresses, its address."""
 
 
 class Memory(Protocol):
@@ -32,41 +32,42 @@ class Memory(Protocol):
         """The argument block."""
 
     def within(self, e: Any) -> Memory:
-        """The same for another function of the module, which ``e`` emits."""
+        """Return the buffers for another function of the module, which ``e`` emits."""
 
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:
-        """A pointer to element ``index`` of the buffer of ``ref``, seen as an array of ``t``."""
+        """Return a pointer to element ``index`` of the buffer of ``ref``, accessed as an array of ``t``."""
 
     def loaded(self, ref: BufferRef, t: DType, index: Op) -> int:
-        """As `element`, for a load."""
+        """Return the pointer of `element` for a load."""
 
     def alignment(self, t: DType) -> int:
-        """The alignment that accesses of ``t`` declare; 0 for none."""
+        """Return the alignment that accesses of ``t`` declare; 0 for none."""
 
 
 class StackSlots(Protocol):
-    """Where large vectors live: each in a Function variable, its stack slot."""
+    """The stack slots of large vectors: a Function variable each."""
 
     def define(self, op: Op, value: int) -> None:
-        """``op`` has the id ``value``; if it is indexed at run time it gets a stack slot too."""
+        """Record that ``op`` has the id ``value``, and give it a stack slot if it is indexed at run time."""
 
     def bind(self, op: Op, variable: int) -> None:
-        """``op`` is what the variable of a construct holds."""
+        """Record that ``op`` is in the variable of a construct."""
 
     def update(self, op: Op, source: Op) -> None:
         """Give ``op`` (an insert into ``source``) a stack slot that holds ``source``."""
 
     def load(self, value: Op) -> int:
-        """The whole array as a value, read from its stack slot."""
+        """Load the array from its stack slot."""
 
     def has(self, value: Op) -> bool:
-        """Whether ``value`` has a stack slot."""
+        """Return whether ``value`` has a stack slot."""
 
     def element(self, value: Op, index: int) -> int:
-        """A pointer to an element of a vector that has a stack slot."""
+        """Return a pointer to an element of a vector that has a stack slot."""
 
     def lives_in(self, value: Op, variable: int) -> bool:
-        """Whether ``variable`` is the stack slot of ``value``, which is nowhere else."""
+        """Return whether ``variable`` is the stack slot of ``value``, and nothing else holds it."""
 
     def shared_stack_slot(self, op: Op, k: int, taken: list[int]) -> int | None:
-        """The stack slot for result ``k`` of an `if`, where that is a vector from outside, changed in the arms and dead afterwards."""
+        """Return the stack slot for result ``k`` of an `if` if it is a vector from outside that the branches change and that is dead
+        afterwards."""

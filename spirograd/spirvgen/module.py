@@ -1,7 +1,7 @@
 """Building a SPIR-V module: sections, one id allocator, interned types and constants, capabilities collected from what is used.
 
-Everything is appended to lists of 32-bit words; `Module.to_bytes` joins the sections in the order that the specification asks for
-(SPIR-V specification, section 2.4, "Logical Layout of a Module").
+Everything is appended to lists of 32-bit words; `Module.to_bytes` joins the sections in the order of the specification (SPIR-V
+specification, section 2.4, "Logical Layout of a Module").
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def text_words(text: str) -> tuple[int, ...]:
     return struct.unpack(f"<{len(data) // 4}I", data)
 
 
-# Words of GLSL, HLSL, Metal and C++ that SPIRV-Cross (and so MoltenVK) keeps as names although they cannot be any.
+# Reserved words of GLSL, HLSL, Metal and C++ that SPIRV-Cross (and so MoltenVK) does not rename.
 _RESERVED_WORDS = (
     "in out inout uniform buffer shared sample patch centroid flat smooth noperspective precise invariant common partition active asm cast "
     "unsigned signed char short long half double int uint float bool void auto class struct union enum namespace template typename using "
@@ -57,20 +57,20 @@ _RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 def _allowed(name: str) -> str:
-    """``name``, with an underscore if a translator would trip over it."""
+    """Return ``name``, with an underscore if it is a reserved word of a translator."""
     return f"{name}_" if name in _RESERVED else name
 
 
 def enumerant(kind: str, name: str) -> int:
-    """The value of an enumerant; KeyError if the grammar has none of that name."""
+    """Return the value of an enumerant. Raises KeyError if the grammar has none of that name."""
     return ENUMERANTS[kind][name]
 
 
 class Module:
     """A module under construction.
 
-    ``version`` is (major, minor). Types, constants and strings are interned: asking twice gives the same id. Capabilities and extensions
-    follow from the instructions, enumerants and types that are asked for.
+    ``version`` is (major, minor). Types, constants and strings are interned: equal ones have one id. Capabilities and extensions follow
+    from the instructions, enumerants and types in use.
     """
 
     def __init__(self, version: tuple[int, int], addressing: str, memory_model: str) -> None:
@@ -78,9 +78,9 @@ class Module:
         self.bound = 1
         self.sections: dict[str, list[int]] = {name: [] for name in SECTIONS}
         self.interface: list[int] = []
-        # Whether files come with their text, for tools that show it: large, and of no use to drivers.
+        # Whether to embed the text of source files, for tools that show it. It is large, and drivers do not use it.
         self.embeds_sources = False
-        # Whether those that are too long for one instruction do, too.
+        # Whether to embed files that are too long for one instruction, too.
         self.continues_sources = True
         self._capabilities: dict[str, None] = {}
         self._extensions: dict[str, None] = {}
@@ -91,8 +91,8 @@ class Module:
         self.use_enumerant("MemoryModel", memory_model)
         values = (enumerant("AddressingModel", addressing), enumerant("MemoryModel", memory_model))
         self.add("memory_model", "MemoryModel", *values)
-        # In Vulkan's model accesses concern the invocation alone unless they say otherwise, barriers say which way they order them, and
-        # scope Device takes a feature. In that of GLSL all accesses concern all.
+        # In the memory model of Vulkan, accesses are private to the invocation unless they declare otherwise, barriers declare the order,
+        # and scope Device requires a feature. In that of GLSL, all accesses are visible to all invocations.
         vulkan = memory_model == "Vulkan"
         self.shared_access = enumerant("MemoryAccess", "NonPrivatePointer") if vulkan else 0
         self.ordering = enumerant("MemorySemantics", "MakeAvailable") | enumerant("MemorySemantics", "MakeVisible") if vulkan else 0
@@ -101,7 +101,7 @@ class Module:
     # --- words ---------------------------------------------------------------------------------------------------------
 
     def new_id(self) -> int:
-        """A fresh result id."""
+        """Return a new result id."""
         fresh = self.bound
         self.bound = fresh + 1
         return fresh
@@ -111,7 +111,7 @@ class Module:
         self.sections[section].extend(((len(operands) + 1) << 16 | OPCODES[name], *operands))
 
     def intern(self, name: str, *operands: int) -> int:
-        """A type, constant or other global: the id of the one instruction with these operands (operand 0 is the type, if it has one)."""
+        """Return the id of the type, constant or other global with these operands (operand 0 is the type, if it has one)."""
         key = (name, *operands)
         found = self._interned.get(key)
         if found is None:
@@ -119,7 +119,7 @@ class Module:
         return found
 
     def add_global(self, name: str, *operands: int) -> int:
-        """Append a global instruction with a result; not interned."""
+        """Append a global instruction with a result, which is not interned."""
         self.require_instruction(name)
         rid = self.new_id()
         words = (operands[0], rid, *operands[1:]) if _HAS_TYPE[name] else (rid, *operands)
@@ -127,7 +127,7 @@ class Module:
         return rid
 
     def to_bytes(self) -> bytes:
-        """The finished module, little endian."""
+        """Return the finished module, little endian."""
         self.sections["capability"] = [w for c in self._capabilities for w in (2 << 16 | OPCODES["Capability"], enumerant("Capability", c))]
         self.sections["extension"] = []
         for extension in self._extensions:
@@ -162,7 +162,7 @@ class Module:
         self._require_one(INSTRUCTION_NEEDS.get(name, ()))
 
     def use_enumerant(self, kind: str, name: str) -> int:
-        """The value of an enumerant, whose capability is declared."""
+        """Return the value of an enumerant, and declare its capability."""
         self._require_one(ENUMERANT_NEEDS.get((kind, name), ()))
         return ENUMERANTS[kind][name]
 
@@ -202,14 +202,14 @@ class Module:
         return self.intern("TypeVector", element, count)
 
     def array(self, element: int, count: int) -> int:
-        """An array without layout: for Function and Workgroup storage."""
+        """Return an array without layout: for Function and Workgroup storage."""
         return self.intern("TypeArray", element, self.constant_u32(count))
 
     def pointer(self, storage: str, pointee: int) -> int:
         return self.intern("TypePointer", self.use_enumerant("StorageClass", storage), pointee)
 
     def block(self, members: Sequence[tuple[int, int, str]], name: str) -> int:
-        """A new struct decorated as Block; ``members`` are (type, byte offset, name)."""
+        """Return a new struct decorated as Block; ``members`` are (type, byte offset, name)."""
         rid = self.add_global("TypeStruct", *[m[0] for m in members])
         self.name(rid, name)
         self.decorate(rid, "Block")
@@ -219,7 +219,7 @@ class Module:
         return rid
 
     def runtime_array_block(self, element: int, stride: int, name: str) -> int:
-        """``Block { element[] }``, the pointee of buffer addresses; interned."""
+        """Return the interned type ``Block { element[] }``, the pointee of buffer addresses."""
         key = ("runtime_array_block", element, stride)
         found = self._interned.get(key)
         if found is None:
@@ -242,21 +242,21 @@ class Module:
     # --- variables, decorations, names -------------------------------------------------------------------------------------
 
     def global_variable(self, storage: str, pointee: int, name: str) -> int:
-        """A variable outside of functions; it joins the interface of the entry point."""
+        """Add a variable outside of functions, which joins the interface of the entry point."""
         rid = self.add_global("Variable", self.pointer(storage, pointee), enumerant("StorageClass", storage))
         self.name(rid, name)
         self.interface.append(rid)
         return rid
 
     def storage_buffer(self, pointee: int, name: str, group: int, binding: int) -> int:
-        """A StorageBuffer variable at a place in the descriptor sets."""
+        """Add a StorageBuffer variable at a place in the descriptor sets."""
         rid = self.global_variable("StorageBuffer", pointee, name)
         self.decorate(rid, "DescriptorSet", group)
         self.decorate(rid, "Binding", binding)
         return rid
 
     def builtin(self, name: str, type_id: int) -> int:
-        """The Input variable of a built-in; interned."""
+        """Return the interned Input variable of a built-in."""
         key = ("builtin", name)
         found = self._interned.get(key)
         if found is None:
@@ -268,12 +268,12 @@ class Module:
         self.add("annotation", "Decorate", target, self.use_enumerant("Decoration", decoration), *operands)
 
     def name(self, target: int, text: str) -> None:
-        """OpName; empty names are left out."""
+        """Append OpName; empty names are omitted."""
         if text:
             self.add("name", "Name", target, *text_words(_allowed(text)))
 
     def string(self, text: str) -> int:
-        """OpString; interned."""
+        """Return the id of an interned OpString."""
         key = ("string", text)
         found = self._interned.get(key)
         if found is None:
@@ -282,7 +282,8 @@ class Module:
         return found
 
     def source(self, file: str) -> None:
-        """OpSource: a file that the module comes from (the grammar has no number for Python: Unknown), if wanted with its text."""
+        """Append OpSource for a source file (of language Unknown, because the grammar has no number for Python), with its text if
+        requested."""
         text = "".join(linecache.getlines(file)) if self.embeds_sources else ""
         first, *rest = [text[k : k + _SOURCE_PIECE] for k in range(0, len(text), _SOURCE_PIECE)] or [""]
         if rest and not self.continues_sources:
@@ -298,7 +299,7 @@ class Module:
         self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", "LocalSize"), local_size, 1, 1)
 
     def float_mode(self, function: int, mode: str, widths: Sequence[int]) -> None:
-        """An execution mode of SPV_KHR_float_controls for all float types of these widths that the module has so far."""
+        """Append an execution mode of SPV_KHR_float_controls for all float types of these widths that the module has so far."""
         for bits in widths:
             if ("TypeFloat", bits) in self._interned:
                 self.add("execution_mode", "ExecutionMode", function, self.use_enumerant("ExecutionMode", mode), bits)

@@ -1,8 +1,9 @@
-"""What naga, through which wgpu takes SPIR-V, may be given. It refuses some valid modules, miscompiles others without a word, and a few end
-the process: spirv-val sees none of that. So modules of the ``wgpu`` target are checked against the list of what was tried and found right
-(wgpu-native 29), before naga sees them.
+"""The subset of SPIR-V that naga, the front end of wgpu, compiles correctly. naga rejects some valid modules, silently miscompiles others,
+and a few end the process; spirv-val detects none of these. Modules of the ``wgpu`` target are therefore checked against a list of what was
+tested (wgpu-native 29).
 
-Only what the emitter uses is on the list: anything else is a defect of the emitter, found here rather than as a wrong number.
+The list contains only what the emitter uses. Anything else is a defect of the emitter, which this check reports before it becomes a wrong
+number.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ARITHMETIC = _names(
     "IEqual INotEqual FOrdEqual FOrdLessThan FOrdLessThanEqual FOrdGreaterThan FOrdGreaterThanEqual "
     "LogicalEqual LogicalNotEqual LogicalAnd LogicalOr LogicalNot"
 )
-# naga takes the signedness of an operation from the type of its operands: it must be what the instruction means.
+# naga derives the signedness of an operation from the types of its operands, which must agree with the instruction.
 _SIGNED = _names(
     "SDiv SRem SNegate ShiftRightArithmetic ConvertSToF SConvert SLessThan SLessThanEqual SGreaterThan SGreaterThanEqual "
     "AtomicSMin AtomicSMax GroupNonUniformSMin GroupNonUniformSMax"
@@ -45,22 +46,22 @@ _UNSIGNED = _names(
     "UDiv UMod ShiftRightLogical ConvertUToF UConvert ULessThan ULessThanEqual UGreaterThan UGreaterThanEqual "
     "AtomicUMin AtomicUMax GroupNonUniformUMin GroupNonUniformUMax"
 )
-# Of these the result has to have it.
+# The result of these must have the signedness.
 _SIGNED_RESULT, _UNSIGNED_RESULT = ("ConvertFToS",), ("ConvertFToU",)
 _GLSL_FREE = _names(
-    "RoundEven Trunc FAbs Floor Ceil Sin Cos Tan Asin Acos Tanh Atan2 Pow Exp Log Sqrt InverseSqrt NMin NMax Fma FindILsb "
-    "UnpackHalf2x16 PackHalf2x16"
+    "Sin Cos Tan Asin Acos Tanh Atan2 Pow Exp Log Sqrt InverseSqrt "
+    "RoundEven Trunc FAbs Floor Ceil NMin NMax Fma FindILsb UnpackHalf2x16 PackHalf2x16"
 )
 _GLSL_SIGNED, _GLSL_UNSIGNED = ("SAbs", "SMin", "SMax"), ("UMin", "UMax", "FindUMsb")
-# Pointers are the results of these alone, and operands only of these, of loads, stores and atomics (the first operand).
+# Only these instructions give pointers, and only these, loads, stores and atomics (as the first operand) take them.
 _POINTERS = ("Variable", "AccessChain")
 _TAKE_VALUES = frozenset((*_ARITHMETIC, *_SIGNED, *_UNSIGNED, *_SIGNED_RESULT, *_UNSIGNED_RESULT, "ExtInst", "Select"))
 _CAPABILITIES = _names(
     "Shader Int64 Float16 Float64 Int64Atomics AtomicFloat32AddEXT StorageBuffer16BitAccess GroupNonUniform GroupNonUniformArithmetic "
     "GroupNonUniformShuffle"
 )
-# The scopes of barriers: of execution and memory, or of memory alone. naga drops a barrier at which less than a workgroup waits, with no
-# more than a line in its log, and takes the others for barriers of these scopes.
+# The scopes of barriers, of execution and memory or of memory alone. naga drops barriers of less than a workgroup, which it only logs, and
+# treats all others as barriers of these scopes.
 _WORKGROUP, _DEVICE = ENUMERANTS["Scope"]["Workgroup"], ENUMERANTS["Scope"]["Device"]
 _SCOPES = {"ControlBarrier": (_WORKGROUP, _WORKGROUP), "MemoryBarrier": (_DEVICE,)}
 _SCOPE_NAMES = {value: name for name, value in ENUMERANTS["Scope"].items()}
@@ -74,13 +75,13 @@ _GLSL_NAMES = {number: name for name, number in GLSL.items()}
 
 
 def check_for_naga(module: bytes) -> None:
-    """Raise ModuleError, saying what and why, for a module that is not on the list."""
+    """Raise ModuleError, with the reason, for a module with anything that is not on the list."""
     checker = _Checker()
     for opcode, operands in instructions(module):
         name = _NAMES.get(opcode, "")
         rule = _RULES.get(name)
         if rule is None:
-            raise ModuleError(f"Op{name or opcode} is not among the instructions that naga is known to compile rightly")
+            raise ModuleError(f"Op{name or opcode} is not among the instructions that naga is known to compile correctly")
         try:
             if _HAS_TYPE[name]:
                 checker.result(name, operands)
@@ -90,7 +91,7 @@ def check_for_naga(module: bytes) -> None:
 
 
 class _Checker:
-    """What is known of the module so far."""
+    """The state of the check: types, constants and pointers of the module so far."""
 
     def __init__(self) -> None:
         self.scalars: dict[int, tuple[str, int, int]] = {}  # type id -> ("TypeInt" | "TypeFloat", bits, signed)
@@ -105,7 +106,7 @@ class _Checker:
         raise ModuleError(f"Op{name}: {why} (naga refuses or miscompiles it)")
 
     def result(self, name: str, operands: tuple[int, ...]) -> None:
-        """An instruction with a result. naga ends the process when it meets a pointer among values."""
+        """Check an instruction with a result. naga ends the process if a pointer is used as a value."""
         type_id, rid, *rest = operands
         self.type_of[rid] = type_id
         if name in _POINTERS:
@@ -117,7 +118,7 @@ class _Checker:
             self._fail(name, "a pointer as a value")
 
     def free(self, name: str, operands: tuple[int, ...]) -> None:
-        """Nothing to check."""
+        """Accept any operands."""
 
     def capability(self, name: str, operands: tuple[int, ...]) -> None:
         if operands[0] not in _CAPABILITY_NAMES:
@@ -192,7 +193,7 @@ class _Checker:
 
     @staticmethod
     def _first_value(name: str, operands: tuple[int, ...]) -> int:
-        """The operand that decides what an instruction does: the value of atomics and subgroup operations, else the first."""
+        """Return the operand whose type determines the operation: the value of atomics and subgroup operations, else the first operand."""
         return operands[-1] if name.startswith(("Atomic", "GroupNonUniform")) else operands[2]
 
     def _signedness(self, name: str, type_id: int, wanted: int) -> None:

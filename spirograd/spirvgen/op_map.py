@@ -1,6 +1,6 @@
-"""The opcode mapping of SPIR-V: THE table from operation to emitter, keyed by the objects of the op table.
+"""The opcode mapping of SPIR-V: the emitter of each operation of `ops.ALL`.
 
-Operations that are one instruction have a row that says which (`instructions`). Functions of ``emit_*.py`` emit the rest.
+Rows of `instructions` emit one instruction each. Functions of ``emit_*.py`` emit the other operations.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.claim: emit_memory.emit_claim,
     ops.barrier: emit_memory.emit_barrier,
     ops.clock: emit_memory.emit_clock,
-    ops.stack_room: Unsupported("there are no functions that call themselves, for want of a stack"),
+    ops.stack_room: Unsupported("SPIR-V has no recursive functions"),
     # workgroups
     ops.workgroup_barrier: emit_workgroup.emit_workgroup_barrier,
     ops.subgroup_barrier: emit_workgroup.emit_subgroup_barrier,

@@ -1,4 +1,4 @@
-"""Checking modules with spirv-val, where it is installed: in tests, and under SG_VALIDATE=1."""
+"""Validation of modules with spirv-val: in tests, and with SG_VALIDATE=1."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 
 from spirograd.spirvgen.module import ModuleError
 
-# Target -> arguments of spirv-val.
+# Arguments of spirv-val, by target.
 _ARGUMENTS = {"vulkan": ("--target-env", "vulkan1.2", "--scalar-block-layout"), "wgpu": ("--target-env", "vulkan1.2")}
 _TIMEOUT_SECONDS = 120
-# What versions before v2023.4 say of cooperative matrices.
+# The message of versions before v2023.4 about cooperative matrices.
 _TOO_OLD = "Invalid capability operand: 6022"
 
 
 def available() -> bool:
-    """Whether spirv-val is on the path."""
+    """Return whether spirv-val is on the path."""
     return shutil.which("spirv-val") is not None
 
 

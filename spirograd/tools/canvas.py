@@ -1,12 +1,10 @@
-"""A picture in memory, and what is drawn into it: positions lie in [0, 1] x [0, 1], the origin in the lower left corner.
+"""A picture in memory and functions that draw into it. Positions are in [0, 1] x [0, 1], the origin is the lower left corner.
 
 Pixel (x, y) lies at (x / width, y / height). A disc of radius r covers max(0, min(1, r - d)) of a pixel at the distance d of its centre,
 and likewise for lines, which are the points near a segment. Radii are in pixels, colours are integers 0xRRGGBB.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +16,9 @@ from spirograd.tools.pictures import as_array, as_bytes
 Floats = npt.NDArray[np.float32]
 
 
-def colours(color: Any) -> Floats:
-    """0xRRGGBB, or an array of these, as numbers in [0, 1] in a last axis of three. Raises SpirogradTypeError for what is no number."""
+def colours(color: object) -> Floats:
+    """Convert 0xRRGGBB, or an array of such numbers, to numbers in [0, 1] in a last axis of three. Raises SpirogradTypeError for other
+    types."""
     given = as_array(color)
     if given.dtype.kind not in "iufb":
         raise SpirogradTypeError(f"a colour is an integer, got {color!r}", None, "write 0xFF0000 for red")
@@ -37,7 +36,7 @@ class Canvas:
     def clear(self, color: int) -> None:
         self.pixels[:] = colours(color)
 
-    def set_image(self, img: Any) -> None:
+    def set_image(self, img: object) -> None:
         """Replace all pixels by a picture of the same size."""
         array = as_array(img)
         if array.shape[:2] != self.pixels.shape[:2]:
@@ -45,13 +44,13 @@ class Canvas:
             raise SpirogradValueError(f"{problem}: scale it with `sg.tools.imresize`, or open the window with `res={array.shape[:2]}`")
         given = array if array.dtype.kind == "f" else as_bytes(array) / np.float32(255)
         given = given if given.ndim == 3 else given[..., None]
-        if given.shape[2] == 2:  # the family takes vectors of two: red and green
+        if given.shape[2] == 2:  # the Taichi family accepts vectors of two: red and green
             given = np.concatenate([given, np.zeros_like(given[..., :1])], 2)
         self.pixels[:] = np.clip(np.nan_to_num(given[..., :3]), 0, 1)
 
-    def circles(self, pos: Any, radius: Any, color: Any) -> None:
-        """Discs at ``pos``, (n, 2); ``radius`` and ``color`` are numbers or have n of them. Later ones cover earlier ones;
-        of many small ones whose centres have one nearest pixel only the last is drawn."""
+    def circles(self, pos: object, radius: object, color: object) -> None:
+        """Draw discs at ``pos``, (n, 2); ``radius`` and ``color`` are numbers or have n of them. Later discs cover earlier ones; of many
+        small ones with the same nearest pixel, only the last is drawn."""
         centres = self.points(pos)
         radii, hues = _radii(radius, len(centres)), _hues(color, len(centres))
         keep = np.isfinite(centres).all(1) & (centres > -radii[:, None] - 1).all(1) & (centres < self._size + radii[:, None] + 1).all(1)
@@ -71,16 +70,16 @@ class Canvas:
             share = covered[there, None]
             self.pixels[x, y] = self.pixels[x, y] * (1 - share) + hues[there] * share
 
-    def lines(self, begin: Any, end: Any, radius: Any, color: Any) -> None:
-        """Lines from ``begin`` to ``end``, each (n, 2); ``radius`` and ``color`` are numbers or have n of them."""
+    def lines(self, begin: object, end: object, radius: object, color: object) -> None:
+        """Draw lines from ``begin`` to ``end``, each (n, 2); ``radius`` and ``color`` are numbers or have n of them."""
         a, b = self.points(begin), self.points(end)
         need_as_many(a, b)
         for p, q, r, hue in zip(a, b, _radii(radius, len(a)), _hues(color, len(a))):
             if np.isfinite(p).all() and np.isfinite(q).all():
                 self._near(p, q, r, hue)
 
-    def triangles(self, a: Any, b: Any, c: Any, color: Any) -> None:
-        """Triangles with the corners ``a``, ``b``, ``c``, each (n, 2); ``color`` is a number or has n."""
+    def triangles(self, a: object, b: object, c: object, color: object) -> None:
+        """Draw triangles with the corners ``a``, ``b``, ``c``, each (n, 2); ``color`` is a number or has n of them."""
         ends = [self.points(a), self.points(b), self.points(c)]
         need_as_many(*ends)
         corners = np.stack(ends, 1)
@@ -91,8 +90,8 @@ class Canvas:
                 inside = np.all([s >= 0 for s in sides], 0) | np.all([s <= 0 for s in sides], 0)
                 region[inside] = hue
 
-    def text(self, content: str, pos: Any, font_size: float, color: int) -> None:
-        """Text below and to the right of ``pos``."""
+    def text(self, content: str, pos: object, font_size: float, color: int) -> None:
+        """Draw text below and to the right of ``pos``."""
         image = media_package("PIL.Image", "text in a window")
         drawing = media_package("PIL.ImageDraw", "text in a window")
         font = media_package("PIL.ImageFont", "text in a window").load_default(font_size)
@@ -112,13 +111,13 @@ class Canvas:
         region[:] = region * (1 - share) + hue * share
 
     def _region(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """The part of the picture between two corners, to be written to, and the positions of its pixels."""
+        """Return a writable view of the picture between two corners, and the positions of its pixels."""
         (x0, y0), (x1, y1) = (np.clip(edge, 0, self._size).astype(np.int64) for edge in (np.floor(low), np.ceil(high) + 1))
         points = np.stack(np.meshgrid(np.arange(x0, x1), np.arange(y0, y1), indexing="ij"), -1)
         return self.pixels[x0:x1, y0:y1], points.astype(np.float32)
 
-    def points(self, pos: Any) -> Floats:
-        """Positions in pixels, (n, 2). Raises SpirogradValueError for other shapes."""
+    def points(self, pos: object) -> Floats:
+        """Convert positions to pixels, (n, 2). Raises SpirogradValueError for other shapes."""
         points = as_array(pos)
         if points.ndim == 0 or points.shape[-1] != 2:
             raise SpirogradValueError(f"positions have two coordinates in [0, 1] each, in an array of shape (n, 2), got {points.shape}")
@@ -126,22 +125,22 @@ class Canvas:
 
 
 def need_as_many(*ends: Floats) -> None:
-    """Raise SpirogradValueError unless there are as many of each."""
+    """Raise SpirogradValueError unless all have the same number."""
     counts = [len(points) for points in ends]
     if len(set(counts)) > 1:
         raise SpirogradValueError(f"a line or triangle has a position in each array, got {' and '.join(map(str, counts))} positions")
 
 
-def _radii(radius: Any, count: int) -> Floats:
+def _radii(radius: object, count: int) -> Floats:
     return _for_each(as_array(radius).astype(np.float32).reshape(-1), count, "radii")
 
 
-def _hues(color: Any, count: int) -> Floats:
+def _hues(color: object, count: int) -> Floats:
     return _for_each(colours(color).reshape(-1, 3), count, "colours")
 
 
 def _for_each(given: Floats, count: int, what: str) -> Floats:
-    """One of ``given`` for each of ``count`` shapes. Raises SpirogradValueError unless there is one, or as many."""
+    """Return an element of ``given`` for each of ``count`` shapes. Raises SpirogradValueError unless it has one element, or ``count``."""
     if len(given) not in (1, count):
         raise SpirogradValueError(f"there are {len(given)} {what} for {count} shapes: pass one for all, or one for each")
     return np.broadcast_to(given, (count, *given.shape[1:]))

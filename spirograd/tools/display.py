@@ -17,7 +17,7 @@ _KEYS = {"space": " ", "ISO_Left_Tab": "Tab", **{f"{key}_{side}": key for key in
 
 
 def open_display(title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> Display | None:
-    """The window, or None where there is no screen, or no Tk."""
+    """Open a window; return None if there is no screen, or no Tk."""
     try:
         tk: Any = importlib.import_module("tkinter")
         return Display(tk, tk.Tk(), title, size, fullscreen, events)
@@ -30,7 +30,7 @@ def open_display(title: str, size: tuple[int, int], fullscreen: bool, events: Ev
 
 
 class Display:
-    """Shows pictures and reports events. ``closed``: the user closed the window."""
+    """A window that shows pictures and reports events. ``closed``: whether the user has closed it."""
 
     def __init__(self, tk: Any, root: Any, title: str, size: tuple[int, int], fullscreen: bool, events: EventQueue) -> None:
         self._tk, self._root, self._size, self._events = tk, root, size, events
@@ -43,7 +43,7 @@ class Display:
         self._label.configure(image=self._image)
         self._label.pack()
         root.protocol("WM_DELETE_WINDOW", self._close)
-        bindings: dict[str, tuple[EventType, Callable[[Any], str]]] = {
+        bindings: dict[str, tuple[EventType, Callable[[object], str]]] = {
             "<KeyPress>": (EventType.Press, _key),
             "<KeyRelease>": (EventType.Release, _key),
             "<ButtonPress>": (EventType.Press, _button),
@@ -55,13 +55,13 @@ class Display:
         self.poll()
 
     def show(self, pixels: npt.NDArray[np.uint8]) -> None:
-        """``pixels``: (height, width, 3), rows downwards."""
+        """Show ``pixels`` of shape (height, width, 3), with the top row first."""
         header = b"P6 %d %d 255 " % (pixels.shape[1], pixels.shape[0])
         self._image.configure(data=header + pixels.tobytes())
         self.poll()
 
     def poll(self) -> None:
-        """Handle what the user did."""
+        """Handle events."""
         with contextlib.suppress(self._tk.TclError):
             self._root.update()
 
@@ -92,7 +92,7 @@ class Display:
         self.closed = True
         self._events.put(Event(EventType.Press, "WMClose", self._events.cursor))
 
-    def _reporting(self, kind: EventType, key: Callable[[Any], str]) -> Callable[[Any], None]:
+    def _reporting(self, kind: EventType, key: Callable[[object], str]) -> Callable[[Any], None]:
         def report(event: Any) -> None:
             pos = (event.x / self._size[0], 1 - event.y / self._size[1]) if event.widget is self._label else self._events.cursor
             wheel = {4: 1.0, 5: -1.0}.get(getattr(event, "num", 0), 0.0)

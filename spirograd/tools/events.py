@@ -6,13 +6,12 @@ import enum
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
 
 from spirograd.base.records import dataclass
 
 
 class EventType(enum.Enum):
-    """What happened."""
+    """The kind of an event."""
 
     Move = 0
     Press = 1
@@ -28,7 +27,8 @@ KEYS = {
 
 @dataclass(slots=True)
 class Event:
-    """``key``: a value of `KEYS`, or a character; ``pos``: of the mouse, in [0, 1]; ``modifier``: keys held; ``delta``: of the wheel."""
+    """An event of a window. ``key``: a value of `KEYS`, or a character; ``pos``: the position of the mouse, in [0, 1]; ``modifier``: keys
+    held; ``delta``: the motion of the wheel."""
 
     type: EventType
     key: str
@@ -38,7 +38,7 @@ class Event:
 
 
 class EventQueue:
-    """Events that the program has not taken yet, and the keys that are held."""
+    """Pending events, and the keys that are held."""
 
     def __init__(self) -> None:
         self._waiting: deque[Event] = deque()
@@ -55,22 +55,23 @@ class EventQueue:
         self._waiting.append(event)
 
     def held(self, keys: tuple[str, ...]) -> bool:
-        """Whether one of ``keys`` is held."""
+        """Return whether one of ``keys`` is held."""
         return any(key in self._held for key in keys)
 
     def any(self) -> bool:
-        """Whether there are events to take."""
+        """Return whether there are pending events."""
         return bool(self._waiting)
 
-    def take(self, filters: tuple[Any, ...]) -> Iterator[Event]:
-        """Take events; those that fit no filter are dropped. A filter: a type, a key, or a pair of both."""
+    def take(self, filters: tuple[object, ...]) -> Iterator[Event]:
+        """Iterate over pending events, and remove them; events that match no filter are dropped. A filter: a type, a key, or a pair of
+        both."""
         while self._waiting:
             event = self._waiting.popleft()
             if not filters or any(_fits(event, wanted) for wanted in filters):
                 yield event
 
 
-def _fits(event: Event, wanted: Any) -> bool:
+def _fits(event: Event, wanted: object) -> bool:
     if isinstance(wanted, (tuple, list)):
         return all(_fits(event, part) for part in wanted)
     return wanted is event.type if isinstance(wanted, EventType) else wanted == event.key

@@ -1,4 +1,4 @@
-"""The packages that the extra `media` brings, imported when they are first used."""
+"""The packages of the extra `media`, imported when they are first used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = {"PIL": "pillow", "imageio_ffmpeg": "imageio-ffmpeg"}
 
 
 def media_package(module: str, purpose: str) -> Any:
-    """The module. Raises SpirogradRuntimeError, which names the ``purpose``, where it is not installed."""
+    """Import a module. Raises SpirogradRuntimeError, which names the ``purpose``, if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -15,15 +15,16 @@ _MODES = {0: None, 1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _WITHOUT_ALPHA = (".jpg", ".jpeg", ".bmp")
 
 
-def as_array(img: Any) -> npt.NDArray[Any]:
-    """A field, an array of any library, or nested lists as an array of NumPy."""
+def as_array(img: object) -> npt.NDArray[Any]:
+    """Convert a field, an array of any library, or nested lists to an array of NumPy."""
     if hasattr(img, "to_numpy"):
         return np.asarray(img.to_numpy())
     return np.asarray(img.detach().cpu() if hasattr(img, "detach") else img)
 
 
-def as_bytes(img: Any) -> npt.NDArray[np.uint8]:
-    """``img`` as bytes, in its own layout: floats in [0, 1] become 0 to 255, of larger unsigned integers the upper eight bits remain.
+def as_bytes(img: object) -> npt.NDArray[np.uint8]:
+    """Convert ``img`` to bytes of the same shape: floats in [0, 1] become 0 to 255; of larger unsigned integers the upper eight bits
+    remain.
 
     Raises SpirogradTypeError for other types, SpirogradValueError for other shapes.
     """
@@ -41,14 +42,14 @@ def as_bytes(img: Any) -> npt.NDArray[np.uint8]:
     return np.asarray(array, np.float64).astype(np.uint8)
 
 
-def picture(img: Any) -> Any:
-    """``img`` as an image of Pillow, whose rows go down."""
+def picture(img: object) -> Any:
+    """Convert ``img`` to an image of Pillow, whose first row is at the top."""
     rows = np.ascontiguousarray(as_bytes(img).swapaxes(0, 1)[::-1])
     return media_package("PIL.Image", "a picture").fromarray(rows[..., 0] if rows.ndim == 3 and rows.shape[2] == 1 else rows)
 
 
-def imwrite(img: Any, filename: str | PathLike[str]) -> None:
-    """Write a picture; the suffix of ``filename`` says the format: ``.png``, ``.jpg``, ``.bmp`` and what else Pillow writes.
+def imwrite(img: object, filename: str | PathLike[str]) -> None:
+    """Write a picture in the format of the suffix of ``filename``: ``.png``, ``.jpg``, ``.bmp`` and others that Pillow writes.
 
     ``img``: a field or array of shape (width, height) or (width, height, 1, 3 or 4), with element (0, 0) in the lower left corner; floats
     in [0, 1] or unsigned integers, of which the upper eight bits count. JPEG and BMP leave out the fourth channel. Raises
@@ -65,10 +66,10 @@ def imwrite(img: Any, filename: str | PathLike[str]) -> None:
 
 
 def imread(filename: str | PathLike[str], channels: int = 0) -> npt.NDArray[np.uint8]:
-    """The picture in the file ``filename`` as bytes of shape (width, height, channels), with element (0, 0) in the lower left corner.
+    """Read the picture in the file ``filename`` as bytes of shape (width, height, channels), with element (0, 0) in the lower left corner.
 
     ``channels``: 0 for those of the file, 1 for grey, 2 for grey and opacity, 3 for colours, 4 for colours and opacity. Raises
-    SpirogradValueError for others, and SpirogradRuntimeError without Pillow.
+    SpirogradValueError for other numbers, and SpirogradRuntimeError without Pillow.
     """
     if channels not in _MODES:
         raise SpirogradValueError(f"`channels` is 0, 1, 2, 3 or 4, got {channels!r}")
@@ -78,8 +79,8 @@ def imread(filename: str | PathLike[str], channels: int = 0) -> npt.NDArray[np.u
     return np.ascontiguousarray((rows if rows.ndim == 3 else rows[..., None])[::-1].swapaxes(0, 1))
 
 
-def imresize(img: Any, w: int, h: int | None = None) -> npt.NDArray[Any]:
-    """``img`` with ``w`` times ``h`` elements (``h`` is ``w`` by default), each the nearest one towards the origin.
+def imresize(img: object, w: int, h: int | None = None) -> npt.NDArray[Any]:
+    """Scale ``img`` to ``w`` times ``h`` elements (``h`` is ``w`` by default), each the nearest one towards the origin.
 
     Raises SpirogradValueError for arrays of one axis, and for extents below 1.
     """

@@ -34,7 +34,7 @@ class PLYWriter:
 
     ``face_type``: ``"tri"`` or ``"quad"``; ``comment``: a line of the head of the file. Arrays may be fields, and are flattened. Raises
     SpirogradValueError where an array has another number of elements, for names that are taken, and when positions, or the corners of the
-    faces, are missing. A property whose type PLY does not have is left out, with a warning.
+    faces, are missing. A property whose type PLY does not have is omitted, with a warning.
     """
 
     def __init__(self, num_vertices: int, num_faces: int = 0, face_type: str = "tri", comment: str = "created by PLYWriter") -> None:
@@ -50,58 +50,58 @@ class PLYWriter:
         self._faces: list[_Channel] = []
         self._indices: npt.NDArray[np.int32] | None = None
 
-    def add_vertex_channel(self, key: str, data_type: str, data: Any) -> None:
-        """A property ``key`` of the vertices with the values ``data``; ``data_type``: a type of PLY, like ``"float"``, ``"double"``,
-        ``"int"``, ``"uchar"``.
+    def add_vertex_channel(self, key: str, data_type: str, data: object) -> None:
+        """Add a property ``key`` of the vertices with the values ``data``; ``data_type``: a type of PLY, such as ``"float"``, ``"double"``,
+        ``"int"`` or ``"uchar"``.
         """
         _add(self._vertices, key, data_type, data, self.num_vertices, "vertices")
 
-    def add_face_channel(self, key: str, data_type: str, data: Any) -> None:
-        """A property of the faces, as `add_vertex_channel`."""
+    def add_face_channel(self, key: str, data_type: str, data: object) -> None:
+        """Add a property of the faces, as `add_vertex_channel`."""
         _add(self._faces, key, data_type, data, self.num_faces, "faces")
 
-    def add_vertex_pos(self, x: Any, y: Any, z: Any) -> None:
-        """Positions: ``x``, ``y``, ``z``."""
+    def add_vertex_pos(self, x: object, y: object, z: object) -> None:
+        """Add positions: ``x``, ``y``, ``z``."""
         self._add_floats("x y z", x, y, z)
 
-    def add_vertex_normal(self, nx: Any, ny: Any, nz: Any) -> None:
-        """Normals: ``nx``, ``ny``, ``nz``."""
+    def add_vertex_normal(self, nx: object, ny: object, nz: object) -> None:
+        """Add normals: ``nx``, ``ny``, ``nz``."""
         self._add_floats("nx ny nz", nx, ny, nz)
 
-    def add_vertex_vel(self, vx: Any, vy: Any, vz: Any) -> None:
-        """Velocities: ``vx``, ``vy``, ``vz``."""
+    def add_vertex_vel(self, vx: object, vy: object, vz: object) -> None:
+        """Add velocities: ``vx``, ``vy``, ``vz``."""
         self._add_floats("vx vy vz", vx, vy, vz)
 
-    def add_vertex_color(self, r: Any, g: Any, b: Any) -> None:
-        """Colours: ``r``, ``g``, ``b``, each in [0, 1]."""
+    def add_vertex_color(self, r: object, g: object, b: object) -> None:
+        """Add colours: ``r``, ``g``, ``b``, each in [0, 1]."""
         self._add_floats("red green blue", r, g, b)
 
-    def add_vertex_alpha(self, alpha: Any) -> None:
-        """Opacity ``alpha``, in [0, 1]."""
+    def add_vertex_alpha(self, alpha: object) -> None:
+        """Add the opacity ``alpha``, in [0, 1]."""
         self._add_floats("Alpha", alpha)
 
-    def add_vertex_rgba(self, r: Any, g: Any, b: Any, a: Any) -> None:
-        """Colours and opacity: ``r``, ``g``, ``b``, ``a``, each in [0, 1]."""
+    def add_vertex_rgba(self, r: object, g: object, b: object, a: object) -> None:
+        """Add colours and opacity: ``r``, ``g``, ``b``, ``a``, each in [0, 1]."""
         self._add_floats("red green blue Alpha", r, g, b, a)
 
     def add_vertex_id(self) -> None:
-        """The numbers of the vertices."""
+        """Add the numbers of the vertices."""
         self.add_vertex_channel("id", "int", np.arange(self.num_vertices))
 
-    def add_vertex_piece(self, piece: Any) -> None:
-        """The number of the ``piece`` that each vertex belongs to."""
+    def add_vertex_piece(self, piece: object) -> None:
+        """Add the number of the ``piece`` of each vertex."""
         self.add_vertex_channel("piece", "int", piece)
 
     def add_face_id(self) -> None:
-        """The numbers of the faces."""
+        """Add the numbers of the faces."""
         self.add_face_channel("id", "int", np.arange(self.num_faces))
 
-    def add_face_piece(self, piece: Any) -> None:
-        """The number of the ``piece`` that each face belongs to."""
+    def add_face_piece(self, piece: object) -> None:
+        """Add the number of the ``piece`` of each face."""
         self.add_face_channel("piece", "int", piece)
 
-    def add_faces(self, indices: Any) -> None:
-        """``indices``: the numbers of the corners of all faces, one face after the other."""
+    def add_faces(self, indices: object) -> None:
+        """Add all faces. ``indices``: the numbers of their corners, one face after the other."""
         self._indices = _values(indices, self.num_faces * self._corners, "corners of faces").astype("<i4").reshape(-1, self._corners)
 
     def export(self, path: str | Path) -> None:
@@ -113,7 +113,7 @@ class PLYWriter:
             file.write(faces.tobytes())
 
     def export_ascii(self, path: str | Path) -> None:
-        """Write a file of text at ``path``."""
+        """Write a text file at ``path``."""
         lines = (" ".join(str(x) for x in _flat(row)) for table in self._tables() for row in table)
         Path(path).write_text(self._header("ascii") + "".join(f"{line}\n" for line in lines), encoding="ascii", newline="\n")
 
@@ -122,10 +122,10 @@ class PLYWriter:
         self.export(_numbered(path, series_num))
 
     def export_frame_ascii(self, series_num: int, path: str | Path) -> None:
-        """Write a file of text at ``path``; ``series_num`` is added to its name, with six digits."""
+        """Write a text file at ``path``; ``series_num`` is added to its name, with six digits."""
         self.export_ascii(_numbered(path, series_num))
 
-    def _add_floats(self, names: str, *arrays: Any) -> None:
+    def _add_floats(self, names: str, *arrays: object) -> None:
         for name, array in zip(names.split(), arrays):
             self.add_vertex_channel(name, "float", array)
 
@@ -138,7 +138,7 @@ class PLYWriter:
         return "\n".join([*lines, "end_header", ""])
 
     def _tables(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """One record for each vertex, and one for each face, as the file has them."""
+        """Return a record for each vertex and for each face, in the layout of the file."""
         if not {"x", "y", "z"} <= {c.name for c in self._vertices}:
             raise SpirogradValueError("positions of the vertices are missing: call `add_vertex_pos`")
         if self.num_faces and self._indices is None:
@@ -148,16 +148,16 @@ class PLYWriter:
         return vertices, _records(corners + [(c.name, c.values) for c in self._faces], self.num_faces)
 
 
-def _add(channels: list[_Channel], name: str, data_type: str, data: Any, count: int, what: str) -> None:
+def _add(channels: list[_Channel], name: str, data_type: str, data: object, count: int, what: str) -> None:
     if data_type not in _TYPES:
-        warnings.warn(f"property `{name}` is left out: PLY has no type {data_type!r}; use one of {', '.join(_TYPES)}", stacklevel=3)
+        warnings.warn(f"property `{name}` is omitted: PLY has no type {data_type!r}; use one of {', '.join(_TYPES)}", stacklevel=3)
         return
     if name in (c.name for c in channels):
         raise SpirogradValueError(f"the {what} already have a property `{name}`: give this one another name")
     channels.append(_Channel(name, data_type, _values(data, count, what).astype(_TYPES[data_type])))
 
 
-def _values(data: Any, count: int, what: str) -> npt.NDArray[Any]:
+def _values(data: object, count: int, what: str) -> npt.NDArray[Any]:
     array = as_array(data).reshape(-1)
     if array.size != count:
         raise SpirogradValueError(f"expected {count} numbers for the {what}, got {array.size}")

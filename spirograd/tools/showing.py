@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.tools.pictures import as_array
 from spirograd.tools.window import GUI
 
 
-def imshow(img: Any, title: str = "imshow") -> None:
-    """Show the picture ``img`` (see `imwrite`) in a window with this ``title`` until it is closed. Without a display it is one frame of
-    `GUI`.
+def imshow(img: object, title: str = "imshow") -> None:
+    """Show the picture ``img`` (see `imwrite`) in a window with this ``title`` until it is closed. Without a display, it becomes one frame
+    of `GUI`.
     """
     array = as_array(img)
     width, height = array.shape[:2]

@@ -13,16 +13,15 @@ from spirograd.base.errors import SpirogradValueError
 from spirograd.tools.media_packages import media_package
 from spirograd.tools.pictures import as_array, imwrite
 
-_FIRST_BUILD = 4  # with `automatic_build` videos are made after so many frames, and whenever their number has doubled
+_FIRST_BUILD = 4  # with `automatic_build`, videos are made after this number of frames, and whenever their number has doubled
 
 
 class VideoManager:
     """Writes frames to ``output_dir/frames``, and makes videos of them: ``output_dir/video.mp4`` and ``video.gif``.
 
-    ``video_filename``: another name, without suffix. ``width``, ``height``: of all frames; by default those of the first.
-    ``post_processor``: called with each frame, an array; its result is written. ``framerate``: frames in a second.
-    ``automatic_build``: make the videos as frames come, after 4, 8, 16 and so on. MP4 needs imageio-ffmpeg, which `spirograd[media]`
-    installs.
+    ``video_filename``: another name, without suffix. ``width``, ``height``: the size of all frames, by default that of the first.
+    ``post_processor``: called with each frame, an array; its result is written. ``framerate``: frames per second. ``automatic_build``:
+    update the videos after 4, 8, 16 ... frames. MP4 needs imageio-ffmpeg, which `spirograd[media]` installs.
     """
 
     def __init__(
@@ -45,14 +44,14 @@ class VideoManager:
         Path(self.frame_directory).mkdir(parents=True, exist_ok=True)
 
     def get_output_filename(self, suffix: str) -> str:
-        """The path of the video with this suffix."""
+        """Return the path of the video with this suffix."""
         return str(Path(self.directory) / f"{self.video_filename or 'video'}{suffix}")
 
     def get_frame_directory(self) -> str:
-        """The folder of the frames."""
+        """Return the folder of the frames."""
         return self.frame_directory
 
-    def write_frame(self, img: Any) -> None:
+    def write_frame(self, img: object) -> None:
         """Add a picture (see `imwrite`). Raises SpirogradValueError if its size differs."""
         frame = as_array(img) if self.post_processor is None else as_array(self.post_processor(as_array(img)))
         self.width, self.height = self.width or frame.shape[0], self.height or frame.shape[1]
@@ -67,13 +66,13 @@ class VideoManager:
             self._next_build *= 2
             self.make_video()
 
-    def write_frames(self, images: Iterable[Any]) -> None:
+    def write_frames(self, images: Iterable[object]) -> None:
         """Add the pictures ``images``, as `write_frame`."""
         for img in images:
             self.write_frame(img)
 
     def clean_frames(self) -> None:
-        """Remove the files of the frames, and begin anew."""
+        """Remove the files of the frames, and start again."""
         shutil.rmtree(self.frame_directory)
         Path(self.frame_directory).mkdir()
         self.frame_fns.clear()
@@ -87,7 +86,7 @@ class VideoManager:
 
 
 def write_video(frames: list[Path], path: str | Path, framerate: float) -> None:
-    """Make an animated GIF or an MP4, by the suffix of ``path``, of the pictures in the files ``frames``, which are of one size."""
+    """Make an animated GIF or an MP4, by the suffix of ``path``, from the picture files ``frames``, which have the same size."""
     if not frames:
         raise SpirogradValueError(f"there are no frames for {path}: call `write_frame` before the video is made")
     images = media_package("PIL.Image", "a video")

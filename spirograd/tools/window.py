@@ -1,4 +1,4 @@
-"""`GUI`: what programs of the family draw with."""
+"""`GUI`: a window with a canvas, as in the Taichi family."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from spirograd.tools.events import KEYS, EventQueue, EventType
 from spirograd.tools.pictures import as_array, imwrite
 from spirograd.tools.videos import write_video
 
-_HEAD = 0.3  # of an arrow's length is its head
+_HEAD = 0.3  # the length of an arrow's head, relative to the arrow
 _VIDEOS = (".gif", ".mp4")
 
 
 class WidgetValue:
-    """The number that a slider or a label shows: ``value``."""
+    """The ``value`` that a slider or a label shows."""
 
     def __init__(self, value: float) -> None:
         self._value = value
-        self._watching: Callable[[float], Any] = lambda _: None
+        self._watching: Callable[[float], object] = lambda _: None
 
     @property
     def value(self) -> float:
@@ -44,7 +44,7 @@ class WidgetValue:
             self._value = value
             self._watching(value)
 
-    def watch(self, changed: Callable[[float], Any]) -> None:
+    def watch(self, changed: Callable[[float], object]) -> None:
         self._watching = changed
 
 
@@ -52,11 +52,11 @@ class GUI(NearNames):
     """A window ``name`` with a canvas of ``res`` pixels, ``background_color`` at first, with positions in [0, 1] x [0, 1] from the lower
     left corner and colours 0xRRGGBB.
 
-    Shown on the screen, ``fullscreen`` if wanted, where there is a display and ``show_gui`` is true. Without a display, drawing and `show`
-    work, and no events come. ``fast_gui``: accepted, without effect.
+    It is shown on the screen, ``fullscreen`` if requested, if there is a display and ``show_gui`` is true. Without a display, drawing and
+    `show` work, but there are no events. ``fast_gui`` is accepted and has no effect.
 
-    The environment variable ``SG_GUI`` has frames written instead: to a folder, or to a file ``.gif`` or ``.mp4``, which is complete when
-    the window is closed or the program ends; after ``SG_GUI_FRAMES`` frames the window closes itself.
+    If the environment variable ``SG_GUI`` is set, frames are written to that folder, or to that ``.gif`` or ``.mp4`` file, which is
+    complete when the window is closed or the program ends. After ``SG_GUI_FRAMES`` frames, the window closes.
     """
 
     Event = events.Event
@@ -106,7 +106,7 @@ class GUI(NearNames):
 
     @property
     def visible(self) -> bool:
-        """Whether there is a window on a screen."""
+        """Return whether there is a window on a screen."""
         return self._display is not None
 
     @property
@@ -146,24 +146,26 @@ class GUI(NearNames):
         """Fill the canvas with ``color``, by default the background."""
         self._canvas.clear(self.background_color if color is None else color)
 
-    def set_image(self, img: Any) -> None:
+    def set_image(self, img: object) -> None:
         """Show ``img``, a field or an array with one element for each pixel: floats in [0, 1] or unsigned integers; grey, or with a last
         axis of colours. Raises SpirogradValueError for other shapes.
         """
         self._canvas.set_image(img)
 
     def get_image(self) -> npt.NDArray[np.float32]:
-        """The canvas: (width, height, 4), floats in [0, 1]."""
+        """Return the canvas: (width, height, 4), floats in [0, 1]."""
         return np.concatenate([self._canvas.pixels, np.ones((*self.res, 1), np.float32)], 2)
 
-    def circle(self, pos: Any, color: int = 0xFFFFFF, radius: float = 1) -> None:
-        """A disc around ``pos``; ``radius`` in pixels, ``color`` as 0xRRGGBB."""
+    def circle(self, pos: object, color: int = 0xFFFFFF, radius: float = 1) -> None:
+        """Draw a disc around ``pos``; ``radius`` in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.circles(pos, radius, color)
 
-    def circles(self, pos: Any, radius: Any = 1, color: Any = 0xFFFFFF, palette: Any = None, palette_indices: Any = None) -> None:
-        """Discs at the positions ``pos``, a field or array (n, 2); ``radius`` (pixels), ``color`` (0xRRGGBB): one, or n. With a
-        ``palette`` of colours, ``palette_indices`` says which one each disc has. Raises SpirogradValueError if these are missing, or if
-        there are neither one nor n of something.
+    def circles(
+        self, pos: object, radius: object = 1, color: object = 0xFFFFFF, palette: object = None, palette_indices: object = None
+    ) -> None:
+        """Draw discs at the positions ``pos``, a field or array (n, 2); ``radius`` (pixels), ``color`` (0xRRGGBB): one, or n. With a
+        ``palette``, the colour of each disc is given by its entry of ``palette_indices``. Raises SpirogradValueError if these are missing,
+        or if there are neither one nor n of an argument.
         """
         if palette is not None:
             if palette_indices is None:
@@ -171,34 +173,34 @@ class GUI(NearNames):
             color = _chosen(as_array(palette), as_array(palette_indices).reshape(-1))
         self._canvas.circles(pos, radius, color)
 
-    def line(self, begin: Any, end: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
-        """A line from ``begin`` to ``end``; ``radius``: half of its width in pixels, ``color`` as 0xRRGGBB."""
+    def line(self, begin: object, end: object, radius: float = 1, color: int = 0xFFFFFF) -> None:
+        """Draw a line from ``begin`` to ``end``; ``radius``: half of its width in pixels, ``color`` as 0xRRGGBB."""
         self._canvas.lines(begin, end, radius, color)
 
-    def lines(self, begin: Any, end: Any, radius: Any = 1, color: Any = 0xFFFFFF) -> None:
-        """Lines from ``begin`` to ``end``, two fields or arrays (n, 2); ``radius`` and ``color`` as of `line`: one, or n."""
+    def lines(self, begin: object, end: object, radius: object = 1, color: object = 0xFFFFFF) -> None:
+        """Draw lines from ``begin`` to ``end``, two fields or arrays (n, 2); ``radius`` and ``color`` as for `line`: one, or n."""
         self._canvas.lines(begin, end, radius, color)
 
-    def triangle(self, a: Any, b: Any, c: Any, color: int = 0xFFFFFF) -> None:
-        """A filled triangle with the corners ``a``, ``b``, ``c``; ``color`` as 0xRRGGBB."""
+    def triangle(self, a: object, b: object, c: object, color: int = 0xFFFFFF) -> None:
+        """Draw a filled triangle with the corners ``a``, ``b``, ``c``; ``color`` as 0xRRGGBB."""
         self._canvas.triangles(a, b, c, color)
 
-    def triangles(self, a: Any, b: Any, c: Any, color: Any = 0xFFFFFF) -> None:
-        """Filled triangles with the corners ``a``, ``b``, ``c``, each a field or array (n, 2); ``color``: one, or n."""
+    def triangles(self, a: object, b: object, c: object, color: object = 0xFFFFFF) -> None:
+        """Draw filled triangles with the corners ``a``, ``b``, ``c``, each a field or array (n, 2); ``color``: one, or n."""
         self._canvas.triangles(a, b, c, color)
 
-    def rect(self, topleft: Any, bottomright: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
-        """The sides of the rectangle with the corners ``topleft`` and ``bottomright``; ``radius``, ``color`` as of `line`."""
+    def rect(self, topleft: object, bottomright: object, radius: float = 1, color: int = 0xFFFFFF) -> None:
+        """Draw the sides of the rectangle with the corners ``topleft`` and ``bottomright``; ``radius``, ``color`` as for `line`."""
         (x0, y0), (x1, y1) = as_array(topleft), as_array(bottomright)
         corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
         self._canvas.lines(corners, np.roll(corners, -1, 0), radius, color)
 
-    def arrow(self, orig: Any, direction: Any, radius: float = 1, color: int = 0xFFFFFF) -> None:
-        """An arrow from ``orig`` to ``orig + direction``; ``radius``, ``color`` as of `line`."""
+    def arrow(self, orig: object, direction: object, radius: float = 1, color: int = 0xFFFFFF) -> None:
+        """Draw an arrow from ``orig`` to ``orig + direction``; ``radius``, ``color`` as for `line`."""
         self.arrows(as_array(orig)[None], as_array(direction)[None], radius, color)
 
-    def arrows(self, orig: Any, direction: Any, radius: Any = 1, color: Any = 0xFFFFFF) -> None:
-        """Arrows from ``orig`` to ``orig + direction``, two fields or arrays (n, 2); ``radius``, ``color`` as of `lines`."""
+    def arrows(self, orig: object, direction: object, radius: object = 1, color: object = 0xFFFFFF) -> None:
+        """Draw arrows from ``orig`` to ``orig + direction``, two fields or arrays (n, 2); ``radius``, ``color`` as for `lines`."""
         begin, along = (self._canvas.points(x) / np.array(self.res) for x in (orig, direction))
         need_as_many(begin, along)
         tip = begin + along
@@ -208,40 +210,42 @@ class GUI(NearNames):
             back = -_HEAD * (pixels + side * np.stack([-pixels[:, 1], pixels[:, 0]], 1) / 2) / np.array(self.res)
             self._canvas.lines(tip, tip + back, radius, color)
 
-    def text(self, content: str, pos: Any, font_size: float = 15, color: int = 0xFFFFFF) -> None:
-        """The text ``content`` below and to the right of ``pos``; ``font_size`` in pixels, ``color`` as 0xRRGGBB. Needs Pillow."""
+    def text(self, content: str, pos: object, font_size: float = 15, color: int = 0xFFFFFF) -> None:
+        """Draw the text ``content`` below and to the right of ``pos``; ``font_size`` in pixels, ``color`` as 0xRRGGBB. Needs Pillow."""
         self._canvas.text(content, pos, font_size, color)
 
     def slider(self, text: str, minimum: float, maximum: float, step: float = 1) -> WidgetValue:
-        """A slider with the label ``text``, from ``minimum`` to ``maximum`` in steps of ``step``; its ``value`` is the number that the user
-        has set, ``minimum`` at first."""
+        """Add a slider with the label ``text``, from ``minimum`` to ``maximum`` in steps of ``step``. Its ``value``, which the user sets,
+        is ``minimum`` at first."""
         value = WidgetValue(minimum)
         if self._display is not None:
             self._display.add_slider(text, value, minimum, maximum, step)
         return value
 
     def label(self, text: str) -> WidgetValue:
-        """A label that shows ``text`` and its ``value``."""
+        """Add a label that shows ``text`` and its ``value``."""
         value = WidgetValue(0.0)
         if self._display is not None:
             self._display.add_label(text, value)
         return value
 
     def button(self, text: str, event_name: str | None = None) -> str:
-        """A button with the label ``text``; returns the key of its events, ``event_name`` if it is given."""
+        """Add a button with the label ``text``, and return the key of its events, which is ``event_name`` if given."""
         key = event_name or f"WidgetButton_{text}"
         if self._display is not None:
             self._display.add_button(text, key)
         return key
 
-    def get_events(self, *filters: Any) -> Iterator[events.Event]:
-        """Take the events that fit one of the filters, or all: a type (`PRESS`, `RELEASE`, `MOTION`), a key, or a pair of both."""
+    def get_events(self, *filters: object) -> Iterator[events.Event]:
+        """Iterate over pending events that match one of the filters, or over all: a type (`PRESS`, `RELEASE`, `MOTION`), a key, or a pair
+        of both."""
         if self._display is not None:
             self._display.poll()
         return self._events.take(filters)
 
-    def get_event(self, *filters: Any) -> bool:
-        """Take the next event that fits one of the filters, as `get_events`, and keep it as ``event``; False if there is none."""
+    def get_event(self, *filters: object) -> bool:
+        """Take the next event that matches one of the filters, as `get_events`, and assign it to ``event``; return False if there is
+        none."""
         found = next(self.get_events(*filters), None)
         if found is not None:
             self.event = found
@@ -254,20 +258,20 @@ class GUI(NearNames):
                 assert self.event is not None
                 return self.event
             time.sleep(0.01)
-        raise SpirogradRuntimeError("there is no window, so no key can be pressed: look at `visible` before you wait for keys")
+        raise SpirogradRuntimeError("there is no window, so no key can be pressed: check `visible` before waiting for keys")
 
     def has_key_event(self) -> bool:
-        """Whether `get_event` would find something."""
+        """Return whether there is an event for `get_event`."""
         if self._display is not None:
             self._display.poll()
         return self._events.any()
 
     def is_pressed(self, *keys: str) -> bool:
-        """Whether one of ``keys`` is held."""
+        """Return whether one of ``keys`` is held."""
         return self._events.held(keys)
 
     def get_cursor_pos(self) -> tuple[float, float]:
-        """The position of the mouse: x and y in [0, 1], from the lower left corner."""
+        """Return the position of the mouse: x and y in [0, 1], from the lower left corner."""
         return self._events.cursor
 
     def _enough(self) -> bool:
@@ -275,14 +279,14 @@ class GUI(NearNames):
         return bool(limit) and self.frame >= int(limit)
 
     def _wait(self) -> None:
-        """Keep to `fps_limit`."""
+        """Wait until the next frame is due by `fps_limit`."""
         if self.fps_limit:
             time.sleep(max(0.0, self._last + 1 / self.fps_limit - time.perf_counter()))
         self._last = time.perf_counter()
 
 
 def _chosen(palette: Any, indices: Any) -> Any:
-    """The colour of each index. Raises SpirogradValueError for those that the palette does not have."""
+    """Return the colour of each index. Raises SpirogradValueError for indices outside of the palette."""
     if len(indices) and not 0 <= indices.min() <= indices.max() < len(palette):
         given = f"from {indices.min()} to {indices.max()}"
         raise SpirogradValueError(f"`palette_indices` are {given}, and `palette` has {len(palette)} colours")
@@ -290,7 +294,7 @@ def _chosen(palette: Any, indices: Any) -> Any:
 
 
 class _Sink:
-    """Where ``SG_GUI`` has frames written: a folder of PNG files, or a video made of them."""
+    """The output of ``SG_GUI``: a folder of PNG files, or a video."""
 
     def __init__(self, path: Path) -> None:
         self._video = path if path.suffix in _VIDEOS else None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spirograd.base.arguments import Arguments, ArrayBinding
+from spirograd.base.device import Device
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
@@ -21,7 +22,6 @@ from spirograd.ir.spec import verify
 from spirograd.runtime import loader
 from spirograd.runtime.adstack_heap import AdstackSizes, AdstacksTooLarge
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import Launcher, LaunchPlan
 
 COMPILED = ("cpu", "vulkan", "wgpu")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.device import Loop, Sections
 from spirograd.lang import context
-from spirograd.runtime.device import Loop, Sections
 from spirograd.runtime.device_loops import DeviceLoops
 
 FLAG = sg.types.ndarray(sg.i32, ndim=0)

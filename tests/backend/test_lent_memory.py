@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.device import LendsMemory
 from spirograd.lang import context
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.device import LendsMemory
 
 
 def lent(memory):

@@ -15,6 +15,7 @@ from ir_random import random_arguments, random_kernel
 
 from spirograd.analysis import trial
 from spirograd.base.arguments import Arguments, ArrayBinding
+from spirograd.base.device import Device
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir import ops
@@ -22,7 +23,6 @@ from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import Launcher
 from spirograd.transforms.simplification import inline_calls
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.device import READBACK_LIMIT, Device, Readback
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import READBACK_LIMIT, Device, Readback
 
 LATER = ("vulkan", "wgpu", "cuda", "amdgpu")  # back ends that do not do their work at once
 BATCHING = ("vulkan", "wgpu")  # of these, the ones that submit it later

@@ -68,7 +68,7 @@ def deferred_fills(monkeypatch: pytest.MonkeyPatch):
     impl.PyQuadrants.materialize, impl.PyQuadrants.clear = materialize, forget
     yield pending
     impl.PyQuadrants.materialize, impl.PyQuadrants.clear = before, clear
-    context.after_allocation(None)
+    context.services().after_allocation = None
     qd.reset()
 
 

@@ -10,29 +10,25 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import needs
-import numpy as np
 import pytest
 from pages import ROOT
 
-import spirograd as sg
-from spirograd import api, compiler
+from spirograd import compiler
 from spirograd.base.dtypes import f32, i32
 from spirograd.base.options import CompileOptions
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr
-from spirograd.runtime import loader
-from spirograd.runtime.devices.interpreter import CAPS, InterpreterDevice
 
 OPERATION = ROOT / "docs" / "adding-an-operation.md"
+DEVICE = ROOT / "docs" / "adding-a-device.md"
+NODE = ROOT / "docs" / "adding-a-node.md"
 ROWS = re.findall(r"^\| (an? [^|]+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
 _FOLDERS = (ROOT, ROOT / "spirograd")
 
@@ -103,44 +99,6 @@ def test_a_target_with_a_code_generator_of_its_own(monkeypatch: pytest.MonkeyPat
     assert {b"mul", b"load", b"store"} <= set(made.binaries[0].split())
 
 
-@pytest.fixture
-def toy_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A device in a module, in the table of devices and in `ARCHS`."""
-
-    class ToyDevice(InterpreterDevice):
-        """The interpreter's, with capabilities of its own."""
-
-        def __init__(self, limit: int | None = None) -> None:
-            super().__init__(limit)
-            self.caps = replace(CAPS, max_group_size=64)
-
-    module = ModuleType("toy_device")
-    module.open = lambda **options: ToyDevice(options.get("device_memory_bytes"))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "toy_device", module)
-    monkeypatch.setitem(loader.DEVICES, "toy", "toy_device")
-    monkeypatch.setattr(api, "ARCHS", (*api.ARCHS, "toy"))
-    yield "toy"
-    sg.reset()
-
-
-def test_a_device(toy_device: str) -> None:
-    """Programs run on it, with gradients; and the tests know it once `needs.ARCHS` names it: their checks ask the table of devices."""
-    sg.init(arch=toy_device, offline_cache=False)
-    x, loss = sg.field(sg.f32, 5, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
-
-    @sg.kernel
-    def total():
-        for i in x:
-            loss[None] += x[i] ** 2
-
-    x.from_numpy(np.arange(5, dtype=np.float32))
-    with sg.ad.Tape(loss):
-        total()
-    assert sg.cfg.arch == "toy" and loss[None] == 30
-    np.testing.assert_array_equal(x.grad.to_numpy(), 2 * np.arange(5))
-    assert loader.available("toy") is None and needs.CHECKS.keys() >= set(needs.ARCHS)
-
-
 # --- files ---------------------------------------------------------------------------------------------------------------
 
 
@@ -174,51 +132,147 @@ def _environment(package: Path) -> dict[str, str]:
 
 USING_SINH = """
 import numpy as np, spirograd as sg, sys
+from spirograd.base.options import CompileOptions
+from spirograd.compiler import compile_kernel
+from spirograd.dumps import listeners
+from spirograd.llvmgen import amdgpu, ptx
+
 assert sg.__file__.startswith(sys.path[0])
-for arch in (sg.interpreter, sg.cpu, sg.vulkan):
+compiled = []
+listeners.append(compiled.append)
+for arch in (sg.interpreter, sg.cpu, sg.vulkan, sg.wgpu):
     if arch not in sg.available_archs():
         continue
-    for t in (sg.f32,) if arch == sg.vulkan else (sg.f32, sg.f64):
+    for t in (sg.f32, sg.f64):
         sg.init(arch=arch)
-        x = sg.field(t, 7, needs_grad=True)
-        y = sg.field(t, 7, needs_grad=True)
+        x = sg.field(t, 8, needs_grad=True)
+        y = sg.field(t, 8, needs_grad=True)
 
         @sg.kernel
         def run():
             for i in x:
                 y[i] = sg.sinh(x[i])
 
-        values = np.linspace(-2, 2, 7)
+        values = np.array([-80, -2, -0.7, -1e-4, 0, 0.3, 1, 5], t.np)
         x.from_numpy(values)
         run()
         y.grad.fill(1)
         run.grad()
-        tolerance = 1e-6 if t is sg.f32 else 1e-14
-        np.testing.assert_allclose(y.to_numpy(), np.sinh(values), rtol=tolerance, atol=tolerance)
-        np.testing.assert_allclose(x.grad.to_numpy(), np.cosh(values), rtol=tolerance, atol=tolerance)
+        tolerance = 4e-6 if t is sg.f32 else 1e-13
+        np.testing.assert_allclose(y.to_numpy(), np.sinh(values.astype(np.float64)), rtol=tolerance)
+        np.testing.assert_allclose(x.grad.to_numpy(), np.cosh(values.astype(np.float64)), rtol=tolerance)
         print(arch, t)
+for caps in (ptx.capabilities("sm_90"), amdgpu.capabilities("gfx1100")):
+    for one in compiled[:4]:  # the kernel and its gradient, of f32 and of f64
+        compile_kernel(one.kernel, caps, CompileOptions())
+    print(caps.target_name)
 print(sg.sinh(0.0), "sinh" in run.ir("kernel"))
 """
 
 
+def applied(package: Path, page: str) -> None:
+    """Apply the blocks ``diff`` of a page to the file that is named before each: lines are added after lines that the file has once."""
+    blocks = re.findall(r"`(spirograd/[\w/.]+)`[^\n]*\n+```diff\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == page.count("```diff")
+    for file, block in blocks:
+        for hunk in re.findall(r"(?:^ .*\n)+(?:^\+.*\n)+", block, re.MULTILINE):
+            lines = hunk.splitlines()
+            before = "".join(f"{line[1:]}\n" for line in lines if line.startswith(" "))
+            replaced(package / file, before, before + "".join(f"{line[1:]}\n" for line in lines if line.startswith("+")))
+
+
 def test_an_operation(package: Path) -> None:
-    """Its page, step by step, with its derivative: each block adds lines after one of a file, which the heading names."""
-    page = OPERATION.read_text(encoding="utf-8")
-    steps = re.findall(r"^## \d\..*?`(spirograd/[\w/.]+)`\n+```diff\n(.*?)```", page, re.MULTILINE | re.DOTALL)
-    assert len(steps) == 5
-    for file, block in steps:
-        before = "".join(f"{line[1:]}\n" for line in block.splitlines() if line.startswith(" "))
-        added = "".join(f"{line[1:]}\n" for line in block.splitlines() if line.startswith("+"))
-        replaced(package / file, before, before + added)
-    # What the text says besides.
-    replaced(package / "spirograd/llvmgen/vector_math.py", '_ARITY = {"exp": 1,', '_ARITY = {"sinh": 1, "exp": 1,')
-    exports = package / "spirograd/__init__.py"
-    text = exports.read_text(encoding="utf-8")
-    text = text.replace("    tanh,\n", "    sinh,\n    tanh,\n").replace('    "tanh",\n', '    "sinh",\n    "tanh",\n')
-    exports.write_text(text, encoding="utf-8")
+    """Its page, step by step, with its derivative, on every back end; GPUs as far as compilers go."""
+    applied(package, OPERATION.read_text(encoding="utf-8"))
     lines = printed(package, USING_SINH)
-    shaders = ["vulkan f32"] if needs.missing("vulkan") is None else []
-    assert lines == ["interpreter f32", "interpreter f64", "cpu f32", "cpu f64", *shaders, "0.0 True"]
+    ran = [arch for arch in ("interpreter", "cpu", "vulkan", "wgpu") if needs.missing(arch) is None]
+    assert lines == [*[f"{arch} {t}" for arch in ran for t in ("f32", "f64")], "cuda", "amdgpu", "0.0 True"]
+
+
+USING_TOY = """
+import numpy as np, spirograd as sg
+from spirograd.commands import doctor
+sg.init(arch=sg.toy)
+x, loss = sg.field(sg.f32, 5, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+
+@sg.kernel
+def total():
+    for i in x:
+        loss[None] += x[i] ** 2
+
+x.from_numpy(np.arange(5, dtype=np.float32))
+with sg.ad.Tape(loss):
+    total()
+print(sg.cfg.arch, loss[None], x.grad.to_numpy().tolist())
+print(sg.available_archs()[0], doctor.probe("toy").info.name)
+try:
+    sg.init(arch="toys")
+except sg.SpirogradRuntimeError as error:
+    print(str(error).rpartition("; ")[2])
+"""
+
+
+def test_a_device(package: Path) -> None:
+    """Its page, with a target: programs run on it, with gradients, and commands know it."""
+    page = DEVICE.read_text(encoding="utf-8")
+    applied(package, page)
+    (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (package / "spirograd/runtime/devices/toy.py").write_text(module, encoding="utf-8")
+    lines = printed(package, USING_TOY)
+    assert lines == ["toy 30.0 [0.0, 2.0, 4.0, 6.0, 8.0]", "toy toy", "did you mean `toy`?"]
+    assert needs.CHECKS.keys() >= set(needs.ARCHS), "checks of tests ask the table of devices"
+
+
+USING_BLOCKED = """
+import numpy as np, spirograd as sg
+for arch in (sg.interpreter, sg.cpu, sg.vulkan, sg.wgpu):
+    if arch not in sg.available_archs():
+        continue
+    sg.init(arch=arch)
+    x, y = sg.field(sg.f32, needs_grad=True), sg.field(sg.f32, (), needs_grad=True)
+    node = sg.root.blocked(sg.ij, (64, 64))
+    node.place(x, x.grad)
+
+    @sg.kernel
+    def write():
+        x[3, 5] = 2.0
+        x[40, 41] = 3.0
+
+    @sg.kernel
+    def total() -> sg.i32:
+        count = 0
+        for i, j in x:
+            count += 1
+            y[None] += x[i, j] ** 2
+        return count
+
+    @sg.kernel
+    def energy():
+        for i, j in x:
+            y[None] += x[i, j] ** 2
+
+    write()
+    count = total()
+    y[None] = 0
+    with sg.ad.Tape(y):
+        energy()
+    print(arch, count, y[None], x.grad[3, 5], x.grad[40, 41], x[63, 63], repr(node))
+sg.init(arch=sg.interpreter)
+try:
+    sg.root.blocked(sg.i, 60).place(sg.field(sg.f32))
+    sg.field(sg.f32, ())[None]
+except sg.SpirogradTypeError as error:
+    print(error)
+"""
+
+
+def test_a_node(package: Path) -> None:
+    """Its page: a sparse kind of node by two parts of an index, on every back end."""
+    applied(package, NODE.read_text(encoding="utf-8"))
+    *lines, refusal = printed(package, USING_BLOCKED)
+    ran = [arch for arch in ("interpreter", "cpu", "vulkan", "wgpu") if needs.missing(arch) is None]
+    assert lines == [f"{arch} 128 13.0 4.0 6.0 0.0 root => blocked [64, 64]" for arch in ran]
+    assert refusal == "the extents of a blocked node are multiples of 8, got (60,)"
 
 
 PASS = '''

@@ -53,7 +53,7 @@ def _run(program, *words, expect=0, **environment):
 
 
 def _module(path, **options):
-    """A module with arguments, results, fields and tapes of all kinds; the session stays."""
+    """A module with arguments, results, fields and adstacks of all kinds; the session stays."""
     sg.init(arch=sg.vulkan, **options)
     x = sg.Vector.field(2, sg.f32, shape=(9, 4), offset=(1, -2), layout=sg.Layout.SOA, needs_grad=True)
     y = sg.field(sg.f32, shape=(9, 4), order="ji", offset=(1, -2), needs_grad=True)
@@ -222,7 +222,7 @@ def test_vulkan_sparse_fields(vulkan_program, tmp_path):
 
 
 def test_vulkan_gradients_with_little_memory(vulkan_program, tmp_path):
-    """Nested checkpoints give the bits of plain tapes, which do not fit."""
+    """Nested checkpoints give the bits of plain adstacks, which do not fit."""
     sg.init(arch=sg.vulkan, fast_math=False)
     x, y = (sg.field(sg.f32, shape=5, needs_grad=True) for _ in range(2))
 
@@ -254,7 +254,7 @@ def test_vulkan_gradients_with_little_memory(vulkan_program, tmp_path):
         assert (np.fromfile(tmp_path / "g", np.float32) == expected[n]).all()
     assert expected[2000].std() == 0 and abs(expected[2000][0] - 1) > 1e-3
     done = _run(vulkan_program, tmp_path / "plain.zip", "heap", 6_000, "run", "drift.grad", 2000, expect=1)
-    assert "drift.grad: " in done.stderr and "tape" in done.stderr
+    assert "drift.grad: " in done.stderr and "adstack" in done.stderr
 
 
 def test_vulkan_errors(vulkan_program, tmp_path):
@@ -349,7 +349,7 @@ def test_cuda_gives_the_driver_what_python_would(tmp_path):
         "tree": (-(-manifest["memory"][0]["nbytes"] // 16) * 16,),
         "array": (48, 16),
         "temps": (16, 32, 48, 64),
-        "tapes": (1 << 26,),
+        "adstacks": (1 << 26,),
         "fault": (4224,),
     }
     for kernel in kernels:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from spirograd.base.records import replace
-from spirograd.lang.context import options_of_device
+from spirograd.lang.language_options import options_of_device
 
 from . import run
 

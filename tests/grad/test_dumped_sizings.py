@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +96,22 @@ def test_pages(arch: str) -> None:
     assert json.dumps(shown).count('"work_grad_sizes"') >= 2
 
 
+def in_a_process(arch: str, **knobs: str) -> subprocess.CompletedProcess[str]:
+    """Run `gradient` in a process of its own: the keys in the names of files depend on what a process has declared before."""
+    program = f"import test_dumped_sizings as t; t.sg.init(arch={arch!r}); t.gradient()"
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, **knobs}
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, env=environment)
+
+
 @pytest.mark.archs("cpu", "vulkan", "wgpu")
-def test_files_can_replace_it(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was dumped is taken in place of what the compiler makes, for kernels that count too: a file that is none is noticed."""
-    monkeypatch.setenv("SG_DUMP", str(tmp_path))
-    sg.init(arch=arch)
-    gradient()
-    sg.reset()
-    monkeypatch.delenv("SG_DUMP")
-    monkeypatch.setenv("SG_OVERRIDE", str(tmp_path))
-    sg.init(arch=arch)
-    gradient()
+def test_files_can_replace_it(arch: str, tmp_path: Path) -> None:
+    """Files of `SG_OVERRIDE` replace kernels that count, too."""
+    assert in_a_process(arch, SG_DUMP=str(tmp_path)).returncode == 0
+    loaded = [path for path in tmp_path.glob("work_grad_sizes-*") if path.suffix == ".spv" or path.name.endswith(".kernel.ll")]
+    assert loaded
+    for path in loaded:
+        path.write_text("nonsense")
+    done = in_a_process(arch, SG_OVERRIDE=str(tmp_path))
+    expected = "LLVM rejects" if arch == "cpu" else "no SPIR-V module"
+    assert done.returncode == 1 and "SpirogradRuntimeError" in done.stderr and expected in done.stderr

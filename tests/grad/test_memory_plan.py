@@ -213,7 +213,7 @@ def test_bounds_in_arrays_of_others(kind: str) -> None:
         assert "0 launches" in str(tape.memory_report())
         check(plan)
         (adstack_plan,) = plan.adstacks
-        assert adstack_plan.entries == -(-longest // tape_plan.every)
+        assert adstack_plan.entries == -(-longest // adstack_plan.every)
         for _ in range(2):  # a device tells what it needs after a launch
             launch(run, (given,), x, y)
             sg.sync()

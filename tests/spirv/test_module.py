@@ -79,7 +79,7 @@ def test_unfinished_constructs_raise() -> None:
     with pytest.raises(ModuleError, match="second branch"), function.selection(true, otherwise=True):
         pass
     _, function = fresh()
-    with pytest.raises(ModuleError, match="half done"), function.loop() as loop:
+    with pytest.raises(ModuleError, match="unfinished"), function.loop() as loop:
         loop.test(true)
     _, function = fresh()
     with pytest.raises(ModuleError, match="no second branch"), function.selection(true) as selection:

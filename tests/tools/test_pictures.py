@@ -176,7 +176,7 @@ def test_wrong_ply(tmp_path: Path) -> None:
 
 def test_a_property_without_a_type_of_ply_is_left_out(tmp_path: Path) -> None:
     writer = _writer()
-    with pytest.warns(UserWarning, match="property `k` is left out: PLY has no type 'half'"):
+    with pytest.warns(UserWarning, match="property `k` is omitted: PLY has no type 'half'"):
         writer.add_vertex_channel("k", "half", [0] * 4)
     writer.export_ascii(tmp_path / "a.ply")
     assert (tmp_path / "a.ply").read_text().startswith(HEADER.format("ascii"))

@@ -152,17 +152,32 @@ def test_goals_and_limits():
 def test_the_table_of_many_processes():
     """Twice the processes, of which each takes as long (weak), or half of the time and a quarter more for messages (strong)."""
 
-    def times(seconds: float, share: float) -> dict[str, dict[str, float]]:
-        return {
-            "all": {"forward": seconds, "gradient": 3 * seconds},
-            "without": {"forward": seconds * (1 - share), "gradient": 3 * seconds * (1 - share)},
-        }
+    def measured(seconds: float, share: float, python: float = 1e-4) -> many_processes.Measured:
+        passes = {"forward": 1, "gradient": 3}
+        each, alone = (
+            {what: many_processes.Time(k * one, python) for what, k in passes.items()} for one in (seconds, seconds * (1 - share))
+        )
+        return many_processes.Measured(each, alone, 1_000_000, 1, 1, True)
 
-    found = many_processes.table(
-        {2: {"weak": times(0.002, 0.1), "strong": times(0.00125, 0.2)}, 1: {"weak": times(0.002, 0.0), "strong": times(0.002, 0.0)}}
-    )
-    assert "| weak | forward | 2 | 2 | 1.00 | 10% |" in found and "| weak | gradient | 1 | 6 | 1.00 | 0% |" in found
-    assert "| strong | forward | 2 | 1.25 | 0.80 | 20% |" in found and "| strong | gradient | 2 | 3.75 | 0.80 | 20% |" in found
+    two = {"wave 64 weak": measured(0.002, 0.1), "wave 64 strong": measured(0.00125, 0.2)}
+    results = {2: two, 1: {name: measured(0.002, 0.0) for name in two}}
+    link = many_processes.Link(1e-3, 1e-5, 1e9)
+    lines = many_processes.table(results, link)
+    assert "| wave 64 x 64 | weak | forward | 2 | 2 | 1.00 | 10% | 0.1 | 2 | cells |" in lines
+    assert "| wave 64 x 64 | weak | gradient | 1 | 6 | 1.00 | 0% | 0.1 |  |  |" in lines
+    assert "| wave 64 x 64 | strong | forward | 2 | 1.25 | 0.80 | 20% | 0.1 | 1.1 | Python |" in lines
+    assert "| wave 64 x 64 | strong | gradient | 2 | 3.75 | 0.80 | 20% | 0.1 | 3 | cells |" in lines
+
+
+def test_the_model_of_many_processes():
+    """Halos are hidden by cells, unless the program takes turns; links that are slow, and launches, are not."""
+    times = {"forward": many_processes.Time(2e-3, 1e-4), "gradient": many_processes.Time(6e-3, 3e-4)}
+    fast, slow = many_processes.Link(1e-5, 1e-5, 1e10), many_processes.Link(1e-5, 1e-5, 1e8)
+    overlapping = many_processes.Measured(times, times, 1_000_000, 1, 1, True)
+    turns = overlapping._replace(overlaps=False)
+    assert many_processes.predicted(overlapping, overlapping, "forward", 1.0, fast) == (pytest.approx(2e-3), "cells")
+    assert many_processes.predicted(turns, turns, "forward", 1.0, fast) == (pytest.approx(2e-3 + 1e-5 + 1e-4), "cells")
+    assert many_processes.predicted(overlapping, overlapping, "gradient", 0.25, slow) == (pytest.approx(2e-5 + 2e-2), "link")
 
 
 def test_the_model_of_halos():

@@ -11,7 +11,8 @@ from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.compiler import compile_kernel
 from spirograd.dumps import Compilation, listeners
-from spirograd.lang.context import options_of_device, session
+from spirograd.lang.context import session
+from spirograd.lang.language_options import options_of_device
 from spirograd.simt import Tile16x16
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import Buffer, DeviceInfo
 from spirograd.base.errors import OutOfDeviceMemory
 from spirograd.llvmgen import amdgpu
-from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 from spirograd.runtime.devices.grid_size import grid_limits

@@ -1,5 +1,5 @@
-"""Symbolic sizes: what the host computes at a launch from arguments, extents and memory, without the IR.
+"""Symbolic sizes: expressions that the host evaluates at a launch from arguments, extents and memory, without the IR.
 
-Trip counts of loops, lengths of adstacks, extents of index spaces. They are data of their own rather than IR because they live in
-artifacts, which the runtime launches without the compiler, and because they are numbers of mathematics: IR integers have a type, and wrap.
+Examples are trip counts of loops, lengths of adstacks and extents of index spaces. Sizes are not IR, because artifacts contain them, which
+the runtime launches without the compiler, and because they are mathematical integers: integers of IR have a type, and wrap.
 """

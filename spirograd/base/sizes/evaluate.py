@@ -1,4 +1,4 @@
-"""Values of symbolic sizes."""
+"""Evaluation of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OPERATIONS: dict[type[Binary], Callable[[int, int], int]] = {
     Mod: mod,
 }
 
-# The integer of an element at a byte offset that is not negative; 0 if it lies outside of the memory.
+# Reads the integer at a non-negative byte offset; 0 if it lies outside of the memory.
 ReadElement = Callable[[Element, int], int]
 
 
 def evaluate(size: Size, scalars: Sequence[Any], arrays: Sequence[Any], read: ReadElement | None = None) -> int:
-    """The value of ``size`` at a launch with these scalar arguments and array arguments, which have a ``shape``.
+    """Return the value of ``size`` for scalar arguments and array arguments, which have a ``shape``.
 
-    ``read`` is needed where `nodes.needs_memory`. There must be no `MaxOver`: going over a range is for kernels.
+    ``read`` is required if `needs_memory`. ``size`` must not contain `MaxOver`, because only kernels evaluate ranges.
     """
     if isinstance(size, int):
         return size

@@ -9,24 +9,24 @@ from typing import Any
 from spirograd.base.sizes.linear import total
 from spirograd.base.sizes.size_nodes import Add, Binary, Element, Extent, FloorDiv, IfLess, Max, MaxOver, Min, Mod, Mul, Size, Sub, Variable
 
-# The least and the largest number that something can be: integers, or infinite.
+# The least and the largest possible value: integers, or infinite.
 Limits = tuple[Any, Any]
 UNLIMITED: Limits = (-math.inf, math.inf)
 
 
 class Scope:
-    """What is known of the variables of the ranges around a size: their limits."""
+    """The limits of the variables of the ranges around a size."""
 
     def __init__(self, ranges: Mapping[int, Limits] | None = None) -> None:
         self.ranges = ranges or {}
 
     def within(self, loop: MaxOver) -> Scope:
-        """The scope of the body of ``loop``."""
+        """Return the scope of the body of ``loop``."""
         low, high = self.limits(loop.begin)[0], self.limits(loop.end)[1] - 1
         return Scope({**self.ranges, loop.variable: (low, high) if low <= high else UNLIMITED})
 
     def limits(self, size: Size) -> Limits:
-        """Between which numbers ``size`` lies."""
+        """Return the limits of ``size``."""
         if isinstance(size, int):
             return size, size
         if isinstance(size, Binary):
@@ -35,7 +35,7 @@ class Scope:
         return UNLIMITED if rule is None else rule(self, size)
 
     def difference(self, a: Size, b: Size) -> Limits:
-        """Between which numbers a - b lies."""
+        """Return the limits of a - b."""
         return self.limits(total([(a, 1), (b, -1)]))
 
 

@@ -9,7 +9,7 @@ from spirograd.base.sizes.size_nodes import Add, Mul, Size, Sub
 
 
 def linear(size: Size) -> tuple[dict[Size, int], int]:
-    """The terms of ``size`` with their factors, none of which is 0, and the constant."""
+    """Return the terms of ``size`` with their factors, none of which is 0, and the constant."""
     if isinstance(size, int):
         return {}, size
     if isinstance(size, (Add, Sub)):
@@ -25,7 +25,7 @@ def linear(size: Size) -> tuple[dict[Size, int], int]:
 
 
 def built(terms: Mapping[Size, int], constant: int) -> Size:
-    """The canonical size of a linear combination: what is added, what is subtracted, the constant."""
+    """Return the canonical size of a linear combination: positive terms, negative terms, the constant."""
     plus = [_times(term, factor) for term, factor in terms.items() if factor > 0]
     minus = [_times(term, -factor) for term, factor in terms.items() if factor < 0]
     if not plus:
@@ -39,7 +39,7 @@ def built(terms: Mapping[Size, int], constant: int) -> Size:
 
 
 def total(parts: Iterable[tuple[Size, int]]) -> Size:
-    """The sum of sizes, each times an integer."""
+    """Return the sum of sizes, each times an integer."""
     terms: dict[Size, int] = {}
     constant = 0
     for part, factor in parts:
@@ -51,18 +51,18 @@ def total(parts: Iterable[tuple[Size, int]]) -> Size:
 
 
 def without(terms: Mapping[Size, int], constant: int, term: Size) -> Size:
-    """A linear combination without one of its terms."""
+    """Return a linear combination without one of its terms."""
     return built({other: factor for other, factor in terms.items() if other != term}, constant)
 
 
 def factored(size: Size) -> tuple[Size, int]:
-    """A size that is one term, and its factor; other sizes with factor 1."""
+    """Return the term and the factor of a size that has one term; any other size with factor 1."""
     terms, constant = linear(size)
     return next(iter(terms.items())) if len(terms) == 1 and not constant else (size, 1)
 
 
 def times_in(size: Size, part: Size) -> int:
-    """How often ``size`` contains ``part``: the quotient of their first terms; 0 if that is no integer."""
+    """Return how often ``size`` contains ``part``: the quotient of their first terms, or 0 if it is not an integer."""
     own, _ = linear(size)
     for term, factor in linear(part)[0].items():
         times, left = divmod(own.get(term, 0), factor)

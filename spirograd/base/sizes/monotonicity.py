@@ -23,7 +23,7 @@ _FLIPPED = {Trend.FIXED: Trend.FIXED, Trend.UP: Trend.DOWN, Trend.DOWN: Trend.UP
 
 
 def trend(size: Size, v: int, scope: Scope) -> Trend | None:
-    """How ``size`` changes with variable ``v``; None if that is not known. It is never negative where ``scope`` says so."""
+    """Return how ``size`` changes with variable ``v``, for variables within ``scope``; None if that is unknown."""
     if v not in variables(size):
         return Trend.FIXED
     rule = _RULES.get(type(size))
@@ -85,7 +85,7 @@ _RULES: dict[type, Callable[[Any, int, Scope], Trend | None]] = {
 
 
 def _joined(*trends: Trend | None) -> Trend | None:
-    """Of a sum, or another function that never goes down with any operand."""
+    """Return the trend of a sum, or of another function that is monotone in each operand."""
     moving = [each for each in trends if each is not Trend.FIXED]
     if len(set(moving)) > 1 or (Trend.AT_ENDS in moving and len(moving) > 1):
         return None

@@ -1,5 +1,5 @@
-"""Python functions compiled from syntax trees, for what runs at each launch. No text is parsed: numbers are constants of the tree, and the
-names that occur in it are those that callers of this module write down."""
+"""Python functions compiled from syntax trees, for code that runs at each launch. No text is parsed: numbers are constants of the tree, and
+all names in it are literals of the callers of this module."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_o
 _LOAD = ast.Load()
 _OPERATORS: dict[type[Binary], ast.operator] = {Add: ast.Add(), Sub: ast.Sub(), Mul: ast.Mult(), FloorDiv: ast.FloorDiv(), Mod: ast.Mod()}
 _CALLED: dict[type[Binary], str] = {Min: "min", Max: "max", FloorDiv: "floordiv", Mod: "mod"}
-# What `size_expression` calls.
-_FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "floordiv": floordiv, "mod": mod, "min": min, "max": max}
+# The functions that `size_expression` calls.
+_FUNCTIONS: dict[str, object] = {"__builtins__": {}, "floordiv": floordiv, "mod": mod, "min": min, "max": max}
 
 
 def number(n: int) -> Expression:
@@ -24,7 +24,7 @@ def number(n: int) -> Expression:
 
 
 def text(value: str) -> Expression:
-    """The string itself, as a constant."""
+    """Return a string constant."""
     return ast.Constant(str(value), **_AT)
 
 
@@ -89,7 +89,7 @@ def choice(condition: Expression, value: Expression, otherwise: Expression) -> E
 
 
 def assigned(variable: str, value: Expression) -> Expression:
-    """``(variable := value)``."""
+    """Return the expression ``(variable := value)``."""
     return ast.NamedExpr(ast.Name(variable, ast.Store(), **_AT), value, **_AT)
 
 
@@ -102,7 +102,7 @@ def extent(array: int, axis: int) -> Expression:
 
 
 def size_expression(size: Size) -> Expression:
-    """``size``, which reads no memory, over scalar arguments ``s`` and array arguments ``a``."""
+    """Return the expression of ``size``, which reads no memory, over scalar arguments ``s`` and array arguments ``a``."""
     if isinstance(size, int):
         return number(size)
     if isinstance(size, Arg):
@@ -120,9 +120,9 @@ def size_expression(size: Size) -> Expression:
 
 
 def function(parameters: Sequence[str], result: Expression, names: Mapping[str, Any] = {}) -> Callable[..., Any]:
-    """The function of ``parameters`` that returns ``result``, in which ``names``, ``min`` and ``max`` are known."""
+    """Compile the function of ``parameters`` that returns ``result``, in which ``names``, ``min`` and ``max`` are defined."""
     taken = [ast.arg(parameter, **_AT) for parameter in parameters]
     signature = ast.arguments(posonlyargs=[], args=taken, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.Lambda(signature, result, **_AT))
-    made: Callable[..., Any] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
+    made: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
     return made

@@ -37,10 +37,10 @@ _OTHER: dict[type, _Extremum] = {Min: Max, Max: Min}
 
 @functools.lru_cache(1 << 12)
 def simplify(size: Size) -> Size:
-    """A size with the value of ``size`` for all arguments, extents and contents of memory.
+    """Return a size with the value of ``size`` for all arguments, extents and contents of memory.
 
-    Constants are folded, sums ordered, minima and maxima freed of operands that cannot matter. The maximum over a range of what is
-    monotone in its variable becomes its value at an end of the range; if the range may be empty, such that it is 0 then.
+    Constants are folded, sums are ordered, and operands that cannot matter are removed from minima and maxima. The maximum over a range of
+    a body that is monotone in the variable becomes the body at an end of the range, and 0 if the range is empty.
     """
     return _Simplifier(Scope()).simplified(size)
 
@@ -61,7 +61,7 @@ class _Simplifier:
     # --- arithmetic ------------------------------------------------------------------------------------------------------
 
     def sum(self, size: Add | Sub) -> Size:
-        """Where terms of a sum belong together: max(a, b) - b is max(a - b, 0), and what a division leaves rounds it up."""
+        """Combine terms of a sum: max(a, b) - b is max(a - b, 0), and a quotient plus the excess of its remainder is rounded up."""
         size_now = total([(size.a, 1), (size.b, 1 if isinstance(size, Add) else -1)])
         terms, constant = linear(size_now)
         for term, n in terms.items() if len(terms) > 1 else ():
@@ -92,7 +92,7 @@ class _Simplifier:
             return int(low // b)
         if isinstance(a, FloorDiv) and isinstance(a.b, int) and a.b > 0:
             return self.floordiv(a.a, a.b * b)
-        # Multiples of the divisor leave it.
+        # Multiples of the divisor move out of the quotient.
         terms, constant = linear(a)
         out = built({t: n // b for t, n in terms.items() if n % b == 0}, constant // b)
         rest = built({t: n for t, n in terms.items() if n % b}, constant % b)
@@ -117,7 +117,7 @@ class _Simplifier:
         return functools.reduce(kind, kept)
 
     def decides(self, kind: _Extremum, a: Size, b: Size) -> bool:
-        """Whether b cannot matter next to a."""
+        """Return whether a alone decides the minimum or maximum of a and b."""
         low, high = self.scope.difference(a, b)
         return bool(low >= 0 if kind is Max else high <= 0)
 
@@ -134,7 +134,7 @@ class _Simplifier:
     # --- ranges ----------------------------------------------------------------------------------------------------------
 
     def max_over(self, loop: MaxOver) -> Size:
-        """A maximum over a range whose ends are simplified."""
+        """Simplify a maximum over a range whose ends are simplified."""
         if self.scope.difference(loop.end, loop.begin)[1] <= 0:
             return 0
         inner = _Simplifier(self.scope.within(loop))
@@ -153,7 +153,7 @@ class _Simplifier:
         return functools.reduce(lambda x, y: self.extremum(Max, x, y), found) if found else 0
 
     def one_over(self, loop: MaxOver) -> Size:
-        """The same of a body that is simplified and no maximum."""
+        """Simplify a maximum over a range whose body is simplified and is not a maximum."""
         v, begin, end, body = loop.variable, loop.begin, loop.end, loop.body
         if isinstance(body, IfLess):
             new = self.narrowed(loop, body)
@@ -174,7 +174,7 @@ class _Simplifier:
         return found if self.at_most(found, 0, total([(end, 1), (begin, -1)])) else self.if_less(begin, end, found)
 
     def narrowed(self, loop: MaxOver, body: IfLess) -> Size | None:
-        """A range whose body depends on a condition: over those values of the variable that meet it. None if that is no range."""
+        """Return the maximum over the values of the variable that meet the condition of the body; None if these are not a range."""
         v, begin, end = loop.variable, loop.begin, loop.end
         if v not in variables(body.a) | variables(body.b):
             return self.if_less(body.a, body.b, self.max_over(MaxOver(v, begin, end, body.value)))
@@ -190,7 +190,7 @@ class _Simplifier:
         return self.max_over(MaxOver(v, begin, end, body.value))
 
     def spread(self, size: Size, most: int = 4) -> Size:
-        """A sum with a minimum or maximum among its terms as the minimum or maximum of sums; ``most``: of those in one another."""
+        """Distribute a sum over the minimum or maximum among its terms. ``most``: the limit of nested ones."""
         if not most:
             return size
         terms, constant = linear(size)
@@ -203,7 +203,7 @@ class _Simplifier:
         return size
 
     def at_most(self, size: Size, most: int, length: Size) -> bool:
-        """Whether ``size`` is at most a number >= 0 where ``length`` is at most 0, so far as is easy to see."""
+        """Return whether ``size`` is at most a number >= 0 where ``length`` is at most 0, so far as is easy to see."""
         if self.scope.limits(size)[1] <= most or self.scope.limits(length)[0] > 0:
             return True
         if isinstance(size, int):
@@ -220,7 +220,7 @@ class _Simplifier:
         return times > 0 and bool(self.scope.limits(total([(size, 1), (length, -times)]))[1] <= most)
 
     def is_positive(self, size: Size, length: Size) -> bool:
-        """Whether ``size`` is 0 or more where ``length`` is 1 or more, so far as is easy to see."""
+        """Return whether ``size`` is 0 or more where ``length`` is 1 or more, so far as is easy to see."""
         if self.scope.limits(size)[0] >= 0:
             return True
         if isinstance(size, int):
@@ -233,7 +233,7 @@ class _Simplifier:
         return times > 0 and bool(self.scope.limits(total([(size, 1), (length, -times)]))[0] + times >= 0)
 
 
-# Of nodes whose operands are simplified.
+# Rules for nodes whose operands are simplified.
 _RULES: dict[type[Node], Callable[[_Simplifier, Any], Size]] = {
     Add: _Simplifier.sum,
     Sub: _Simplifier.sum,

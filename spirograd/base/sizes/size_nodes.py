@@ -20,7 +20,7 @@ class Node:
         return ()
 
     def rebuilt(self, change: Callable[[Size], Size]) -> Node:
-        """The same node over changed operands."""
+        """Return the same node with other operands."""
         return self
 
 
@@ -50,8 +50,8 @@ class Variable(Node):
 class Element(Node):
     """The integer at byte ``offset`` of a field tree or an array argument; 0 if it lies outside of the memory.
 
-    ``kind``: "tree" or "array"; ``number``: of that; ``key``: of the field (`FieldRef.key`; 0 for arrays). ``indices`` say which element
-    it is, for messages; they have no part in the value.
+    ``kind``: "tree" or "array"; ``number``: the number of the tree or array; ``key``: that of the field (`FieldRef.key`; 0 for arrays).
+    ``indices`` are those of the element, for messages; they do not affect the value.
     """
 
     kind: Annotated[str, one_of("tree", "array")]
@@ -71,7 +71,7 @@ class Element(Node):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    """An operation on two sizes; which one is the class."""
+    """An operation on two sizes; the class says which one."""
 
     a: Size
     b: Size
@@ -134,7 +134,7 @@ class IfLess(Node):
 
 @dataclass(frozen=True, slots=True)
 class MaxOver(Node):
-    """The largest of 0 and of ``body`` for each value of ``variable`` in [begin, end)."""
+    """The maximum of 0 and of ``body`` for all values of ``variable`` in [begin, end)."""
 
     variable: Index
     begin: Size
@@ -154,7 +154,7 @@ NODES: tuple[type[Node], ...] = (Arg, Extent, Variable, Element, Add, Sub, Mul, 
 
 
 def walk(size: Size) -> Iterator[Size]:
-    """``size`` and every size in it, outer before inner."""
+    """Iterate over ``size`` and every size in it, outer before inner."""
     yield size
     if isinstance(size, Node):
         for operand in size.operands:
@@ -162,17 +162,17 @@ def walk(size: Size) -> Iterator[Size]:
 
 
 def leaves(size: Size) -> tuple[Arg | Extent | Element, ...]:
-    """What the value of ``size`` can depend on, each once, in order of appearance: also what no evaluation reaches."""
+    """Return the leaves that the value of ``size`` can depend on, each once, in order of appearance."""
     return tuple(dict.fromkeys([part for part in walk(size) if isinstance(part, (Arg, Extent, Element))]))
 
 
 def needs_memory(size: Size) -> bool:
-    """Whether ``size`` reads memory."""
+    """Return whether ``size`` reads memory."""
     return any(isinstance(part, Element) for part in walk(size))
 
 
 def variables(size: Size) -> frozenset[int]:
-    """The free variables of ``size``: those of `MaxOver` nodes around it."""
+    """Return the free variables of ``size``: those of `MaxOver` nodes around it."""
     if isinstance(size, int):
         return frozenset()
     if isinstance(size, Variable):
@@ -183,14 +183,14 @@ def variables(size: Size) -> frozenset[int]:
 
 
 def replaced(size: Size, variable: int, value: Size) -> Size:
-    """``size`` with ``value`` for a free variable."""
+    """Return ``size`` with ``value`` substituted for a free variable."""
     if isinstance(size, int):
         return size
     return value if size == Variable(variable) else size.rebuilt(lambda operand: replaced(operand, variable, value))
 
 
 def flattened(kind: type[Binary], size: Size) -> list[Size]:
-    """The operands of nested minima, or of nested maxima."""
+    """Return the operands of nested minima, or of nested maxima."""
     if not isinstance(size, kind):
         return [size]
     return [x for operand in size.operands for x in flattened(kind, operand)]

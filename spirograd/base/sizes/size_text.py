@@ -30,17 +30,17 @@ _NAMES: dict[type, str] = {Min: "min", Max: "max"}
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 _ATOM = 3  # the precedence of names and calls
 
-# Of scalar arguments by ("arg", number), of arrays by ("array", number), of fields by ("field", key).
+# Names: of scalar arguments by ("arg", number), of arrays by ("array", number), of fields by ("field", key).
 Names = Mapping[tuple[str, int], str]
 
 
 def size_text(size: Size, names: Names) -> str:
-    """``n``, ``counts[3]``, ``x.shape[0]``, ``max over i in [0, m) of counts[i]`` ..."""
+    """Return ``size`` as text, such as ``n``, ``counts[3]``, ``x.shape[0]`` or ``max over i in [0, m) of counts[i]``."""
     return _Printer(names).text(size, {})[0]
 
 
 def count_text(size: Size, names: Names) -> str:
-    """`size_text` of a count, which is 0 or more: without the ``max(..., 0)`` around it that says so."""
+    """Return the `size_text` of a count without an outer ``max(..., 0)``, because counts are never negative."""
     return size_text(size.a if isinstance(size, Max) and size.b == 0 else size, names)
 
 
@@ -49,7 +49,7 @@ class _Printer:
         self.names = names
 
     def text(self, size: Size, bound: Mapping[int, str]) -> tuple[str, int]:
-        """The text, and its precedence. ``bound``: the names of variables."""
+        """Return the text and its precedence. ``bound``: the names of variables."""
         if isinstance(size, int):
             return str(size), _ATOM if size >= 0 else 0
         if isinstance(size, Arg):
@@ -85,6 +85,6 @@ class _Printer:
         return f"max over {letter} in [{low}, {high}) of {self.text(size.body, inner)[0]}"
 
     def tight(self, size: Size, bound: Mapping[int, str], level: int) -> str:
-        """In brackets if need be."""
+        """Return the text of an operand, in brackets if its precedence requires them."""
         text, precedence = self.text(size, bound)
         return text if precedence >= level else f"({text})"

@@ -91,7 +91,7 @@ class _DeviceMemory:
         }
 
 
-def _over(allocation: Any, view: HostView) -> list[Any]:
+def _over(allocation: object, view: HostView) -> list[Any]:
     """Torch tensors over the very memory, one for each block, on the GPU where it lies; none if torch has no such tensors."""
     if view.count == 0:
         return []
@@ -108,7 +108,7 @@ def _block_over(allocation: Any, block: Block, dtype: DType) -> Any:
     return torch.as_tensor(_DeviceMemory(allocation, block, dtype), device=f"cuda:{allocation.shared_gpu}")
 
 
-def octets_over(allocation: Any, nbytes: int) -> Any:
+def octets_over(allocation: object, nbytes: int) -> Any:
     """A torch tensor over the first ``nbytes`` bytes, on the GPU where they lie. What writes to it must tell the allocation."""
     return _block_over(allocation, Block(0, (nbytes,), (1,), nbytes), u8)
 

@@ -72,7 +72,7 @@ class Places:
     components: tuple[int, ...]
     form: Struct | None
 
-    def address(self, key: Any) -> int | None:
+    def address(self, key: object) -> int | None:
         """The first byte of an element."""
         parts = key if type(key) is tuple else () if key is None else (key,)
         if len(parts) != len(self.axes):
@@ -103,7 +103,7 @@ def places_in_rows(dtype: DType, shape: tuple[int, ...], components: int) -> Pla
     return Places(tuple(zip(shape, strides)), (0,), form)
 
 
-def entries_of(value: Any, element_shape: tuple[int, ...]) -> Sequence[Any] | None:
+def entries_of(value: object, element_shape: tuple[int, ...]) -> Sequence[Any] | None:
     """The numbers of a vector, a matrix, or a list of plain numbers, of this shape."""
     if getattr(value, "shape", None) == element_shape and hasattr(value, "entries"):
         return tuple(value.entries)

@@ -56,7 +56,7 @@ class Exported:
         name = allocation.device.info.arch
         return str(name) if number is None else f"{name}:{number}"
 
-    def to_device(self: Any, device: str, *, stream: Any = None) -> Any:
+    def to_device(self: Any, device: str, *, stream: object = None) -> Any:
         """The array itself on its own ``device``, on "cpu" an array of NumPy with the contents. Raises SpirogradValueError for other
         devices, and for a ``stream``: copies to the host wait for all work."""
         if stream is not None:
@@ -82,7 +82,7 @@ class Exported:
         return {**_interface(view, allocation.address + view.blocks[0].first), "stream": allocation.device.stream}
 
 
-def exported(allocation: Any, view: HostView) -> Any:
+def exported(allocation: object, view: HostView) -> Any:
     """The memory itself where the host can address it, else a copy."""
     out = numpy_transfer.shared(allocation, view)
     return numpy_transfer.read(allocation, view) if out is None else out

@@ -13,12 +13,13 @@ from spirograd.base.once import one_at_a_time
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
+from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
 from spirograd.lang.data.shapes import element_index, shape_tuple
-from spirograd.lang.data.tree import SNode
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
 
@@ -77,19 +78,19 @@ class MatrixField(ScalarField):
         first, size = self._address(key), self.dtype.np.itemsize
         addresses = self._addresses(key) if first is None else range(first, first + size * self.components, size)
 
-        def write(component: int, value: Any) -> None:
+        def write(component: int, value: object) -> None:
             value, numbers = traced_numbers.split(value, ())
             shadows.host_write(self, key, component, numbers=numbers)
             found = addresses if self.sparse_path is None else self._addresses(key, activate=True)
             self._write(found[component], value)
 
         if first is None:
-            values: Sequence[Any] = [self._read(a) for a in addresses]
+            values: Sequence[object] = [self._read(a) for a in addresses]
         else:
             values = elements.read(self.tree.allocation, self.dtype, self.components, first)
         return self._build(values if context.recorder() is None else traced_numbers.read(self, key, values), self.element_shape, write)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         address = self._address(key)
         addresses = self._addresses(key, activate=True) if address is None else ()
         value, numbers = traced_numbers.split(value, self.element_shape)
@@ -101,25 +102,19 @@ class MatrixField(ScalarField):
             for a, v in zip(addresses, data):
                 self._write(a, v)
 
-    def _entries_of(self, value: Any) -> Sequence[Any]:
+    def _entries_of(self, value: object) -> Sequence[Any]:
         """What an element is set to, number by number."""
         short = elements.entries_of(value, self.element_shape)
-        return np.broadcast_to(self._number(value), self.element_shape).reshape(-1).tolist() if short is None else short
+        return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
-    def _number(self, value: Any) -> Any:
-        if scalar.is_number(value):
-            return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
-        if data.shape != self.element_shape or data.dtype.kind not in "biuf":
-            raise SpirogradTypeError(f"an element of field `{self.name}` has shape {self.element_shape}, got {scalar.describe(value)}")
-        return data
+    _filling = Contents._filling
 
-    def to_numpy(self, keep_dims: Any = False, dtype: Any = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
+    def to_numpy(self, keep_dims: object = False, dtype: object = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
         """As `ScalarField.to_numpy`; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
-    def to_torch(self, device: Any = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
+    def to_torch(self, device: object = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
         """As `ScalarField.to_torch`; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
@@ -211,7 +206,7 @@ class StructField(Field):
             raise SpirogradTypeError("a field of structs with gradients can be neither pickled nor copied", None, "copy its members")
         return self.dtype.unplaced_field, ("", False, False, self.arrangement)
 
-    def make_value(self, members: Mapping[str, Any]) -> Any:
+    def make_value(self, members: Mapping[str, object]) -> Any:
         """A struct value with these members and the methods of the elements of this field."""
         return self._make(members, self.methods)
 
@@ -302,7 +297,7 @@ class StructField(Field):
 
         return self._make({name: m[key] for name, m in self.members.items()}, self.methods, write)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: object) -> None:
         entries = value.entries if hasattr(value, "entries") else value
         if not isinstance(entries, Mapping) or set(entries) != set(self.members):
             members = ", ".join(self.members)
@@ -323,7 +318,7 @@ class StructField(Field):
         for name, m in self.members.items():
             m.copy_from(other.members[name])
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+    def __array__(self, dtype: object = None, copy: object = None) -> Array:
         hint = f"`.to_numpy()` gives a dict of arrays; `np.asarray(x.{self.keys[0]})` works for one member"
         raise SpirogradTypeError("a field of structs is not one array", None, hint)
 
@@ -331,7 +326,7 @@ class StructField(Field):
         """The contents as a dict of arrays; ``copy``: as of `ScalarField.to_numpy`."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}
 
-    def from_numpy(self, arrays: Mapping[str, Any]) -> None:
+    def from_numpy(self, arrays: Mapping[str, object]) -> None:
         """Set the contents from a dict of arrays."""
         for name, array in arrays.items():
             self.get_member_field(name).from_numpy(array)
@@ -340,7 +335,7 @@ class StructField(Field):
         """The contents as a dict of torch tensors on ``device``, the CPU by default."""
         return {name: m.to_torch(device) for name, m in self.members.items()}
 
-    def from_torch(self, tensors: Mapping[str, Any]) -> None:
+    def from_torch(self, tensors: Mapping[str, object]) -> None:
         """Set the contents from a dict of torch tensors."""
         for name, t in tensors.items():
             self.get_member_field(name).from_torch(t)
@@ -367,7 +362,7 @@ def _shadows(f: Any, role: str) -> Any:
 
 
 @one_at_a_time
-def place_by_shape(f: Any, shape: Any, order: str | None, offset: Any) -> None:
+def place_by_shape(f: object, shape: object, order: str | None, offset: object) -> None:
     """Place a new field, and its gradients, under `root`: nothing happens without a shape."""
     if shape is None:
         if offset is not None or order is not None:
@@ -432,12 +427,12 @@ def field(
 
 def matrix_field(
     element_shape: tuple[int, ...],
-    dtype: Any,
+    dtype: object,
     build: BuildElement,
-    shape: Any = None,
+    shape: object = None,
     order: str | None = None,
     name: str = "",
-    offset: Any = None,
+    offset: object = None,
     needs_grad: bool = False,
     needs_dual: bool = False,
     layout: Arrangement = Arrangement.AOS,

@@ -33,7 +33,7 @@ class HostBuffer(np.ndarray[Any, Any]):
         """The one element as a number of Python, or all as a list."""
         return self.tolist()
 
-    def set_number(self, value: Any) -> None:
+    def set_number(self, value: object) -> None:
         """Set all elements."""
         self[...] = value
 
@@ -74,7 +74,7 @@ class DeviceBuffer:
         self._with_memory(lambda memory: memory.read_into(0, numpy_transfer.bytes_of(host.reshape(-1))))
         return host.tolist()
 
-    def set_number(self, value: Any) -> None:
+    def set_number(self, value: object) -> None:
         host = np.full(self.shape, value, self.dtype)
         self._with_memory(lambda memory: memory.write(0, numpy_transfer.bytes_of(host.reshape(-1))))
 
@@ -91,6 +91,7 @@ class DeviceBuffer:
         session = context.session()
         transfers = session.transfers(False)
         memory = transfers.bind(self, (), 0, "a buffer of XLA").allocation
+        assert memory is not None
         if memory.address != self.__cuda_array_interface__["data"][0]:
             raise SpirogradRuntimeError(f"a buffer of XLA lies on another GPU than the session ({session.device.info.name})")
         work(memory)

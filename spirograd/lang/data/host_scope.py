@@ -35,7 +35,7 @@ class HostScope(NearNames):
 
 
 def _binary(symbol: str, swapped: bool) -> Callable[[Any, Any], Any]:
-    def operate(self: Any, other: Any) -> Any:
+    def operate(self: object, other: object) -> Any:
         if current_trace() is not None:
             return NotImplemented  # the front end has words of its own
         left, right = (other, self) if swapped else (self, other)
@@ -46,7 +46,7 @@ def _binary(symbol: str, swapped: bool) -> Callable[[Any, Any], Any]:
 
 
 def _unary(symbol: str) -> Callable[[Any], Any]:
-    def operate(self: Any) -> Any:
+    def operate(self: object) -> Any:
         if current_trace() is not None:
             raise TypeError
         raise SpirogradTypeError(f"`{symbol}` is not defined for {scalar.describe(self)} outside of kernels", None, _HINT)

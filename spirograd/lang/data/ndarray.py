@@ -12,16 +12,16 @@ from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
-from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, slices
-from spirograd.lang.data.exports import Exported
+from spirograd.lang.data import elements, numpy_transfer, shadows, slices
+from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import BuildElement, contents_of, matching
+from spirograd.lang.data.scalar_field import BuildElement
 from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
 
-class Ndarray(Exported, HostScope):
+class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
     ``shape``: the extents of the index space; ``element_shape``: those of an element. ``allocation``: the memory, row-major. ``layout``:
@@ -65,7 +65,7 @@ class Ndarray(Exported, HostScope):
     def _like(self) -> Ndarray:
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
 
-    def is_of(self, session: Any) -> bool:
+    def is_of(self, session: object) -> bool:
         """Whether the array was made in ``session``."""
         return self._session is session
 
@@ -168,7 +168,7 @@ class Ndarray(Exported, HostScope):
     def _element_bytes(self) -> int:
         return math.prod(self.element_shape) * self.dtype.size
 
-    def _address(self, key: Any) -> int:
+    def _address(self, key: object) -> int:
         if self._places is None:
             self._places = elements.places_in_rows(self.dtype, self.shape, math.prod(self.element_shape))
         address = self._places.address(key)
@@ -193,14 +193,14 @@ class Ndarray(Exported, HostScope):
             return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
         size = self.dtype.size
 
-        def write(component: int, value: Any) -> None:
+        def write(component: int, value: object) -> None:
             value, numbers = traced_numbers.split(value, ())
             shadows.host_write(self, key, component, numbers=numbers)
             self._write_scalars(address + component * size, (value,))
 
         return self._build(found, self.element_shape, write)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if slices.is_slice(key):
             self[key]._assign(value)
             return
@@ -210,79 +210,22 @@ class Ndarray(Exported, HostScope):
         shadows.host_write(self, key, numbers=numbers)
         self._write_scalars(address, data)
 
-    def _entries_of(self, value: Any) -> Sequence[Any]:
+    def _entries_of(self, value: object) -> Sequence[Any]:
         """What an element is set to, number by number."""
         if not self.element_shape and scalar.is_number(value):
             return (value,)
         short = elements.entries_of(value, self.element_shape)
-        return np.broadcast_to(self._element(value), self.element_shape).reshape(-1).tolist() if short is None else short
+        return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
-    def clear_element(self, key: Any, component: int | None) -> None:
+    def clear_element(self, key: object, component: int | None) -> None:
         """Set the element at index ``key``, or one component of it, to zero."""
         part = (0,) * (math.prod(self.element_shape) if component is None else 1)
         self._write_scalars(self._address(key) + (component or 0) * self.dtype.size, part)
 
-    def _element(self, value: Any) -> Any:
-        if scalar.is_number(value):
-            return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
-        if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
-            raise SpirogradTypeError(f"an element of this ndarray has shape {self.element_shape}, got {scalar.describe(value)}")
-        return data
-
-    # --- whole contents ---
-
-    def fill(self, value: Any) -> None:
-        """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
-        value, numbers = traced_numbers.split(value, self.element_shape)
-        element = self._element(value)
-        shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
-        numpy_transfer.fill(self.allocation, self.view, element)
-
-    def copy_from(self, other: Any) -> None:
-        """Copy the contents of ``other``, an array or a field of the same shape.
-
-        Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
-        """
-        if not hasattr(other, "view") or not hasattr(other, "tree"):
-            raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
-        if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise SpirogradValueError(
-                f"an ndarray of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
-            )
-        if other.sparse_path is not None:
-            self.from_numpy(other.to_numpy())
-            return
-        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
-        numpy_transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
-
-    def to_numpy(self, dtype: Any = None, *, copy: bool | None = True) -> Array:
-        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError; ``None``: over
-        the memory if that is possible."""
-        return contents_of(self.allocation, self.view, dtype, copy)
-
-    def from_numpy(self, array: Any) -> None:
-        """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + ``element_shape``."""
-        data = matching(array, self.shape, self.element_shape, "the ndarray")
-        shadows.host_write(self)
-        numpy_transfer.write(self.allocation, self.view, data)
-
-    def to_torch(self, device: Any = None, *, copy: bool | None = True) -> Any:
-        """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
-        allocation = self.allocation
-        share = device_arrays.shared_with_torch
-        made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
-        return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
-
-    def from_torch(self, tensor: Any) -> None:
-        """Set the contents from a torch tensor on any device."""
-        if not device_arrays.copy_from_torch(self.allocation, self.view, tensor, lambda: shadows.host_write(self)):
-            self.from_numpy(numpy_transfer.from_torch(tensor))
-
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})
 
-    def __deepcopy__(self, memo: Any) -> Ndarray:
+    def __deepcopy__(self, memo: object) -> Ndarray:
         new = self._like()
         new.copy_from(self)
         new.grad = None if self.grad is None else self.grad.__deepcopy__(memo)
@@ -358,7 +301,7 @@ class BufferView(Ndarray):
         self._sg_kinds = tuple(kinds)
         self._sg_numbers = tuple([n for axis, extent in zip(axes, arr.shape) for n in axis.numbers(extent)])
 
-    def __class_getitem__(cls, dtype: Any) -> BufferViewType:
+    def __class_getitem__(cls, dtype: object) -> BufferViewType:
         return BufferViewType(*dtype) if isinstance(dtype, tuple) else BufferViewType(dtype)
 
     @property
@@ -390,7 +333,7 @@ class BufferView(Ndarray):
         return self._of(self.arr.grad)
 
     @grad.setter
-    def grad(self, new: Any) -> None:
+    def grad(self, new: object) -> None:
         raise SpirogradTypeError("the gradient of a view is part of that of its array", None, "set `view.arr.grad`")
 
     @property
@@ -423,7 +366,7 @@ class BufferView(Ndarray):
     def __sg_describe__(self) -> str:
         return f"a view of {self.arr.__sg_describe__()}"
 
-    def _index(self, key: Any) -> tuple[int, ...]:
+    def _index(self, key: object) -> tuple[int, ...]:
         """The index in the array of an element."""
         index = iter(element_index(key, self.shape, (), "a view"))
         return tuple(axis.first if axis.extent is None else axis.first + next(index) * axis.step for axis in self._axes)
@@ -433,13 +376,13 @@ class BufferView(Ndarray):
             return BufferView(self.arr, axes=slices.sliced(self._axes, key, "a view"))
         return self.arr[self._index(key)]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         if slices.is_slice(key):
             self[key]._assign(value)
         else:
             self.arr[self._index(key)] = value
 
-    def _assign(self, value: Any) -> None:
+    def _assign(self, value: object) -> None:
         """Set all elements: to one value, or to those of an array that broadcasts to this shape."""
         if hasattr(value, "view") and hasattr(value, "tree"):
             self.copy_from(value)
@@ -448,7 +391,7 @@ class BufferView(Ndarray):
         else:
             self.from_numpy(np.broadcast_to(np.asarray(value), self.view.full_shape))
 
-    def __deepcopy__(self, memo: Any) -> Ndarray:
+    def __deepcopy__(self, memo: object) -> Ndarray:
         """An ndarray of its own, with gradients of its own."""
         new = self._like()
         new.copy_from(self)
@@ -492,16 +435,16 @@ class BufferViewType:
         return f"BufferView[{self.dtype}]"
 
 
-def array_shape(shape: Any) -> tuple[int, ...]:
+def array_shape(shape: object) -> tuple[int, ...]:
     """A shape of an ndarray as a tuple; extents may be 0."""
     return extents_of(shape, 0, "extents of an ndarray are integers from 0 on")
 
 
 def element_ndarray(
     element_shape: tuple[int, ...],
-    dtype: Any,
+    dtype: object,
     build: BuildElement,
-    shape: Any,
+    shape: object,
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> MatrixNdarray:
@@ -510,7 +453,7 @@ def element_ndarray(
     return cls(dtype, shape, element_shape, needs_grad, build, None, needs_dual)
 
 
-def ndarray(dtype: Any, shape: Any, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
+def ndarray(dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> Ndarray:
     """Make an array of ``dtype``: a scalar, vector or matrix type. Its elements are zero at first.
 
     ``shape``: an int or a sequence of extents, which may be 0. ``needs_grad``, ``needs_dual``: have arrays of gradients, of tangents.

@@ -83,25 +83,25 @@ class Inspected(NearNames):
     def _in_memory(self: Any) -> Any:
         """The node that says how the cells lie in memory: below sparse nodes one of a region. Closes the tree."""
         self.tree.close()
-        return self.stored_node or self if self.cells_in is None else self.cells_in.cells
+        return self.memory_node
 
     @property
     def _cell_size_bytes(self: Any) -> int:
         """Bytes of a cell, padding included; of a place those of the scalar; of lists those of an entry. Closes the tree."""
         node = self._in_memory
-        return int((node.nodes[0] if self.kind == "dynamic" else node).cell_size)
+        return int((node.nodes[0] if len(self.parts()) > 1 else node).cell_size)
 
     @property
     def _offset_bytes_in_parent_cell(self: Any) -> int:
         """Bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
         node = self._in_memory
-        return 0 if self.cells_in is not None else int(node.offset)
+        return 0 if self.has_table and self.cells_in is not None else int(node.offset)
 
     @property
     def _num_dynamically_allocated(self: Any) -> int:
         """How many cells have memory of their own: those of `pointer` and `hash` nodes that are active, and the chunks of lists."""
         self.tree.settle()
-        region = self.cells_in
+        region = self.cells_in if self.has_table else None
         return 0 if region is None else int(region.used[None] - region.free_count[None])
 
 
@@ -190,7 +190,7 @@ class NodePointer(NearNames):
 
     def is_place(self) -> bool:
         """Whether scalars lie here."""
-        return bool(self._node.kind == "place")
+        return self._node.dtype is not None
 
     def is_primal(self) -> bool:
         """Whether these are the scalars of a field, not gradients or tangents."""

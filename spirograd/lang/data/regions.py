@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field as attribute
 from typing import Any
 
-from spirograd.base.dtypes import DType, i32, i64, u32
+from spirograd.base.dtypes import DType, i32, i64
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 from spirograd.lang import context
@@ -40,7 +40,7 @@ _MOST_ENTRIES = 2**31 - 1  # of one table; and cells that are active at a time, 
 _COUNTERS = ("used", "capacity", "free_count", "freed_count")
 _OF_EACH = ("home", "free", "freed")
 _CELL_AXIS = 0  # of a region; the axes of the user follow
-_WORD_AXIS = 10_000
+WORD_AXIS = 10_000
 
 Make = Callable[[DType, str], Any]  # a hidden field, by its type and name
 
@@ -97,8 +97,7 @@ class Region:
     @property
     def call(self) -> str:
         """How the user says how many cells there may be."""
-        axes = "axis, dimension" if self.node.kind == "dynamic" else "axes, shape"
-        return f".{self.node.kind}({axes}, cells={{}})"
+        return f".{self.node.kind}({self.node.arguments}, cells={{}})"
 
     @property
     def first_sizes(self) -> tuple[int, int]:
@@ -120,14 +119,14 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one node on a path does to an index: of ``kind`` "root", "dense", "pointer" or "bitmasked". A `dynamic` node is two parts, the
-    chunks and what is in each."""
+    """What one node on a path does to an index. A `dynamic` node is two parts, the chunks and what is in each. ``in_region``: the cells of
+    the part are in a region of their own."""
 
     node: Any
-    kind: str
     axes: tuple[int, ...]
     extents: tuple[int, ...]
     cell_size: int = 0  # has no meaning here: parts are made into digits, not addresses
+    in_region: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,35 +198,38 @@ class Regions:
                 allocation.free()
 
 
-def has_table(node: Any) -> bool:
-    """Whether the cells of a node, or the chunks of its lists, are in a region of their own."""
-    return node.kind in ("pointer", "hash", "dynamic")
+class Storage:
+    """The regions of a tree while they are made. ``make``: makes a field of the language's own."""
 
+    def __init__(self, make: Make) -> None:
+        self.regions = Regions()
+        self._make = make
 
-def is_sparse_kind(node: Any) -> bool:
-    """Whether a node is sparse itself."""
-    return has_table(node) or node.kind == "bitmasked"
+    def hidden(self, dtype: DType, name: str) -> Any:
+        """Return a field that only the language sees."""
+        field = self._make(dtype, name)
+        field.hidden = True
+        return field
 
+    def store_below(self, node: Any, into: Any) -> None:
+        """Have a region, below its node ``into``, hold the cells of what is below the user's ``node``."""
+        for child in node.nodes:
+            child.store(into, self)
 
-def is_sparse(node: Any) -> bool:
-    """Whether a node, or one below it, is sparse."""
-    return is_sparse_kind(node) or any(is_sparse(child) for child in node.nodes)
+    def region_of(self, node: Any) -> Region:
+        """Add the region for the cells of ``node``."""
+        region = _region_of(node, self.hidden)
+        self.regions.all.append(region)
+        return region
 
 
 def make_regions(tree: Any) -> Regions:
     """The storage of a tree that is complete: see the head of this file."""
-    regions = Regions()
-    hidden_field: Make = next(tree.root.places).field.hidden_field
-
-    def make(t: DType, name: str) -> Any:
-        field = hidden_field(t, name)
-        field.hidden = True
-        return field
-
-    first = Region(type(tree)())
+    storage = Storage(next(tree.root.places).field.hidden_field)
+    regions, first = storage.regions, Region(type(tree)())
     first.cells = first.tree.root
     regions.all.append(first)
-    _copy(tree.root, first.cells, regions, make)
+    storage.store_below(tree.root, first.cells)
     for region in regions.all:
         region.groups = tuple(_groups(region.cells))
     for made in regions.trees:
@@ -236,36 +238,9 @@ def make_regions(tree: Any) -> Regions:
     return regions
 
 
-def _copy(node: Any, into: Any, regions: Regions, make: Make) -> None:
-    """Have a region, below its node ``into``, the cells of what is below the user's ``node``."""
-    for child in node.nodes:
-        if child.kind == "place":
-            child.stored_node = into.add_place(child.field, child.component, child.dtype)
-            continue
-        axes = [axis + 1 for axis in child.axes]
-        if has_table(child):
-            table, *inside = [part.extents for part in _parts_of(child)]
-            if child.kind == "dynamic":
-                child.length = make(i32, f"{child.kind}{child.number}.length")
-                into.place(child.length)
-            child.table = make(i32, f"{child.kind}{child.number}.table")
-            child.table.sparse_node = child
-            into.dense(axes, table).place(child.table)
-            below = _region_of(child, make)
-            regions.all.append(below)
-            child.cells_in = below
-            _copy(child, below.cells.dense(axes, inside[0]) if inside else below.cells, regions, make)
-            continue
-        if child.kind == "bitmasked":
-            child.mask = make(u32, f"{child.kind}{child.number}.mask")
-            into.dense(_WORD_AXIS, -(-math.prod(child.extents) // WORD)).place(child.mask)
-        child.stored_node = into.dense(axes, child.extents)
-        _copy(child, child.stored_node, regions, make)
-
-
 def _groups(node: Any) -> Iterator[Group]:
     """What lies in the cells of a region, from ``node`` on."""
-    places = [child for child in node.nodes if child.kind == "place"]
+    places = [child for child in node.nodes if child.dtype is not None]
     if places:
         tables = {id(place.field.sparse_node): place.field.sparse_node for place in places if place.field.sparse_node is not None}
         yield Group(node, tuple([p for p in places if p.field.sparse_node is None]), tuple(tables.values()))
@@ -274,19 +249,14 @@ def _groups(node: Any) -> Iterator[Group]:
 
 
 def _region_of(node: Any, make: Make) -> Region:
-    *above, own = [_parts_of(at) for at in node.path]
+    *above, own = [at.parts() for at in node.path]
     entries = math.prod(own[0].extents)
     possible = math.prod(n for parts in above for part in parts for n in part.extents) * entries
     if entries > _MOST_ENTRIES or possible >= 2**63:
-        hints = {"dynamic": "have larger chunks: `chunk_size`"}
         one = entries > _MOST_ENTRIES
         many = f"{entries} cells in each cell around it, of 2**31 - 1 at most" if one else f"{possible} cells, of 2**63 - 1 at most"
-        raise SpirogradUnsupportedError(
-            f"a `{node.kind}` node of shape {node.shape} has {many}",
-            None,
-            hints.get(node.kind, "divide the extents: among two nodes, one below the other, or with a `dense` node below"),
-        )
-    bytes_of_cell = max(_bytes_below(node) * math.prod(n for part in own[1:] for n in part.extents), 1)
+        raise SpirogradUnsupportedError(f"a `{node.kind}` node of shape {node.shape} has {many}", None, node.division_hint)
+    bytes_of_cell = max(node.bytes_below() * math.prod(n for part in own[1:] for n in part.extents), 1)
     most = min(possible, node.cells or max(context.memory_limit() // bytes_of_cell - FIRST, 1), _MOST_ENTRIES - FIRST)
     wanted = node.cells or max(_DEFAULT_BYTES // bytes_of_cell, _LEAST_CELLS)
     first, most = node.capacity or (FIRST + min(most, wanted), FIRST + most)
@@ -302,28 +272,36 @@ def _region_of(node: Any, make: Make) -> Region:
     return region
 
 
-def _bytes_below(node: Any) -> int:
-    """About how many bytes a cell of ``node`` takes, an entry of a list, without the cells of sparse nodes below it."""
-    total = 0
-    for child in node.nodes:
-        count = math.prod(_parts_of(child)[0].extents)
-        total += child.dtype.size if child.kind == "place" else count * (4 if has_table(child) else _bytes_below(child))
-    return total
-
-
 # --- paths ---------------------------------------------------------------------------------------------------------------
-
-
-def _parts_of(node: Any) -> list[Part]:
-    if node.kind != "dynamic":
-        return [Part(node, "pointer" if has_table(node) else node.kind, node.axes, node.extents)]
-    chunks = -(-node.extents[0] // node.chunk)
-    return [Part(node, "pointer", node.axes, (chunks,)), Part(node, "dense", node.axes, (node.chunk,))]
 
 
 def parts_to(node: Any) -> list[Part]:
     """The parts of the nodes from the root to ``node``."""
-    return [part for at in node.path for part in _parts_of(at)]
+    return [part for at in node.path for part in at.parts()]
+
+
+@dataclass(frozen=True, slots=True)
+class PathWalk:
+    """A position on the way to a node: at part number ``depth`` of ``parts``, in the region that begins with part number ``start``."""
+
+    parts: Sequence[Part]
+    field_axes: Sequence[int]
+    start: int
+    depth: int
+
+    @property
+    def part(self) -> Part:
+        """The part at this position."""
+        return self.parts[self.depth]
+
+    def digits(self, start: int, stop: int) -> Digits:
+        """Return the parts of an index that the parts from number ``start`` to ``stop`` take."""
+        return _digits(self.parts, start, stop, self.field_axes)
+
+    def numbered(self) -> tuple[tuple[tuple[int, int, int], int], ...]:
+        """Return the number of a cell among all of its node: digits, with their extents."""
+        above = self.parts[: self.depth + 1]
+        return tuple([(digit, _extent(above, self.field_axes[digit[0]]) or 1) for digit in self.digits(0, self.depth).parts])
 
 
 def path_to(node: Any, field_axes: Sequence[int]) -> Path:
@@ -332,22 +310,11 @@ def path_to(node: Any, field_axes: Sequence[int]) -> Path:
     levels: list[Level] = []
     start, region = 0, node.tree.regions.all[0]
     for depth, part in enumerate(parts):
-        at = part.node
-        if part.kind == "pointer":
-            whole = _digits(parts, 0, depth, field_axes).parts
-            numbered = tuple([(digit, _extent(parts[: depth + 1], field_axes[digit[0]]) or 1) for digit in whole])
-            digits = _digits(parts, start, depth, field_axes)
-            entries = None
-            if at.kind == "dynamic":
-                around, own = _digits(parts, start, depth - 1, field_axes), field_axes.index(at.axes[0])
-                entries = List(at.length, around, own, at.extents[0], at.chunk)
-            levels.append(Level(at, digits, numbered, digits, table=at.table, region=at.cells_in, list=entries))
-            start, region = depth + 1, at.cells_in
-        elif part.kind == "bitmasked":
-            extents = dict(zip(at.axes, at.extents))
-            numbered = tuple([(digit, extents[field_axes[digit[0]]]) for digit in _digits(parts, depth, depth, field_axes).parts])
-            around, cell = (_digits(parts, start, stop, field_axes) for stop in (depth - 1, depth))
-            levels.append(Level(at, around, numbered, cell, mask=at.mask))
+        level = part.node.level(PathWalk(parts, field_axes, start, depth))
+        if level is not None:
+            levels.append(level)
+        if part.in_region:
+            start, region = depth + 1, part.node.cells_in
     return Path(tuple(levels), _digits(parts, start, len(parts) - 1, field_axes), region)
 
 

@@ -11,7 +11,7 @@ from spirograd.lang import context
 _known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by role: shadow -> what it belongs to
 
 
-def register(shadow: Any, role: str, primal: Any) -> Any:
+def register(shadow: object, role: str, primal: object) -> Any:
     """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
     known = _known.get(role) or _known.setdefault(role, weakref.WeakKeyDictionary())
     known[shadow] = weakref.ref(primal)
@@ -24,7 +24,7 @@ def primals(role: str) -> list[Any]:
     return [primal for shadow, primal in found if primal is not None and shadow.has_memory() and primal.has_memory()]
 
 
-def is_shadow(memory: Any) -> bool:
+def is_shadow(memory: object) -> bool:
     """Whether a field or array, or what a view is of, is a gradient or tangent of another."""
     whole = getattr(memory, "arr", memory)
     return any(whole in known for known in _known.values())
@@ -32,11 +32,11 @@ def is_shadow(memory: Any) -> bool:
 
 def host_write(
     memory: Any,
-    key: Any = None,
+    key: object = None,
     component: int | None = None,
     source: Any = None,
     repeat: Callable[[], None] | None = None,
-    numbers: Sequence[Any] = (),
+    numbers: Sequence[object] = (),
 ) -> None:
     """Called before the host writes to a field or array: to an element, one component of it, or all; from ``source``, if that is a field
     or array. ``repeat`` writes the same again, if that takes no data of the host. ``numbers``: see `traced_numbers.split`. An open tape

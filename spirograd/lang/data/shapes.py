@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, S
 from spirograd.base.wording import counted
 
 
-def extents_of(shape: Any, least: int, rule: str) -> tuple[int, ...]:
+def extents_of(shape: object, least: int, rule: str) -> tuple[int, ...]:
     """``shape``, an integer or a sequence of integers, as a tuple. Raises SpirogradRuntimeError, which begins with ``rule``, unless all are
     integers from ``least`` on."""
     if isinstance(shape, np.ndarray) and shape.ndim == 0:
@@ -23,7 +22,7 @@ def extents_of(shape: Any, least: int, rule: str) -> tuple[int, ...]:
     return tuple([int(extent) for extent in extents])
 
 
-def extents_along(kind: str, axes: Sequence[int], shape: Any) -> tuple[int, ...]:
+def extents_along(kind: str, axes: Sequence[int], shape: object) -> tuple[int, ...]:
     """The extents of a node of ``kind``, one for each of ``axes``; a single number counts for all."""
     extents = extents_of(shape, 1, "every extent of a field must be a positive integer")
     if len(extents) == 1:
@@ -34,14 +33,14 @@ def extents_along(kind: str, axes: Sequence[int], shape: Any) -> tuple[int, ...]
     return extents
 
 
-def shape_tuple(shape: Any) -> tuple[int, ...]:
+def shape_tuple(shape: object) -> tuple[int, ...]:
     """A shape of a field as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
     return extents_of(shape, 1, "every extent of a field must be a positive integer")
 
 
-def element_index(key: Any, shape: tuple[int, ...], origin: tuple[int, ...], what: str) -> tuple[int, ...]:
+def element_index(key: object, shape: tuple[int, ...], origin: tuple[int, ...], what: str) -> tuple[int, ...]:
     """The index of one element from 0, from what stands in brackets in Python scope."""
-    parts: list[Any] = []
+    parts: list[object] = []
     for k in key if isinstance(key, tuple) else (key,):
         parts += k.entries if hasattr(k, "entries") else [] if k is None else [k]
     if any(isinstance(k, slice) for k in parts):

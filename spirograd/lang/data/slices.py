@@ -96,22 +96,22 @@ def whole_axes(shape: Sequence[int]) -> tuple[Axis, ...]:
     return tuple(Axis(0, extent) for extent in shape)
 
 
-def parts_of(key: Any) -> tuple[Any, ...]:
+def parts_of(key: object) -> tuple[Any, ...]:
     """What stands in brackets, axis by axis."""
     return key if isinstance(key, tuple) else (key,)
 
 
-def is_slice(key: Any) -> bool:
+def is_slice(key: object) -> bool:
     """Whether ``key`` asks for a view rather than for an element."""
     return any(isinstance(k, slice) or k is Ellipsis for k in parts_of(key))
 
 
-def bounds_of(key: Any) -> tuple[Any, ...]:
+def bounds_of(key: object) -> tuple[Any, ...]:
     """Begin, end and step of a slice; nothing of an index."""
     return (key.start, key.stop, key.step) if isinstance(key, slice) else ()
 
 
-def padded(key: Any, ndim: int, what: str) -> list[Any]:
+def padded(key: object, ndim: int, what: str) -> list[Any]:
     """One index or slice for each axis: an ellipsis, and what is missing at the end, stand for whole axes."""
     parts = list(parts_of(key))
     dots = [k for k, part in enumerate(parts) if part is Ellipsis]
@@ -122,14 +122,14 @@ def padded(key: Any, ndim: int, what: str) -> list[Any]:
     return [*parts[:at], *missing, *parts[at + len(dots) :]]
 
 
-def sliced(axes: Sequence[Axis], key: Any, what: str) -> tuple[Axis, ...]:
+def sliced(axes: Sequence[Axis], key: object, what: str) -> tuple[Axis, ...]:
     """The slice of a view at ``key``. Raises SpirogradTypeError or SpirogradBoundsError for what is no slice of it."""
     shape = [axis.extent for axis in axes if axis.extent is not None]
     given = iter(padded(key, len(shape), what))
     return tuple(axis if axis.extent is None else _part(axis, next(given), k, what) for k, axis in enumerate(axes))
 
 
-def _part(axis: Axis, key: Any, number: int, what: str) -> Axis:
+def _part(axis: Axis, key: object, number: int, what: str) -> Axis:
     assert axis.extent is not None
     if isinstance(key, slice):
         try:

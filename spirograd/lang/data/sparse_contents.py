@@ -16,7 +16,7 @@ from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, List, 
 _FEW = 64  # elements that are read one by one, rather than all that there are
 
 
-def _digits(digits: Digits, index: Sequence[Any]) -> list[Any]:
+def _digits(digits: Digits, index: Sequence[object]) -> list[Any]:
     return [_digit(part, index) for part in digits.parts]
 
 
@@ -123,7 +123,7 @@ def _replace(field: Any, whole: Array) -> None:
 
 def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
     """The indices in the last region of the elements at ``index``: arrays that broadcast against each other."""
-    cell: list[Any] = []
+    cell: list[object] = []
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
         if level.table is not None:

@@ -118,7 +118,7 @@ def wrap(x: Any) -> Any:
     return x
 
 
-def _axis_order(layout: Sequence[int] | None, shape: Any, backend: Backend) -> tuple[int, ...] | None:
+def _axis_order(layout: Sequence[int] | None, shape: object, backend: Backend) -> tuple[int, ...] | None:
     """``layout`` as a tuple; None for row-major. Raises ValueError unless it is a permutation of the axes."""
     ndim = len(shape_tuple(shape) if backend is Backend.FIELD else ndarrays.array_shape(shape))
     if layout is None:
@@ -132,8 +132,8 @@ def _axis_order(layout: Sequence[int] | None, shape: Any, backend: Backend) -> t
 
 
 def tensor(
-    dtype: Any,
-    shape: Any,
+    dtype: object,
+    shape: object,
     *,
     backend: Backend | int = Backend.NDARRAY,
     layout: Sequence[int] | None = None,
@@ -162,9 +162,9 @@ def tensor(
 
 def element_tensor(
     element_shape: tuple[int, ...],
-    dtype: Any,
+    dtype: object,
     build: BuildElement,
-    shape: Any,
+    shape: object,
     *,
     backend: Backend | int = Backend.NDARRAY,
     layout: Sequence[int] | None = None,
@@ -180,13 +180,13 @@ def element_tensor(
     return _placed(f, shape, order)
 
 
-def _placed(f: F, shape: Any, order: tuple[int, ...] | None) -> F:
+def _placed(f: F, shape: object, order: tuple[int, ...] | None) -> F:
     f.layout = order
     fields.place_by_shape(f, shape, None if order is None else "".join(chr(ord("i") + a) for a in order), None)
     return f
 
 
-def _backend(backend: Any) -> Backend:
+def _backend(backend: object) -> Backend:
     if isinstance(backend, int) and not isinstance(backend, bool) and backend in Backend.__members__.values():
         return Backend(backend)
     raise SpirogradValueError(f"`backend` is Backend.FIELD or Backend.NDARRAY, got {backend!r}")

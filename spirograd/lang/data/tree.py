@@ -10,294 +10,23 @@ Each thread has a tree under `root` of its own. Nodes are added, trees are close
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from spirograd.base.dtypes import DType
-from spirograd.base.errors import (
-    OutOfDeviceMemory,
-    SpirogradCallError,
-    SpirogradRuntimeError,
-    SpirogradTypeError,
-)
+from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.once import one_at_a_time
 from spirograd.lang import context
-from spirograd.lang.data.node_inspection import Inspected
-from spirograd.lang.data.regions import Region, Regions, is_sparse, is_sparse_kind, make_regions
-from spirograd.lang.data.shapes import extents_along
-from spirograd.lang.data.tree_layout import Digit, assign_offsets, decode_of
+from spirograd.lang.data.nodes import Place, Root, SNode
+from spirograd.lang.data.regions import Region, Regions, make_regions
+from spirograd.lang.data.tree_layout import assign_offsets
 
 _tree_ids = itertools.count(1)
-_node_ids = itertools.count()
 _NAMED = 4  # fields in a message
 _sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 with_memory: weakref.WeakSet[Tree] = weakref.WeakSet()
-
-
-def _count(n: Any, what: str) -> int:
-    """``n``, a positive integer."""
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise SpirogradTypeError(f"{what} is a positive integer, got {n!r}")
-    return int(n)
-
-
-class SNode(Inspected):
-    """A node of a field tree, made by the methods of another one: the root, a dense or a sparse level, or the place of a scalar.
-
-    ``shape``: extents down to here, one per axis in the order of axis numbers.
-    """
-
-    # Of sparse nodes, and of places below them, once the tree is closed: see `regions`.
-    number = 0
-    cells: int | None = None
-    capacity: tuple[int, int] | None = None  # cells at first and at most, as `Region` counts them, if that is given
-    table: Any = None
-    mask: Any = None
-    length: Any = None
-    chunk = 0  # entries in each chunk of the lists of a `dynamic` node
-    cells_in: Any = None
-    stored_node: SNode | None = None
-
-    kind = "dense"
-    dtype: DType | None = None
-    _shape: tuple[int, ...] | None = None  # once it was computed
-
-    def __init__(self, tree: Tree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
-        self.id = next(_node_ids)
-        self.tree = tree
-        self.above = above
-        self.axes = axes
-        self.extents = extents
-        self.nodes: list[SNode] = []
-        self.offset = 0  # bytes within the parent's cell
-        self.cell_size = 0  # bytes
-
-    @property
-    def children(self) -> Sequence[SNode]:
-        """The nodes right below this one."""
-        return self.nodes
-
-    # --- building ---
-
-    def dense(self, axes: Any, shape: Any) -> SNode:
-        """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
-        return self._level("dense", axes, shape)
-
-    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
-        """A level whose cells have memory only where they are active. A write to a cell activates it. ``axes``, ``shape``: as of `dense`.
-
-        ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for no such number.
-        """
-        found = None if cells is None else _count(cells, "`cells` of a pointer node")
-        node = self._level("pointer", axes, shape)
-        node.cells = found
-        return node
-
-    def bitmasked(self, axes: Any, shape: Any) -> SNode:
-        """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it.
-
-        ``axes``, ``shape``: as of `dense`.
-        """
-        return self._level("bitmasked", axes, shape)
-
-    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
-        """As `pointer`, with the same ``axes``, ``shape`` and ``cells``: there is no hash table, but a table with 4 bytes for each cell."""
-        node = self.pointer(axes, shape, cells)
-        node.kind = "hash"
-        return node
-
-    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
-        """A list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has. `append` makes it longer,
-        and so does a write beyond its end. Memory comes in chunks of ``chunk_size`` entries, all by default.
-
-        ``cells``: how many chunks may be in use at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for numbers
-        below 1, and for an axis that a node above has.
-        """
-        capacity = _count(dimension, "the dimension of a dynamic node")
-        chunk = capacity if chunk_size is None else min(_count(chunk_size, "`chunk_size` of a dynamic node"), capacity)
-        found = None if cells is None else _count(cells, "`cells` of a dynamic node")
-        node = self._level("dynamic", axis, capacity)
-        if len(node.axes) != 1 or node.axes[0] in self.axis_numbers:
-            self.nodes.remove(node)
-            hint = "as in `.dynamic(sg.j, 100)` below `sg.i`"
-            raise SpirogradTypeError("a dynamic node has one axis, which no node above it has", None, hint)
-        node.chunk, node.cells = chunk, found
-        return node
-
-    @one_at_a_time
-    def _level(self, kind: str, axes: Any, shape: Any) -> SNode:
-        self.tree.check_open()
-        numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
-        if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-            raise SpirogradTypeError(f"the axes of a {kind} node are distinct and at least one, got {axes!r}")
-        listed = next((a for at in self.path if at.kind == "dynamic" for a in at.axes if a in numbers), None)
-        if listed is not None:
-            raise SpirogradTypeError(f"axis {listed} counts the entries of a dynamic node above: no other node can have it")
-        node = SNode(self.tree, self, numbers, extents_along(kind, numbers, shape))
-        if kind != "dense":
-            node.kind, node.number = kind, self.tree.next_number()
-        return self._add(node)
-
-    def deactivate_all(self) -> None:
-        """Deactivate all cells of this node if it is sparse, else of the sparse nodes below it; lists are empty then. What is stored there
-        reads as 0."""
-        self.tree.deactivate(self)
-
-    def _add(self, node: SNode) -> SNode:
-        self.nodes.append(node)
-        return node
-
-    @one_at_a_time
-    def place(self, *fields: Any, offset: Any = None) -> SNode:
-        """Put fields into the cells of this node, side by side. ``offset``: the smallest index of each axis (0). Returns this node.
-
-        Raises SpirogradRuntimeError if a field has a place already, or the tree is closed; SpirogradTypeError for what is no field.
-        """
-        self.tree.check_open()
-        for f in fields:
-            if isinstance(f, (list, tuple)):
-                self.place(*f, offset=offset)
-                continue
-            if not hasattr(f, "place_in"):
-                raise SpirogradTypeError(f"`place` takes fields, got {type(f).__name__}")
-            f.place_in(self, self._origin(offset))
-        return self
-
-    def _origin(self, offset: Any) -> tuple[int, ...]:
-        ndim = len(self.axis_numbers)
-        if offset is None:
-            return ()
-        origin = tuple(offset) if isinstance(offset, (tuple, list, np.ndarray)) else (offset,)
-        if len(origin) != ndim or not all(isinstance(o, (int, np.integer)) for o in origin):
-            raise SpirogradCallError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
-        return tuple(int(o) for o in origin)
-
-    def add_place(self, field: Any, component: int, dtype: DType) -> Place:
-        """A place for the scalar number ``component`` of ``field`` in the cells of this node."""
-        node = Place(self.tree, self, field, component, dtype)
-        self.nodes.append(node)
-        return node
-
-    def lazy_grad(self) -> None:
-        """Place the gradients of all fields below this node next to the fields."""
-        self._lazy("grad")
-
-    def lazy_dual(self) -> None:
-        """Place the duals (tangents) of all fields below this node next to the fields."""
-        self._lazy("dual")
-
-    @one_at_a_time
-    def _lazy(self, role: str) -> None:
-        self.tree.check_open()
-        for node in list(self.nodes):
-            if not isinstance(node, Place):
-                node._lazy(role)
-        shadows = []
-        for field, origin in {id(n.field): (n.field, n.field.origin) for n in self.nodes if isinstance(n, Place)}.values():
-            shadow = field.grad if role == "grad" else field.dual
-            if field.role == "primal" and shadow is not None and not shadow.placed and shadow not in shadows:
-                shadows.append(shadow)
-                shadow.place_in(self, origin)
-
-    # --- queries ---
-
-    def parent(self, n: int = 1) -> SNode | None:
-        """The node ``n`` levels up; None above the root."""
-        node: SNode | None = self
-        for _ in range(n):
-            node = node.above if node is not None else None
-        return node
-
-    @property
-    def path(self) -> list[SNode]:
-        """The nodes from the root to this one."""
-        out: list[SNode] = [self]
-        while out[-1].above is not None:
-            out.append(out[-1].above)
-        return out[::-1]
-
-    @property
-    def axis_numbers(self) -> tuple[int, ...]:
-        """The tree axes that indices of what lies here stand for, in order."""
-        return tuple(sorted({a for node in self.path for a in node.axes}))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents down to here, one per axis in the order of axis numbers."""
-        if self._shape is None:  # a tape asks at each launch; of a node, what is above it stays the same
-            path = self.path
-            extents = ([e for node in path for a, e in zip(node.axes, node.extents) if a == axis] for axis in self.axis_numbers)
-            self._shape = tuple(math.prod(found) for found in extents)
-        return self._shape
-
-    @property
-    def places(self) -> Iterator[Place]:
-        """All places below, in memory order."""
-        for node in self.nodes:
-            if isinstance(node, Place):
-                yield node
-            else:
-                yield from node.places
-
-    def move_to(self, tree: Tree) -> None:
-        """Belong to ``tree``, with all that is below."""
-        self.tree = tree
-        for node in self.nodes:
-            node.move_to(tree)
-
-    def decode(self) -> list[Digit]:
-        """Digits (axis, div, mod, mul), slowest first, that turn a loop counter into the index of a cell, in memory order:
-        ``index[axis] = sum((counter // div % mod) * mul)``, mod 0 meaning no modulo."""
-        return decode_of(self.path, self.axis_numbers)
-
-    def __sg_describe__(self) -> str:
-        return "a node of a field tree"
-
-    def __repr__(self) -> str:
-        return " => ".join(node._label() for node in self.path)
-
-    def _label(self) -> str:
-        return f"{self.kind} {list(self.shape)}" if self.above is not None else "root"
-
-
-class Root(SNode):
-    """The root of one tree. Those of all trees that `root` began are equal to it, and to each other."""
-
-    kind = "root"
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if isinstance(other, FieldsBuilder):
-            return self.tree is other.tree or (isinstance(other, GlobalRoot) and self.tree.divisible)
-        return isinstance(other, Root) and self.tree.divisible and other.tree.divisible
-
-    def __hash__(self) -> int:
-        return hash(None if self.tree.divisible else self.tree.id)
-
-
-class Place(SNode):
-    """Where one scalar of a field lies."""
-
-    kind = "place"
-
-    def __init__(self, tree: Tree, above: SNode, field: Any, component: int, dtype: DType) -> None:
-        super().__init__(tree, above)
-        self.field = field
-        self.component = component
-        self.dtype = dtype
-        self.stored_node: Place | None = None  # of trees with sparse nodes: the place in the region
-
-    @property
-    def byte_offset(self) -> int:
-        """Bytes from the start of the tree to element 0."""
-        return sum(node.offset for node in self.path)
 
 
 class Tree(NearNames):
@@ -329,6 +58,10 @@ class Tree(NearNames):
         self._numbers += 1
         return self._numbers
 
+    def is_begun_by(self, other: object) -> bool:
+        """Whether ``other`` is the builder of this tree, or `root` if that began it."""
+        return isinstance(other, FieldsBuilder) and (self is other.tree or (isinstance(other, GlobalRoot) and self.divisible))
+
     def check_open(self) -> None:
         if self.closed:
             raise SpirogradRuntimeError(
@@ -343,7 +76,7 @@ class Tree(NearNames):
             return
         for place in self.root.places:
             place.field.check_shadows()
-        if is_sparse(self.root) and next(self.root.places, None) is not None:
+        if self.root.has_sparse and next(self.root.places, None) is not None:
             self.regions = make_regions(self)
             self.nbytes = sum([tree.nbytes for tree in self.regions.trees])
             _sparse_trees.add(self)
@@ -356,8 +89,8 @@ class Tree(NearNames):
         self.settle()
         if self.regions is None:
             return
-        if is_sparse_kind(node):
-            context.deactivate_cells(node)
+        if node.is_sparse:
+            context.services().deactivate_cells(node)
         else:
             for child in node.nodes:
                 self.deactivate(child)

@@ -25,7 +25,7 @@ class Triplets:
     def __getitem__(self, index: Any) -> NoReturn:
         raise SpirogradTypeError("only kernels add to the builder of a matrix", None, "they take it as `A: sg.types.sparse_matrix_builder`")
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         self[index]
 
     def arrays(self) -> dict[str, Ndarray]:

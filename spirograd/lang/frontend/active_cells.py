@@ -12,9 +12,9 @@ from typing import Any
 
 from spirograd.base.dtypes import i32, i64, u1
 from spirograd.lang import arithmetic, scalar
+from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.regions import FIRST, Level, Path, Region, parts_to, path_to
 from spirograd.lang.data.scalar_field import indices_of
-from spirograd.lang.data.tree import SNode
 from spirograd.lang.data.tree_layout import decode_of
 from spirograd.lang.frontend.sparse_elements import hidden_element, is_set, length_of, local
 from spirograd.lang.frontend.tracer import Tracer, VisitedCell
@@ -53,7 +53,7 @@ class _Cells:
         self.masks = masks
         self.origin = tuple(origin) or (0,) * len(self.axes)
         parts = parts_to(node)
-        last = max([k for k, part in enumerate(parts) if part.kind == "pointer"], default=-1)
+        last = max([k for k, part in enumerate(parts) if part.in_region], default=-1)
         self.inside = parts[last + 1 :]
         self.inner = math.prod(n for below in self.inside for n in below.extents)  # iterations in each cell of the region
         self.region: Region = path.region

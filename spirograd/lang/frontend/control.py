@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.lang import scalar
 from spirograd.lang.frontend.branches import branch
@@ -46,7 +45,7 @@ def block_where(t: Tracer, test: Value | None, statements: Sequence[ast.stmt]) -
         branch(t, test, lambda: block(t, statements), lambda: None)
 
 
-def condition(t: Tracer, node: ast.expr) -> Any:
+def condition(t: Tracer, node: ast.expr) -> Value | bool:
     """A test: a Python bool if it is known while compiling, else a value of type u1."""
     value = t.expression(node)
     t.at(node)

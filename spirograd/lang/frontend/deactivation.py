@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.lang.annotations import template
+from spirograd.lang.data.nodes import Dynamic, SNode
 from spirograd.lang.forms import deactivate, grouped
 from spirograd.lang.frontend.decorators import kernel
 
@@ -26,11 +25,11 @@ def _empty_list(node: template()) -> None:  # type: ignore[valid-type]
     deactivate(node, None)
 
 
-def deactivate_cells(node: Any) -> None:
+def deactivate_cells(node: SNode) -> None:
     """Deactivate all cells of a sparse node; have all its lists no entries."""
-    if node.kind != "dynamic":
+    if not isinstance(node, Dynamic):
         _deactivate_cells(node)
-    elif node.above.axis_numbers:
+    elif node.above is not None and node.above.axis_numbers:
         _empty_lists(node, node.above)
     else:
         _empty_list(node)

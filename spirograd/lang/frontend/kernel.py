@@ -17,7 +17,6 @@ from spirograd.base.spans import span
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
 from spirograd.lang import context, streams
-from spirograd.lang.context import LanguageOptions
 from spirograd.lang.frontend import plain_kernels, source
 from spirograd.lang.frontend.argument_order import Order, argument_order, unordered
 from spirograd.lang.frontend.compilation_stages import Staged
@@ -38,6 +37,7 @@ from spirograd.lang.frontend.parameters import (
 from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Flat, Packer, Step
 from spirograd.lang.frontend.texts import text_of
+from spirograd.lang.language_options import LanguageOptions
 
 _NO_ARGUMENTS: Flat = ([], [])
 logger = logging.getLogger("spirograd")
@@ -84,12 +84,12 @@ class Kernel(Staged, NearNames):
 
     @once.once
     def grad(self) -> Any:
-        return context.gradient_of(self)
+        return context.services().gradient_of(self)
 
-    def __set_name__(self, owner: Any, name: str) -> None:
+    def __set_name__(self, owner: object, name: str) -> None:
         self._is_method = True  # the first parameter is the object, whatever it is called
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         if instance is None:
             return self
         self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
@@ -256,12 +256,12 @@ class Kernel(Staged, NearNames):
         packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         return packer
 
-    def _record(self, recorder: context.Recorder, session: Any, made: Specialization, args: Sequence[Any]) -> Any:
+    def _record(self, recorder: context.ProgramRecorder, session: Any, made: Specialization, args: Sequence[Any]) -> Any:
         """Have ``recorder`` launch the kernel."""
         if recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
-            kernel, values, cells = found
+            kernel, passed, cells = found
             recorder.numbers_passed(cells)
-            return kernel._record(recorder, *kernel.specialized(values, {}))
+            return kernel(*passed)
         packer = self.pack(session, made, args)
         results = recorder.launch(self, made, packer, args)
         made.finish(packer)
@@ -269,7 +269,7 @@ class Kernel(Staged, NearNames):
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
+    def _specialize(self, now: _InSession, key: object, args: Sequence[Any]) -> Specialization:
         session, _, _, _, specializations = now
         with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
@@ -328,7 +328,7 @@ class Kernel(Staged, NearNames):
         Raises SpirogradRuntimeError on other back ends.
         """
         session = context.session()
-        if session.arch != "interpreter":
+        if session.plain or not session.caps.target.interpreted:
             raise SpirogradRuntimeError("only the interpreter can step through a kernel: `sg.init(arch=sg.interpreter)`")
         if session is not self._in_session.session:
             self._start(session)
@@ -352,7 +352,7 @@ class Kernel(Staged, NearNames):
         return f"kernel `{self.function.__name__}`"
 
 
-def _forgetter(kernel: weakref.ref[Kernel], key: Any, made: weakref.ref[Specialization]) -> Callable[[], None]:
+def _forgetter(kernel: weakref.ref[Kernel], key: object, made: weakref.ref[Specialization]) -> Callable[[], None]:
     """A function that has a kernel forget a specialization; it keeps neither alive."""
 
     def forget() -> None:
@@ -368,7 +368,7 @@ class BoundKernel:
 
     __sg_is_kernel__ = True
 
-    def __init__(self, kernel: Kernel, instance: Any) -> None:
+    def __init__(self, kernel: Kernel, instance: object) -> None:
         if not getattr(type(instance), "__sg_data_oriented__", False):
             raise SpirogradRuntimeError(
                 f"`{kernel.function.__qualname__}` is a kernel and a method: "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32, u1
@@ -12,8 +11,8 @@ from spirograd.base.wording import counted
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.data.field import Field, MatrixField, ScalarField, StructField
+from spirograd.lang.data.nodes import Dynamic, Place, SNode
 from spirograd.lang.data.regions import OVERFLOW, Path
-from spirograd.lang.data.tree import Place, SNode
 from spirograd.lang.frontend.cell_activation import empty, list_index, sparse_node
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import flat_index, index_values
@@ -35,7 +34,7 @@ class DynamicList:
     def __sg_describe__(self) -> str:
         return "a list of a `dynamic` node"
 
-    def append(self, value: Any) -> Value:
+    def append(self, value: object) -> Value:
         """Add an entry, in which other fields of the node are 0; its number in the list."""
         return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
 
@@ -51,9 +50,9 @@ class DynamicList:
 METHODS = ("append", "length", "deactivate")
 
 
-def list_at(t: Tracer, base: Any, key: Any = ()) -> DynamicList | None:
+def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
     """The list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
-    if not isinstance(base, Field) or base.snode.above is None or base.snode.above.kind != "dynamic":
+    if not isinstance(base, Field) or not isinstance(base.snode.above, Dynamic):
         return None
     count = len(base.shape) - 1
     if len(flat_index(key)) != count:
@@ -87,7 +86,7 @@ def length(t: Tracer, node: ast.Call) -> Value:
     return _length(t, path, index)
 
 
-def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[Any]]:
+def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[object]]:
     """The node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
     values, kwargs = arguments(t, node)
     t.at(node)
@@ -95,7 +94,7 @@ def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path,
         example = "sg.append(node, [i], value)" if more else "sg.length(node, [i])"
         raise type_error(f"`{name}` takes {2 + more} arguments, got {len(values) + len(kwargs)}", f"as in `{example}`")
     what, path = sparse_node(values[0], name)
-    if what.kind != "dynamic":
+    if not isinstance(what, Dynamic):
         raise type_error(f"`{name}` takes a `dynamic` node, not {what}", "make one with `.dynamic(axis, dimension)`")
     return what, path, list_index(what, values[1]), values[2:]
 
@@ -129,7 +128,7 @@ def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: S
     return number
 
 
-def _element(field: Any, at: Callable[[ScalarField], Element]) -> Lvalue:
+def _element(field: object, at: Callable[[ScalarField], Element]) -> Lvalue:
     """The entry of a field."""
     if isinstance(field, StructField):
         return StructElement({name: _element(member, at) for name, member in field.members.items()}, field.make_value)

@@ -60,13 +60,13 @@ class NativeCalls:
         arguments: Arguments,
         args: Sequence[Any],
         steps: Steps,
-        result: Callable[[tuple[Any, ...]], Any] | None = None,
+        result: Callable[[tuple[object, ...]], object] | None = None,
     ) -> None:
         """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``. ``steps``: records how they were
         packed, see `Specialization.record`. ``result``: makes the result from the values that the kernel returns."""
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
-        watched: list[Any] = []
+        watched: list[object] = []
         number = validity.number()
 
         def record(into: Any) -> None:
@@ -81,7 +81,7 @@ class NativeCalls:
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
         self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
 
-    def forget(self, prepared: Any = None) -> None:
+    def forget(self, prepared: object = None) -> None:
         """Use a record no longer, or none of them."""
         self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
 
@@ -95,8 +95,8 @@ class NativeCalls:
             self._use([r for r in self._records if all(reference() is not None for reference in r.watched)])
 
 
-def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any], None]:
-    def forget(_: Any) -> None:
+def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[object], None]:
+    def forget(_: object) -> None:
         owner = calls()
         if owner is not None:
             owner.forget(prepared)

@@ -19,7 +19,6 @@ from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import FunctionArgument, MatrixType, NdarrayType, TripletsType
-from spirograd.lang.context import LanguageOptions
 from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.ndarray import BufferView, BufferViewType, Ndarray, array_of
@@ -32,6 +31,7 @@ from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.func import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.steps import Array, Constant, External, Frozen, Number, Numbers, Step
+from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import TracedNumber
@@ -58,14 +58,14 @@ class Parameter:
         self.name = name
         self.label = f"kernel `{kernel}`: argument `{name}`"  # what errors call it
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         raise NotImplementedError
 
-    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
         """Objects that are known while compiling: the names of attributes that lead to each from ``value``, and the object."""
         return []
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         """Add the flat arguments; returns what the name stands for in the kernel."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class Parameter:
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
 
-    def misfit(self, wanted: str, value: Any) -> SpirogradRuntimeTypeError:
+    def misfit(self, wanted: str, value: object) -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(f"{self.label} takes {wanted}, got {describe(value)}")
 
 
@@ -90,10 +90,10 @@ class ScalarParameter(Parameter):
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         return None
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return to.scalar(self.name, self.t)
 
     def steps(self, value: Any, path: Path) -> list[Step]:
@@ -150,10 +150,10 @@ class AggregateParameter(Parameter):
         for leaf in self.leaves:
             leaf.label = self.label  # users do not know the leaves by number
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         return None
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
 
     def steps(self, value: Any, path: Path) -> list[Step]:
@@ -178,7 +178,7 @@ class ArrayParameter(Parameter):
         super().__init__(name, kernel)
         self.t = t
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
         return (*self.external(value), False)
@@ -216,7 +216,7 @@ class ArrayParameter(Parameter):
             raise self.error(problem, self._conversion(value, decl.dtype))
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
-    def _conversion(self, value: Any, dtype: DType) -> str:
+    def _conversion(self, value: object, dtype: DType) -> str:
         """How to get an array of the wanted type from one of another type."""
         wanted = self.t.dtype
         if wanted is None or wanted is dtype:
@@ -235,7 +235,7 @@ class ArrayParameter(Parameter):
 class TripletsParameter(Parameter):
     """A `linalg.SparseMatrixBuilder`: the arrays that it is made of."""
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         if not isinstance(value, Triplets):
             raise self.misfit("a `linalg.SparseMatrixBuilder`", value)
         return tuple(array_signature(array) for array in value.arrays().values())
@@ -251,15 +251,15 @@ class TripletsParameter(Parameter):
 class TemplateParameter(Parameter):
     """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
         return fingerprint(value)
 
-    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
         return [((), value), (("instance",), value.instance)] if isinstance(value, BoundFunc) else [((), value)]
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else value
 
     def steps(self, value: Any, path: Path) -> list[Step]:
@@ -273,10 +273,10 @@ class TensorParameter(TemplateParameter):
         super().__init__(name, kernel)
         self.array = ArrayParameter(name, kernel, NdarrayType())
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         return self.array.key(value) if is_external(value) else super().key(value)
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return self.array.declare(value, to) if is_external(value) else super().declare(value, to)
 
     def steps(self, value: Any, path: Path) -> list[Step]:
@@ -314,7 +314,7 @@ class DataclassParameter(Parameter):
         # Whether it is frozen, through all levels.
         self.frozen: bool = cls.__dataclass_params__.frozen and all(p.frozen for p in others)  # type: ignore[attr-defined]
 
-    def _check(self, value: Any) -> None:
+    def _check(self, value: object) -> None:
         if not isinstance(value, self.cls):
             raise self.misfit(f"an instance of {self.cls.__name__}", value)
 
@@ -336,10 +336,10 @@ class DataclassParameter(Parameter):
             known.key = key
         return key
 
-    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
         return [((name, *names), obj) for name, p in self.members.items() for names, obj in p.constants(getattr(value, name))]
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
     def steps(self, value: Any, path: Path) -> list[Step]:
@@ -364,7 +364,7 @@ def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[Any]], H
     return x.function(("args",), x.sequence(keys), names) if keys else None
 
 
-def is_external(value: Any) -> bool:
+def is_external(value: object) -> bool:
     """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
     if isinstance(value, (Exported, type)):  # ours, where asking for the interface would hand the memory out, or a class of arrays
         return False
@@ -382,7 +382,7 @@ def _element_type(array: Any) -> DType | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _foreign_type(dtype: Any) -> DType | None:
+def _foreign_type(dtype: object) -> DType | None:
     """The type that torch or another library means by ``dtype``; None for one that kernels do not have."""
     try:
         return dtypes.from_numpy(np.dtype(str(dtype).rpartition(".")[2]))
@@ -390,7 +390,7 @@ def _foreign_type(dtype: Any) -> DType | None:
         return None
 
 
-def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel: str) -> Parameter:
+def make_parameter(name: str, annotation: object, options: LanguageOptions, kernel: str) -> Parameter:
     """The kind of parameter of ``kernel`` that an annotation means; SpirogradTypeError for one that means nothing."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spirograd.base.arguments import Allocation, Arguments, ArrayBinding, Scalar
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.dtypes import DType
+from spirograd.base.protocols import Allocation, Scalar
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.validity import NotPrepared

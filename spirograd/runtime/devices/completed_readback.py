@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spirograd.runtime.device import READBACK_LIMIT, Buffer
+from spirograd.base.device import READBACK_LIMIT, Buffer
 
 
 def check_range(buffer: Buffer, offset: int, nbytes: int, limit: int = READBACK_LIMIT) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from spirograd.base import knobs, validity
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass, replace
@@ -26,7 +27,6 @@ from spirograd.base.wording import over_limit
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.object_file import code_ranges, exported_functions
 from spirograd.llvmgen.toolchain import Library, host_caps, link, version
-from spirograd.runtime.device import Buffer, CodeCache, DeviceInfo, NativeEntry
 from spirograd.runtime.devices import cpu_pool, memory_faults
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range

@@ -18,6 +18,7 @@ import weakref
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.device import CodeCache
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.once import once_in_process
 from spirograd.base.options import CompileOptions
@@ -26,7 +27,6 @@ from spirograd.llvmgen import abi, fault_handler
 from spirograd.llvmgen.pool import pool_module, sleeping
 from spirograd.llvmgen.stack_limit import stack_limit_module
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
-from spirograd.runtime.device import CodeCache
 from spirograd.runtime.devices import cpu_call, memory_faults
 
 if sys.platform == "linux":
@@ -96,8 +96,8 @@ def _main_stack() -> tuple[int, int]:
 
 
 def _windows_imports() -> dict[str, int]:
-    library: Any = ctypes.CDLL("api-ms-win-core-synch-l1-2-0.dll")
-    kernel: Any = ctypes.CDLL("kernel32.dll")
+    library: object = ctypes.CDLL("api-ms-win-core-synch-l1-2-0.dll")
+    kernel: object = ctypes.CDLL("kernel32.dll")
     places = {"WaitOnAddress": library, "WakeByAddressAll": library, "GetCurrentThreadStackLimits": kernel}
     return {name: ctypes.cast(getattr(place, name), ctypes.c_void_p).value or 0 for name, place in places.items()}
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from spirograd.base import spans
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import ChunkTime, TaskTime
 from spirograd.base.options import CompileOptions
 from spirograd.llvmgen import abi
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
-from spirograd.runtime.device import ChunkTime, TaskTime
 from spirograd.runtime.devices import cpu_pool
 
 _RUN, _UPDATE = "sg_timed_run", "sg_timed_update"

@@ -17,10 +17,10 @@ import numpy as np
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import COMBINATIONS, Capabilities
+from spirograd.base.device import Buffer, Device, DeviceInfo, TaskTime
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.matrix_shapes import SHAPES
 from spirograd.base.wording import over_limit
-from spirograd.runtime.device import Buffer, Device, DeviceInfo, TaskTime
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 
 _ALIGNMENT = 256
@@ -60,7 +60,7 @@ class InterpreterDevice:
         self._used = 0
         self._next = _FIRST_ADDRESS
         self._starts: list[int] = []
-        self._arrays: dict[int, np.ndarray[Any, Any]] = {}
+        self._arrays: dict[int, np.ndarray[object, object]] = {}
         self._lock = threading.RLock()
         self.waits = 0
 

@@ -34,7 +34,7 @@ class _Table:
 
     def __init__(self, address: int) -> None:
         self.words = (ctypes.c_uint64 * layout.WORDS).from_address(address)
-        self._kept: list[Any] = [_BEFORE, _AFTER]  # a handler may be reading what was replaced
+        self._kept: list[object] = [_BEFORE, _AFTER]  # a handler may be reading what was replaced
         self._records: Any = ()
         self._free: list[int] = []
         self._grow()

@@ -13,8 +13,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import TaskTime
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import TaskTime
 
 
 @dataclass(slots=True, eq=False)
@@ -82,11 +82,11 @@ class QueryTimer(ABC):
     # --- what a device adds ---
 
     @abstractmethod
-    def _split(self, executable: Any) -> Sequence[Any]:
+    def _split(self, executable: object) -> Sequence[Any]:
         """An executable for each task of ``executable``."""
 
     @abstractmethod
-    def _run(self, slot: int, part: Any, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+    def _run(self, slot: int, part: object, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         """Launch ``part`` between the two marks number ``slot``."""
 
     @abstractmethod

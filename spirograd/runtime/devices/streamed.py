@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NoReturn, Protocol
 
 from spirograd.base import validity
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import Buffer, DeviceInfo, Readback
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, DeviceInfo, Readback
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.completed_readback import CompletedReadback, check_range
 from spirograd.runtime.devices.deletion import DeletionQueue

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.device import CodeCache
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.llvmgen.word_functions import functions_of, source, translate
 from spirograd.runtime import builtins
-from spirograd.runtime.device import CodeCache
 from spirograd.runtime.generations import tick
 from spirograd.runtime.native import launch_code, state, step_code
 from spirograd.runtime.native.launch_preparation import Prepared

@@ -69,7 +69,7 @@ def _in(regions: Sequence[Region]) -> tuple[str, str] | None:
 
 def _values(value: Op, index: Op, group: range) -> list[Any] | None:
     """``value`` in each thread of a group; None if it depends on more than the index and constants."""
-    known: dict[Op, list[Any]] = {}
+    known: dict[Op, list[object]] = {}
     pending = [value]
     while pending:
         op = pending[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Vec
 from spirograd.base.errors import SpirogradUnsupportedError
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region, SharedRef, callee_of
 from spirograd.transforms.pass_context import PassContext
@@ -39,7 +38,7 @@ def check_capabilities(kernel: Kernel, ctx: PassContext) -> Kernel:
     for task in kernel.body.ops[:-1]:
         if task.attr.grouped:
             _check_memory(task, caps)
-    if caps.target.generator is Generator.SPIRV and not caps.buffer_address:
+    if not (caps.target.addresses or caps.buffer_address):
         _refuse_addresses(kernel, caps)
     missing = {name: what for name, (flag, what) in _TYPE_NEEDS.items() if not getattr(caps, flag)}
     if not missing:

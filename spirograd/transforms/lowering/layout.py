@@ -15,7 +15,6 @@ from spirograd.analysis.temps import temp_offsets
 from spirograd.base.adstack_layout import ADDRESSING, PLACED, AdstackWord
 from spirograd.base.artifact import STRUCT_CODES, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32, u64
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
 from spirograd.ir.called_accesses import called_accesses
@@ -82,9 +81,9 @@ def arg_block(kernel: Kernel, ctx: PassContext) -> ArgBlock:
         found.add(Slot("locks"))
     if unfinished_sites(kernel, ctx.caps):
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
-    if ctx.caps.target.generator is Generator.INTERPRETER:
-        # It checks every access itself, which takes the fault record and all extents. Its adstacks grow as they are written.
+    if ctx.caps.target.interpreted:  # its adstacks grow as they are written
         found = {s for s in found if s.kind not in set(AdstackWord)}
+    if ctx.caps.target.checks_accesses:
         found |= {Slot("fault"), Slot("launch", dtype=u32)}
         arrays = {s.index for s in found if s.kind == "array"}
         found |= {Slot("shape", n, axis, dtype=i32) for n in arrays for axis in range(_array_rank(kernel, n))}

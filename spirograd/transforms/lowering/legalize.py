@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spirograd.base.dtypes import DType, f16, f32, i32, signed, u1, u32, u64, unsigned
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
@@ -29,8 +28,7 @@ class _Legalize(Rewriter):
             self.handlers[code] = self._binary(lower)
         self.handlers[ops.shl] = self.handlers[ops.shr] = self._shift
         self.handlers[ops.cast] = self._cast_to_bool
-        if ctx.caps.target.generator is Generator.SPIRV:
-            # Conversions of floats to integers are undefined out of range, and bit counts take 32 bits only.
+        if ctx.caps.target.shader_arithmetic:
             self.handlers[ops.cast] = self._cast
             self.handlers[ops.div] = self._div
             self.handlers[ops.max_] = self._max

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i64, u64
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
@@ -20,7 +19,7 @@ def lower_remainder(kernel: Kernel, ctx: PassContext) -> Kernel:
     Of 64 bits that driver gets remainders of sums of products wrong: the third value of `x = (x * 7 + 1) % 1009` is the second. It
     recognises them in a - (a / b) * b, too, and however the quotient is taken apart and put together. Of half of ``a`` it is right.
     """
-    return _Remainder().kernel(kernel) if ctx.caps.target.generator is Generator.SPIRV else kernel
+    return _Remainder().kernel(kernel) if ctx.caps.target.shader_arithmetic else kernel
 
 
 class _Remainder(Rewriter):

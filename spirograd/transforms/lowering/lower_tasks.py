@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from spirograd.analysis.group_values import GroupValues
 from spirograd.analysis.workgroups import RowBlocks, coarsening_factor, group_size, row_blocks, strided_factor
@@ -356,7 +355,7 @@ def _nothing(copy: PrivateCopy) -> int | float:
     return Reduction(copy.kind, copy.shared.dtype).start
 
 
-def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: Any) -> None:
+def _each_element(b: Builder, length: int, size: int, do: Callable[..., object], *more: object) -> None:
     """``do`` something with each number below ``length``, and ``more``: shared among the invocations of a workgroup."""
     local = b.emit(ops.builtin, attr=BuiltIn.LOCAL, type=i32)
     whole, rest = divmod(length, size)

@@ -81,7 +81,13 @@ _RUN = range(16, 257)
 _PARTNER = {ops.sin: ops.cos, ops.cos: ops.sin}
 Tables = dict[DType, dict[OpCode, Expansion]]
 _THROUGH_F64 = frozenset((ops.sin, ops.cos, ops.tan, ops.pow_))  # those of _F32 that compute in f64
-_COARSE: dict[OpCode, Expansion] = {**{code: _F32[code] for code in (ops.asin, ops.acos, ops.atan2)}, ops.pow_: math_f32.pow_of_device}
+# Those of f32 that GLSL.std.450 leaves undefined for some operands, or that drivers compute inaccurately.
+_COARSE: dict[OpCode, Expansion] = {
+    ops.asin: math_f32.asin,
+    ops.acos: math_f32.acos,
+    ops.atan2: math_f32.atan2,
+    ops.pow_: math_f32.pow_of_device,
+}
 _SPLIT = {ops.sin: math_f32.sin_split, ops.cos: math_f32.cos_split, ops.tan: math_f32.tan_split}
 _F32_ALONE: dict[OpCode, Expansion] = {code: function for code, function in _F32.items() if code not in _THROUGH_F64}
 _F32_ALONE[ops.pow_] = math_f32.pow_of_device

@@ -32,11 +32,11 @@ def _type(op: Op) -> DType:
     return op.type
 
 
-def _positive_zero(value: Any) -> bool:
+def _positive_zero(value: object) -> bool:
     return bool(value == 0 and math.copysign(1.0, value) > 0)
 
 
-def _reassociated(b: Builder, op: Op, a: Op, c: Any) -> Op | None:
+def _reassociated(b: Builder, op: Op, a: Op, c: object) -> Op | None:
     """(x op c1) op c2 = x op (c1 op c2), for integers."""
     if a.code is not op.code or a.attr != op.attr:
         return None

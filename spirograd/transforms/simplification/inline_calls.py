@@ -8,7 +8,6 @@ from collections.abc import Collection
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
 from spirograd.base.records import replace
-from spirograd.base.targets import Generator
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, callee_of
 from spirograd.ir.rewrite import Rewriter
@@ -39,19 +38,15 @@ def inline_some(kernel: Kernel, ctx: PassContext) -> Kernel:
     accesses = {f.name: f.accesses for f in kernel.functions}
     for function in kernel.functions:
         effects = {effect for effect, _ in accesses[function.name]}
-        if effects and (ctx.caps.target.generator is Generator.INTERPRETER or ("atomic" in effects and not ctx.caps.atomic_cas)):
+        if effects and (ctx.caps.target.checks_accesses or ("atomic" in effects and not ctx.caps.atomic_cas)):
             names.add(function.name)
     if len(names) < len(kernel.functions):
         names |= _cheap(kernel, names, {name for name, found in accesses.items() if found})
     return _without(kernel, names)
 
 
-# Generators whose functions have a stack of calls.
-_STACKED = (Generator.INTERPRETER, Generator.LLVM, Generator.PTX)
-
-
 def _refuse_recursion(kernel: Kernel, ctx: PassContext) -> None:
-    if ctx.caps.target.generator in _STACKED or not (recursive := kernel.recursive()):
+    if ctx.caps.target.call_stack or not (recursive := kernel.recursive()):
         return
     for op in kernel.walk():
         if callee_of(op) in recursive:

@@ -18,10 +18,7 @@ from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
-_FUNCTIONS = (
-    *(ops.div, ops.sqrt, ops.rsqrt, ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_),
-    *(ops.call, ops.result),
-)
+_FUNCTIONS = (*ops.ELEMENTARY, ops.div, ops.sqrt, ops.rsqrt, ops.call, ops.result)
 
 
 def decides_rounding(caps: Capabilities) -> bool:

@@ -6,8 +6,9 @@ from unit.lang_data.host_session import HostSession
 from spirograd.base.dtypes import f32, i32
 from spirograd.ir.builder import Builder
 from spirograd.lang import context
-from spirograd.lang.context import LanguageOptions, Trace, set_trace
+from spirograd.lang.context import Trace, set_trace
 from spirograd.lang.data.tree import root
+from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.scalar import Value
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from spirograd.lang.context import LanguageOptions
+from spirograd.lang.language_options import LanguageOptions
 
 
 class HostBuffer:

@@ -167,7 +167,7 @@ def test_threads_have_slots_of_their_own(device: cpu.CpuDevice) -> None:
     n, slots, steps = 20_000, 4, 50
     p = Program("slots")
     seen, sines = p.buffer(i32), p.buffer(f64)
-    p.slots.append(Slot("tapes", offset=p.offset))
+    p.slots.append(Slot("adstacks", offset=p.offset))
     p.offset += 8
     counts = BufferRef("counts", p.slots[-1], i32)
 

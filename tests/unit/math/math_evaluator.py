@@ -18,8 +18,6 @@ from spirograd.ir.ops import OpCode
 from spirograd.transforms.math.expand_math import expand_math
 from spirograd.transforms.pass_context import PassContext
 
-MATH = (ops.exp, ops.log, ops.sin, ops.cos, ops.tan, ops.asin, ops.acos, ops.atan2, ops.tanh, ops.pow_)
-
 _UFUNCS: dict[OpCode, Callable[..., Any]] = {
     ops.add: np.add,
     ops.sub: np.subtract,

@@ -224,7 +224,7 @@ def loops_of(kernel: Kernel) -> list[Op]:
 
 def test_only_loops_that_may_run_again_have_two_versions() -> None:
     assert len(loops_of(loop_kernel(None))) == 2
-    assert len(loops_of(loop_kernel(Slot("tapes")))) == 2
+    assert len(loops_of(loop_kernel(Slot("adstacks")))) == 2
     assert len(loops_of(loop_kernel(Slot("array", 1)))) == 1
 
 

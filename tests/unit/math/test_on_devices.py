@@ -9,7 +9,6 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
-from unit.math.math_evaluator import MATH
 from unit.math.test_expansions import BOUND_F32, BOUND_F64, LONG, REFERENCE, UNARY, needs_long_double, operands, same_bits, ulps
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
@@ -106,13 +105,13 @@ def expanded_type(runner: Runner) -> DType:
 
 @pytest.mark.parametrize(("target", "t"), [("cpu", f16), ("cpu", f32), ("vulkan", f64)])
 def test_expansions_are_legal_device_ir(target: str, t: DType) -> None:
-    for code in MATH:
+    for code in ops.ELEMENTARY:
         kernel, _ = elementwise(code, t)
         verify(expand_math(kernel, PassContext(Capabilities(target_name=target), OPTIONS)), "device")
 
 
 @needs_long_double
-@pytest.mark.parametrize("code", MATH, ids=lambda c: c.name)
+@pytest.mark.parametrize("code", ops.ELEMENTARY, ids=lambda c: c.name)
 def test_error_bound_on_device(runner: Runner, code: OpCode) -> None:
     t = expanded_type(runner)
     bound = (BOUND_F32 if t is f32 else BOUND_F64)[code.name]

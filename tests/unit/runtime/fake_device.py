@@ -5,8 +5,8 @@ import struct
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import Buffer, DeviceInfo
 from spirograd.base.errors import OutOfDeviceMemory
-from spirograd.runtime.device import Buffer, DeviceInfo
 
 
 class FakeDevice:

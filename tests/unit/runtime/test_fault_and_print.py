@@ -112,7 +112,7 @@ def test_lost_records_are_announced_and_the_ring_recovers():
     assert out == ["x = 0 and 0.000\n"]
 
 
-KINDS = [("assert", SpirogradAssertionError), ("bounds", SpirogradAssertionError), ("tape", AdStackOverflow)]
+KINDS = [("assert", SpirogradAssertionError), ("bounds", SpirogradAssertionError), ("adstack", AdStackOverflow)]
 
 
 @pytest.mark.parametrize(("code", "kind"), KINDS)

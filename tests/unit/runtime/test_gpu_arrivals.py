@@ -7,8 +7,8 @@ import pytest
 from unit.runtime.reading import read
 
 from spirograd.base.arguments import Arguments
+from spirograd.base.device import ARRIVAL_LIMIT
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.device import ARRIVAL_LIMIT
 from spirograd.runtime.launcher import Launcher
 
 SIZES = [4, 1 << 16, (1 << 20) + 4, ARRIVAL_LIMIT]

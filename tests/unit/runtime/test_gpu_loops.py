@@ -8,8 +8,8 @@ from unit.runtime import gpu_modules
 from unit.runtime.standin_gpu import CUDA
 
 import spirograd as sg
+from spirograd.base.device import Launch, Loop, Sections, Step
 from spirograd.lang import context
-from spirograd.runtime.device import Launch, Loop, Sections, Step
 from spirograd.runtime.launcher import Launcher
 
 LINE, FLAG = sg.types.ndarray(sg.i32, ndim=1), sg.types.ndarray(sg.i32, ndim=0)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import Buffer, DeviceInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
-from spirograd.runtime.device import Buffer, DeviceInfo
 from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.deletion import DeletionQueue
 from spirograd.runtime.devices.open_devices import OpenDevices

@@ -11,12 +11,12 @@ from unit.transforms.random_kernels import inputs, random_kernel
 from unit.transforms.test_passes_keep_meaning import same
 
 from spirograd.base.arguments import Arguments, ArrayBinding
+from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradAssertionError
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir.nodes import Kernel
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.device import Device
 from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.loader import open_device
 

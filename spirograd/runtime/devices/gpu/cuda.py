@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
+from spirograd.base.device import DeviceInfo
 from spirograd.base.records import replace
 from spirograd.llvmgen import ptx, toolchain
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.gpu import cuda_context, opening, ptx_compiler
 from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import HANDLE, OUT, Driver

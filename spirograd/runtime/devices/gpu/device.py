@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from spirograd.base import validity
 from spirograd.base.artifact import GPU_STACK, CompiledKernel, TaskInfo
+from spirograd.base.device import ARRIVAL_LIMIT, Arrival, Buffer, CodeCache, Loop, NativeEntry, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
-from spirograd.runtime.device import ARRIVAL_LIMIT, Arrival, Buffer, CodeCache, Loop, NativeEntry, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import check_range

@@ -23,7 +23,7 @@ from spirograd.runtime.devices.streamed import DeviceLost
 HANDLE, ADDRESS = c_void_p, c_uint64
 OUT = c_void_p  # pointers to results, as `ctypes.byref` gives them
 # Function -> types of its arguments. Each returns an error code.
-SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[object, ...]] = {
     "init": (c_uint,),
     "synchronize": (),
     "driver_version": (OUT,),
@@ -248,7 +248,7 @@ class Driver(ABC):
         self.call(f"read attribute {number} of device {ordinal}", self.device_attribute, byref(value), number, self.handle(ordinal))
         return value.value
 
-    def find(self, library: Any, symbol: str) -> Any:
+    def find(self, library: object, symbol: str) -> Any:
         """A function of the library. Raises SpirogradRuntimeError if it is too old to have it."""
         try:
             return getattr(library, symbol)

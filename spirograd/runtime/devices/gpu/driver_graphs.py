@@ -14,8 +14,8 @@ from ctypes import POINTER, byref, c_int, c_int64, c_size_t, c_uint, c_uint64, c
 from typing import Any
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
+from spirograd.base.device import Buffer, Loop, Sections, Step, one_by_one
 from spirograd.runtime.conflicts import UsedMemory
-from spirograd.runtime.device import Buffer, Loop, Sections, Step, one_by_one
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import RELAXED, Stream
@@ -120,7 +120,7 @@ class DriverGraph:
         self.handle = handle
         self._steps = steps
 
-    def by_parts(self, device: Any) -> None:
+    def by_parts(self, device: object) -> None:
         """Have ``device`` do the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)

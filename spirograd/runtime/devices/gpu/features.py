@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from spirograd.base.caps import Capabilities
+from spirograd.base.device import DeviceInfo
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import DeviceInfo
 
 
 @dataclass(slots=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
 from spirograd.llvmgen import amdgpu, toolchain
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.gpu import hip_context, opening
 from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import OUT, Driver

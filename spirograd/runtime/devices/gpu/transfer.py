@@ -211,7 +211,7 @@ class Transfers:
         """Copy on the host, in another thread."""
         return self._submit(ctypes.memmove, target, source, nbytes)
 
-    def _submit(self, work: Callable[..., int], *args: Any) -> Future[int]:
+    def _submit(self, work: Callable[..., int], *args: object) -> Future[int]:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), "spirograd-transfer")
         try:

@@ -78,7 +78,7 @@ def struct(name: str, **members: Any) -> Any:
     return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
 
 
-def device_functions(device: Any) -> Any:
+def device_functions(device: object) -> Any:
     """The device-level functions that this package uses, without their ``vk``, as attributes."""
     table = SimpleNamespace()
     for name in _DEVICE_FUNCTIONS:
@@ -109,7 +109,7 @@ def check_submission(result: int, what: str) -> None:
     check(result, what)
 
 
-def text(array: Any) -> str:
+def text(array: object) -> str:
     """A fixed-size char array as text."""
     return str(ffi.string(array).decode(errors="replace"))
 
@@ -131,7 +131,7 @@ def enumerate_all(function: Any, element: str, *args: Any) -> Any:
     return array
 
 
-def device_extensions(physical: Any) -> set[str]:
+def device_extensions(physical: object) -> set[str]:
     """Names of the extensions that a physical device offers."""
     return {text(e.extensionName) for e in enumerate_all(lib.vkEnumerateDeviceExtensionProperties, "VkExtensionProperties", physical, NULL)}
 

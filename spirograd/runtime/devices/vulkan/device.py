@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
+from spirograd.base.device import Buffer, CodeCache, Sections, Step
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.loc import Loc
-from spirograd.runtime.device import Buffer, CodeCache, Sections, Step
 from spirograd.runtime.devices import interrupts
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
@@ -123,7 +123,7 @@ class VulkanDevice(StreamedDevice):
         """Make pipelines of the kernel's SPIR-V modules. Raises SpirogradRuntimeError on a bad module."""
         self._check()
         check_target(kernel, self.caps.target_name, self.api)
-        pipelines: list[Any] = []
+        pipelines: list[object] = []
         try:
             for task in kernel.tasks:
                 pipelines.append(self._pipelines.create(kernel.binaries[task.binary], task.entry, f"{kernel.name} ({task.name})"))

@@ -9,10 +9,10 @@ import vulkan as vk
 
 from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
+from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.matrix_shapes import LANES, SHAPES, MatrixShape
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.vulkan.api import (
     API_1_2,
@@ -101,7 +101,7 @@ class Features:
     ``max_allocation``: bytes that one buffer can have. ``cache_identity``: names the device and driver that a pipeline cache is for.
     """
 
-    physical: Any
+    physical: object
     kind: str
     info: DeviceInfo
     caps: Capabilities
@@ -111,7 +111,7 @@ class Features:
     cache_identity: bytes
 
 
-def query(physical: Any, instance: Instance) -> Features:
+def query(physical: object, instance: Instance) -> Features:
     """Everything about ``physical``, a device of ``instance``; SpirogradRuntimeError if it lacks what all kernels need, naming what."""
     properties, v11, v12, v13 = _properties(physical)
     name = text(properties.deviceName)
@@ -201,7 +201,7 @@ def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
     }
 
 
-def _matrix_shapes(physical: Any, instance: Instance, v11: Any, v12: Any, enabled: set[tuple[str, str]]) -> tuple[str, ...]:
+def _matrix_shapes(physical: object, instance: Instance, v11: Any, v12: Any, enabled: set[tuple[str, str]]) -> tuple[str, ...]:
     """The products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
     if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
@@ -255,7 +255,7 @@ def create_device(features: Features) -> tuple[Any, int, int]:
     return device[0], family, count
 
 
-def _properties(physical: Any) -> tuple[Any, Any, Any, Any]:
+def _properties(physical: object) -> tuple[Any, Any, Any, Any]:
     basic = ffi.new("VkPhysicalDeviceProperties*")
     lib.vkGetPhysicalDeviceProperties(physical, basic)
     v13 = struct("VkPhysicalDeviceVulkan13Properties") if basic.apiVersion >= API_1_3 else None
@@ -269,8 +269,8 @@ def _properties(physical: Any) -> tuple[Any, Any, Any, Any]:
 
 def _chain(names: set[str]) -> dict[str, Any]:
     """Zeroed feature structures linked to each other; the dict keeps them alive."""
-    chain: dict[str, Any] = {}
-    following: Any = NULL
+    chain: dict[str, object] = {}
+    following: object = NULL
     for name, _ in reversed(_CHAIN):
         if name in names:
             chain[name] = following = struct(name, pNext=following)
@@ -278,7 +278,7 @@ def _chain(names: set[str]) -> dict[str, Any]:
     return chain
 
 
-def _available_features(physical: Any, offered: set[str]) -> set[tuple[str, str]]:
+def _available_features(physical: object, offered: set[str]) -> set[tuple[str, str]]:
     chain = _chain({name for name, extension in _CHAIN if not extension or extension in offered})
     lib.vkGetPhysicalDeviceFeatures2(physical, chain[_CORE])
     found: set[tuple[str, str]] = set()
@@ -297,7 +297,7 @@ def _wanted_queues() -> int:
     return int(text)
 
 
-def _compute_family(physical: Any) -> tuple[int, int]:
+def _compute_family(physical: object) -> tuple[int, int]:
     """The number of the queue family for compute work, and how many queues it has."""
     families = enumerate_all(
         lambda count, array: lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, array), "VkQueueFamilyProperties"

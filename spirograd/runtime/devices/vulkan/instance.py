@@ -149,7 +149,7 @@ class Instance:
     def _function(self, name: str) -> Any:
         return ffi.cast(f"PFN_{name}", lib.vkGetInstanceProcAddr(self.handle, name.encode()))
 
-    def _on_message(self, _severity: int, _kind: int, data: Any, _user: Any) -> int:
+    def _on_message(self, _severity: int, _kind: int, data: Any, _user: object) -> int:
         self.messages.append(text(data.pMessage))
         return 0
 
@@ -157,7 +157,7 @@ class Instance:
         """All physical devices, in the loader's order (the numbers of SG_DEVICE)."""
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
-    def cooperative_matrices(self, physical: Any) -> Any:
+    def cooperative_matrices(self, physical: object) -> Any:
         """The array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
         function = self._function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
         count = ffi.new("uint32_t*")
@@ -185,7 +185,7 @@ class Instance:
         lib.vkDestroyInstance(self.handle, NULL)
 
 
-def basic_properties(physical: Any) -> Any:
+def basic_properties(physical: object) -> Any:
     """VkPhysicalDeviceProperties of a physical device."""
     properties = ffi.new("VkPhysicalDeviceProperties*")
     lib.vkGetPhysicalDeviceProperties(physical, properties)

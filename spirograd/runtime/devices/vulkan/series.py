@@ -12,8 +12,8 @@ from typing import Any
 
 import vulkan as vk
 
+from spirograd.base.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.conflicts import UsedMemory, interleaved
-from spirograd.runtime.device import Buffer, Sections, Step, one_by_one
 from spirograd.runtime.devices.vulkan.allocator import Allocator, Range
 from spirograd.runtime.devices.vulkan.api import NULL, check, ffi, struct
 from spirograd.runtime.devices.vulkan.dispatch import Executable, dispatch, padded
@@ -50,7 +50,7 @@ class RecordedSeries:
         self.commands = commands
         self._steps = steps  # they keep pipelines and memory alive
 
-    def by_parts(self, device: Any) -> None:
+    def by_parts(self, device: object) -> None:
         """Have ``device`` do the work piece by piece."""
         for step in one_by_one(self._steps):
             step.work(device)
@@ -69,7 +69,7 @@ class SeriesRecorder:
         self.commands = self.pool.commands[0]
         self.bound: Any = None
         self.recorded = 0
-        self.owned: list[Any] = [self.pool]
+        self.owned: list[object] = [self.pool]
         self.arguments: list[tuple[Range, bytearray]] = []
         self._stream = stream
         self._allocator = allocator

@@ -116,7 +116,7 @@ class Stream:
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
         return Slot(commands[0], self._submission(commands), [commands])
 
-    def _submission(self, commands: Any) -> Any:
+    def _submission(self, commands: object) -> Any:
         """The structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
         return struct(
             "VkSubmitInfo",
@@ -165,7 +165,7 @@ class Stream:
         slot.value = self.submitted
         self._current = (self._current + 1) % SLOTS
 
-    def submit(self, commands: Any) -> None:
+    def submit(self, commands: object) -> None:
         """Submit what is open, then ``commands``, a `VkCommandBuffer *` of a series that may be submitted while it still runs."""
         self.flush()
         if self.submitted - self.poll() >= UNDER_WAY:
@@ -177,7 +177,7 @@ class Stream:
         check_submission(self.fn.QueueSubmit(self._queue, 1, submission, NULL), "submit work")
         self.submitted += 1
 
-    def _submission_after(self, commands: Any) -> Any:
+    def _submission_after(self, commands: object) -> Any:
         """As `_submission`, after what `_waits` says, which is forgotten."""
         waits, self._waits = self._waits, {}
         count = len(waits)

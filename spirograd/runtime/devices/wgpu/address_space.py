@@ -29,7 +29,7 @@ class GroupCache:
         self.entries: dict[tuple[int, ...], Any] = {}
         self._keys: dict[int, set[tuple[int, ...]]] = {}  # of the entries that an address is part of
 
-    def put(self, key: tuple[int, ...], group: Any) -> None:
+    def put(self, key: tuple[int, ...], group: object) -> None:
         """Keep ``group`` until one of the buffers goes or moves. Where there are too many, all others are dropped."""
         if len(self.entries) >= GROUPS_KEPT:
             self.entries.clear()

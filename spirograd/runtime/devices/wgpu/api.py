@@ -165,7 +165,7 @@ def _shortened(message: str) -> str:
     return "\n".join(line.rstrip() for line in message.splitlines() if line.strip())
 
 
-def trusted_module(device: Any, code: bytes, label: str) -> Any:
+def trusted_module(device: object, code: bytes, label: str) -> Any:
     """A shader module in which wgpu adds no checks of its own to accesses and loops: spirograd has its own, and these cost a third."""
     data = ffi.from_buffer("uint8_t[]", code)
     source = ffi.new("WGPUShaderSourceSPIRV *")
@@ -216,13 +216,13 @@ _numbers = itertools.count(1)
 _interrupts: deque[BaseException] = deque()  # of signal handlers that ran in callbacks of wgpu
 
 
-def _note_status(status: int, message: Any, number: Any, unused: Any) -> None:
+def _note_status(status: int, message: object, number: object, unused: object) -> None:
     mapping = _mappings.pop(int(ffi.cast("uintptr_t", number)), None)
     if mapping is not None:
         mapping.status = status
 
 
-def _note_interrupted(kind: Any, error: BaseException, where: Any) -> None:
+def _note_interrupted(kind: object, error: BaseException, where: Any) -> None:
     """A signal handler raised an exception in `_note_status` (see `interrupts`, which knows Ctrl-C only), from where none can pass through
     wgpu. Do what that should have done, and keep the exception until the call into wgpu has returned."""
     given = where.tb_frame.f_locals
@@ -240,7 +240,7 @@ def poll(device: Any, wait: bool, submission: Any = ffi.NULL) -> None:
         raise _interrupts.popleft()
 
 
-def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
+def read_staging(device: object, buffer: object, out: memoryview) -> None:
     """Wait for all submitted work and copy the first bytes of ``buffer`` (usage MAP_READ) to ``out``.
 
     As `GPUBuffer.map_sync` and `read_mapped`, without the thread that these poll with: 20 us instead of 600. After an exception ``buffer``
@@ -252,7 +252,7 @@ def read_staging(device: Any, buffer: Any, out: memoryview) -> None:
     mapping.end()
 
 
-def subgroup_sizes(adapter: Any) -> tuple[int, int]:
+def subgroup_sizes(adapter: object) -> tuple[int, int]:
     """The smallest and the largest number of invocations in a subgroup; zeros where wgpu does not know."""
     info = ffi.new("WGPUAdapterInfo *")
     lib.wgpuAdapterGetInfo(handle(adapter), info)

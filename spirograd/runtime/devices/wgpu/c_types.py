@@ -14,7 +14,7 @@ from cffi import cparser
 _KINDS = ("typedef", "struct", "union", "enum")
 
 
-def parse_alone(ffi: Any) -> None:
+def parse_alone(ffi: object) -> None:
     """From now on ``ffi`` parses a type behind those declarations only that the type names. Does nothing if cffi keeps its declarations
     elsewhere than versions 1.10 to 2.1 do."""
     parser: Any = getattr(ffi, "_parser", None)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from spirograd.base.artifact import CompiledKernel, TaskInfo
+from spirograd.base.device import Buffer
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.runtime.device import Buffer
 from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.deletion import COLLECT_AT
 from spirograd.runtime.devices.grid_size import grid_limits

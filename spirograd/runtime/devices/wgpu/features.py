@@ -7,9 +7,9 @@ from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.caps import COMBINATIONS, Capabilities
+from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
-from spirograd.runtime.device import DeviceInfo
 from spirograd.runtime.devices.choice import named_device
 from spirograd.runtime.devices.grid_size import LLVMPIPE_LOOP_LIMIT, LLVMPIPE_NESTING_LIMIT
 from spirograd.runtime.devices.wgpu.api import check_version, start_instance, subgroup_sizes, telling, wgpu

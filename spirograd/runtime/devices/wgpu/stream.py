@@ -60,7 +60,7 @@ class Stream:
         self._timestamps = None
         return self.compute
 
-    def pass_between(self, timestamps: Any) -> None:
+    def pass_between(self, timestamps: object) -> None:
         """Have the next pass, which nothing recorded so far is in, write ``timestamps``, a `WGPUPassTimestampWrites *`."""
         self.end_pass()
         self._timestamps = timestamps
@@ -125,7 +125,7 @@ class Stream:
             self._index[0] = self._submitted.popleft()
             self._wait(self._index)
 
-    def _wait(self, submission: Any) -> None:
+    def _wait(self, submission: object) -> None:
         with telling("wait for work through wgpu"):
             poll(self._device, True, submission)
             self.staging.collect()

@@ -1,4 +1,7 @@
-"""The protocol that every device implements. The runtime sees devices and artifacts, never IR."""
+"""The protocol that every device implements, and those of abilities that only some devices have.
+
+The runtime sees devices and artifacts, never IR.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""What sees the launches of a thread and the writes of the host while it is set: a tape, for example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+from spirograd.base.loc import Loc
+from spirograd.base.protocols import Scalar
+
+R = TypeVar("R")
+KernelT = TypeVar("KernelT")  # a kernel of the language
+CallT = TypeVar("CallT")  # a kernel compiled for one signature
+ArgumentsT = TypeVar("ArgumentsT")  # the flat arguments of one launch
+MemoryT = TypeVar("MemoryT")  # a field or an ndarray
+
+
+class Clear(Protocol):
+    """Sets to zero the gradient of what the host writes; for the role "dual" or "grad_dual" the tangents."""
+
+    def __call__(self, role: str = "grad") -> None: ...
+
+
+class NestedTape(Protocol):
+    """A tape inside of a reverse pass."""
+
+    def __enter__(self) -> NestedTape: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> object: ...
+
+    def grad(self) -> None:
+        """Run the reverse pass."""
+
+
+class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
+
+    def launch(
+        self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]
+    ) -> tuple[Scalar, ...] | None:
+        """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
+        raise NotImplementedError
+
+    def aside(self, function: Callable[[], R], replaced: bool) -> R:
+        """Run Python code that launches kernels, which is left out of differentiation, or (``replaced``) has a gradient of its own."""
+        return function()
+
+    @property
+    def reverses(self) -> bool:
+        """Whether what runs now is recorded for a reverse pass; then `with_reverse` and `numbers_of` are there."""
+        return False
+
+    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[MemoryT], saves: bool = False) -> R:
+        """Run Python code that launches kernels; ``reverse`` takes the place of their derivatives. It may write to gradients only.
+
+        ``reads``: the fields and ndarrays that values come from. ``saves``: ``reverse`` needs all memory as ``function`` left it.
+        """
+        raise NotImplementedError
+
+    def numbers_of(self, memory: MemoryT, what: str) -> None:
+        """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        raise NotImplementedError
+
+    follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
+
+    def read_numbers(self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
+        """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
+        return values
+
+    def numbers_written(self, memory: MemoryT, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
+        """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or to one ``component`` of it, in place
+        of ``clear``: see `host_write`."""
+        for number in numbers:
+            if hasattr(number, "refuse"):
+                number.refuse("written to memory")
+        return clear
+
+    def numbers_kept(self, memory: MemoryT) -> None:
+        """Called after the write to ``memory`` of numbers that `numbers_written` got."""
+
+    def cells_of(
+        self, kernel: KernelT, args: Sequence[object]
+    ) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
+        """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
+        raise NotImplementedError
+
+    def numbers_passed(self, cells: Sequence[object]) -> None:
+        """A launch follows that takes numbers in ``cells``."""
+        raise NotImplementedError
+
+    def nested(self) -> NestedTape:
+        """A tape for the reverse pass."""
+        raise NotImplementedError
+
+    def host_write(self, memory: MemoryT, key: object, clear: Clear, source: MemoryT | None, repeat: Callable[[], None] | None) -> None:
+        """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
+        what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.
+        ``repeat`` writes the same again, None where only the host has it."""

@@ -1,0 +1,58 @@
+"""What the front end is told of the options of `init`, and of the device."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import DType, f32, i32
+from spirograd.base.records import dataclass
+
+
+@dataclass(slots=True)
+class LanguageOptions:
+    """What the front end needs of the options of `init`."""
+
+    default_fp: DType = f32
+    default_ip: DType = i32
+    debug: bool = False
+    check_bounds: bool = False  # of views: those of memory are for a pass
+    short_circuit: bool = True
+    unrolling_limit: int = 0
+    unfused_by: str = ""  # the option of the kernel by which its loops stay apart
+    group_size: int = 0  # of loops without `block_dim`; 0: the default
+    max_group_size: int = 1024
+    subgroup_size: int = 32
+    reads_subgroups: bool = False  # by an instruction, rather than through memory
+    has_ballots: bool = False  # an instruction for votes of subgroups
+    subgroup_reductions: tuple[str, ...] = ()  # see `Capabilities`
+    subgroup_scans: tuple[str, ...] = ()
+    matrix_shapes: tuple[str, ...] = ()  # products of matrices by one instruction of a subgroup
+    detect_races: bool = False
+
+
+class DeviceOptions(TypedDict):
+    """The members of `LanguageOptions` that a device decides."""
+
+    max_group_size: int
+    subgroup_size: int
+    reads_subgroups: bool
+    has_ballots: bool
+    subgroup_reductions: tuple[str, ...]
+    subgroup_scans: tuple[str, ...]
+    matrix_shapes: tuple[str, ...]
+
+
+def options_of_device(caps: Capabilities) -> DeviceOptions:
+    """Return the options for a device with these capabilities."""
+    # Where the compiler forms subgroups for invocations of a device, the device's instructions are about other ones, of its own size.
+    own = caps.subgroup_read or not caps.target.invocations
+    return {
+        "max_group_size": caps.group_limit,
+        "subgroup_size": caps.group_lanes,
+        "reads_subgroups": caps.subgroup_read,
+        "has_ballots": own and caps.subgroup_ballot,
+        "subgroup_reductions": caps.subgroup_reductions if own else (),
+        "subgroup_scans": caps.subgroup_scans if own else (),
+        "matrix_shapes": caps.matrix_shapes,
+    }

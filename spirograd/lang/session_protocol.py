@@ -1,0 +1,170 @@
+"""The running session as the language and the packages above it see it: `spirograd.session.Session` implements these protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from spirograd.base.arguments import Plan
+from spirograd.base.caps import Capabilities
+from spirograd.base.device import CallsNatively, Device, SharesMemory
+from spirograd.base.dtypes import DType
+from spirograd.base.options import CompileOptions
+from spirograd.base.protocols import Allocation, CellPool, Memory, OwnWrites, Place, SideStream, StreamOrder, Transfers, WorkRecording
+from spirograd.ir import nodes
+from spirograd.lang.language_options import LanguageOptions
+
+
+class OpValues(Protocol):
+    """The values of the operations that the interpreter has run."""
+
+    def __getitem__(self, op: nodes.Op) -> object: ...
+
+
+OnOp = Callable[[nodes.Op, OpValues], None]  # is called after each operation that the interpreter runs
+
+
+class CompileTarget(Protocol):
+    """What tracing and differentiating need to know of where a kernel will run. ``warned``: what the user was warned of so far."""
+
+    arch: str
+    language: LanguageOptions
+    compile_options: CompileOptions
+    warned: set[Hashable]
+
+    @property
+    def caps(self) -> Capabilities:
+        """What the device can do."""
+
+    @property
+    def broken_chains(self) -> str:
+        """What happens where a gradient cannot flow on: the option ``ad_broken_chain`` of `init`."""
+
+
+class Options(Protocol):
+    """The options of `init` that the language reads itself: see `spirograd.config.Config`."""
+
+    debug: bool
+    random_seed: int
+
+
+class LoopPlanner(Protocol):
+    """Repeats loops on the device: `runtime.device_loops.DeviceLoops`."""
+
+    def run(self, plan: Callable[[PlannedLoop], None]) -> bool:
+        """Have the device repeat what ``plan`` plans. Returns whether it did."""
+
+
+class PlannedLoop(Protocol):
+    """What one pass over a loop would have the device do: `runtime.device_loops.LoopPlan`."""
+
+    def loop(self, flag: int) -> AbstractContextManager[None]:
+        """Plan a loop whose body is planned in the block. ``flag``: the address of its condition."""
+
+    def sections(self, works: Sequence[Callable[[], None]]) -> None:
+        """Plan ``works``, which may be done at the same time."""
+
+
+class Session(CompileTarget, Protocol):
+    """What lies between `init` and `reset`: a device, its memory, what is compiled for it. ``plain``: kernels run as plain Python."""
+
+    plain: bool
+    compiled: int
+    prepared: int
+    native: CallsNatively | None
+    sharing: SharesMemory | None
+
+    @property
+    def cfg(self) -> Options:
+        """The options of `init`."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def memory(self) -> Memory:
+        """What allocates its memory."""
+
+    @property
+    def reports_pending(self) -> bool:
+        """Whether kernels that can fail or print were launched since `sync`."""
+
+    @property
+    def streams(self) -> StreamOrder[SideStream] | None:
+        """The streams beside the one that all work goes to; None on devices with one queue."""
+
+    @property
+    def device_loops(self) -> LoopPlanner | None:
+        """The loops that the device repeats by itself; None where the host reads their conditions."""
+
+    def prepare(self, kernel: nodes.Kernel, on_op: OnOp | None = None, opt_level: int | None = None) -> Plan:
+        """Compile a kernel, or take it from the offline cache, and load it."""
+
+    def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, str | bytes]:
+        """Return all stages of compiling ``kernel``."""
+
+    def bind(self, array: object) -> Place:
+        """Return the place of an ndarray."""
+
+    def transfers(self, gradients: bool = False) -> Transfers:
+        """Return what passes arrays of other libraries to one launch."""
+
+    def scratch(self, dtype: DType, shape: tuple[int, ...], allocation: Allocation | None = None) -> Place:
+        """Return a new array of zeros that only launches see, or the array in ``allocation``."""
+
+    def field_memory(self, nbytes: int) -> Allocation:
+        """Return memory of zeros for a field tree."""
+
+    def cells_memory(self, region: object) -> CellPool:
+        """Return memory of zeros for the cells of a region of a sparse tree."""
+
+    def transfers_by_kernel(self, allocation: Allocation) -> bool:
+        """Return whether a kernel, not the host, changes memory with strides."""
+
+    def launch_builtin(
+        self,
+        key: Hashable,
+        make: Callable[[], nodes.Kernel],
+        arrays: Sequence[tuple[Allocation, DType]],
+        part: str,
+        numbers: Sequence[int],
+    ) -> None:
+        """Launch a kernel of spirograd's own, which ``make`` makes at the first launch with this ``key``."""
+
+    def do_sections(self, works: Sequence[Callable[[], None]]) -> None:
+        """Do ``works``, which may be done at the same time."""
+
+    def new_recording(self) -> WorkRecording:
+        """Return something to record work with."""
+
+    def unrecorded(self) -> AbstractContextManager[None]:
+        """Return a block whose work no graph repeats."""
+
+    def without_prints(self) -> AbstractContextManager[None]:
+        """Return a block whose launches repeat earlier ones: what they print is dropped."""
+
+    def adstack_sizings(self, reset: bool) -> dict[str, int]:
+        """Return how often the sizes of adstacks were found in which way. ``reset``: start counting anew."""
+
+    def own_writes(self) -> OwnWrites:
+        """Keep track of what the calling thread writes from now on."""
+
+    def clock_hz(self) -> int | None:
+        """Return how often the clock that kernels read ticks in a second; None if that is not known."""
+
+    def set_default_type(self, option: str, dtype: object) -> None:
+        """Set what Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means."""
+
+    def launched(self) -> None:
+        """After the launch of a kernel that prints or can fail: report at once where launches run at once."""
+
+    def sync(self) -> None:
+        """Wait for all launches; print, and raise what kernels reported."""
+
+    def close(self) -> None:
+        """End the session."""
+
+    def raise_reported(self) -> None:
+        """Do what `sync` does, if a kernel that can fail or print was launched since the last time."""
