@@ -47,12 +47,14 @@ class Link(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One program on one number of processes: times with transfers and ``without``, by pass; bytes and exchanges of a step."""
+    """One program on one number of processes: times with transfers and ``without``, by pass; bytes that a process sends in a step, the
+    number of exchanges, the processes that each exchange is with, and whether cells are computed meanwhile."""
 
     all: Mapping[str, Time]
     without: Mapping[str, Time]
     sent: int
     exchanges: int
+    neighbours: int
     overlaps: bool
 
 
@@ -83,7 +85,8 @@ def measure_program(name: str, cells: int, weak: bool) -> Measured:
         program = PROGRAMS[name](PROGRAMS[name].shape(cells, distributed.size(), weak), sends)
         times.append({what: measure(getattr(program, what)) for what in PASSES})
         program.check()
-    return Measured(*times, max(distributed.world.gathered("bytes", program.sent())), program.exchanges, program.overlaps)
+    neighbours = sum(min(2, blocks - 1) for blocks in program.part.processes)
+    return Measured(*times, max(distributed.world.gathered("bytes", program.sent())), program.exchanges, neighbours, program.overlaps)
 
 
 def measure_link(arch: str) -> Link | None:
@@ -176,14 +179,14 @@ def predicted(alone: Measured, here: Measured, what: str, share: float, link: Li
     """Return the seconds of a step that follow from one process and the link, and the term that is largest.
 
     ``share``: the part of the work of ``alone`` that each process does. On the device cells are computed while halos travel, if the program
-    overlaps them, and messages are packed and unpacked; Python launches all that meanwhile, and starts the exchanges.
+    overlaps them, and messages are packed and unpacked; Python launches all that meanwhile, and starts exchanges with each neighbour.
     """
     exchanges = here.exchanges * PASSES[what]
     cells = alone.without[what].seconds * share
     travel = exchanges * link.latency + PASSES[what] * here.sent / link.bandwidth
     packing = max(0.0, alone.all[what].seconds - alone.without[what].seconds)
     device = packing + (max(cells, travel) if here.overlaps else cells + travel)
-    python = alone.all[what].launched + exchanges * link.start
+    python = alone.all[what].launched + exchanges * here.neighbours * link.start
     limit = "Python" if python > device else "link" if travel > cells else "packing" if packing > cells else "cells"
     return max(device, python), limit
 

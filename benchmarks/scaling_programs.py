@@ -88,6 +88,7 @@ class Particles:
         self.sg = sg
         count = PARTICLES * shape[0] ** 2
         self.jelly = _example("mpm_slabs").Jelly(shape[0], count, self._REACH, "f32", ((0.03, 0.03), (0.97, 0.97)), sends)
+        self.part = self.jelly.part
         self.jelly.throw.from_numpy(np.array([0.5, 0.25]))
         self.jelly.x.from_numpy(self.jelly.begin)
         self.places = sg.Vector.field(2, sg.f32, self.jelly.x.shape)
@@ -101,7 +102,7 @@ class Particles:
 
     def sent(self) -> int:
         """Return the bytes that a process sends in a step: momentum and mass to the owners of halos, momentum back."""
-        return (self._REACH + 2) * _cut_cells(self.jelly.part) * (3 + 2) * 4
+        return (self._REACH + 2) * _cut_cells(self.part) * (3 + 2) * 4
 
     def _begin(self) -> None:
         self.jelly.x.copy_from(self.places)

@@ -19,7 +19,17 @@ import numpy as np
 from spirograd.base import knobs, protocols, spans
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
-from spirograd.base.device import Assembler, CallsNatively, HasClock, HasStreams, KeepsCode, RecordsLoops, ReportsFaults, SharesMemory
+from spirograd.base.device import (
+    Assembler,
+    Buffer,
+    CallsNatively,
+    HasClock,
+    HasStreams,
+    KeepsCode,
+    RecordsLoops,
+    ReportsFaults,
+    SharesMemory,
+)
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
@@ -285,7 +295,7 @@ class Session:
         bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
         bindings[0].allocation = None  # not all of it is written
         target = arrays[0][0]
-        plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})  # type: ignore[list-item]
+        plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})
         target.wrote(part)
 
     @one_at_a_time
@@ -545,7 +555,7 @@ class Transfers:
             found = self.session.memory.handed_out(array.__array_interface__["data"][0], array.nbytes)
         return found if found is not None and (found[0].address + found[1]) % _FOREIGN_ALIGNMENT == 0 else None
 
-    def _direct(self, array: Any) -> Any:
+    def _direct(self, array: Any) -> Buffer | None:
         """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""
         flags = array.flags
         if flags.c_contiguous and flags.writeable and flags.aligned and array.size:

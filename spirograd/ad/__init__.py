@@ -11,9 +11,11 @@ from spirograd.ad.second_order import hvp
 from spirograd.ad.sizings import Sizings, sizings
 from spirograd.ad.tape import Tape
 from spirograd.base import later as _later
-from spirograd.interop.jax_functions import jax_function
-from spirograd.interop.torch_functions import torch_function
-from spirograd.interop.torch_operator import torch_op
+
+if TYPE_CHECKING:
+    from spirograd.interop.jax_functions import jax_function
+    from spirograd.interop.torch_functions import torch_function
+    from spirograd.interop.torch_operator import torch_op
 
 __all__ = [
     "FwdMode",
@@ -32,5 +34,16 @@ __all__ = [
     "torch_op",
 ]
 
+# Imported at the first use: `interop` builds on this package.
+_INTEROP = {
+    "jax_function": "spirograd.interop.jax_functions",
+    "torch_function": "spirograd.interop.torch_functions",
+    "torch_op": "spirograd.interop.torch_operator",
+}
+
 if not TYPE_CHECKING:
-    __getattr__ = _later.attributes("spirograd.ad", __all__)
+    __getattr__ = _later.attributes("spirograd.ad", __all__, elsewhere=_INTEROP)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_INTEROP})

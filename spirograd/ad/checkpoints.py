@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, NoReturn
 
 from spirograd.ad.binomial import Limits, repetitions, schedule
 from spirograd.ad.copy_levels import CopyLevels, LevelLimits
 from spirograd.ad.copy_memory import CopyMemory, Purpose
+from spirograd.ad.exposed import is_exposed
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import LevelReport, MemoryReport, Repetitions, totals
-from spirograd.ad.steps import LaunchStep, Step, WriteStep
-from spirograd.ad.undo_log import Part, UndoLog, Untouched, parts_of, reverse_steps
+from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, parts_of, reverse_steps
+from spirograd.ad.undo_log import Part, UndoLog, Untouched
 from spirograd.ad.versions import Saved, Stored, nbytes_of
-from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.base.records import dataclass, replace
+from spirograd.lang import context
+from spirograd.lang.data import shadows
 
 
 @dataclass
@@ -34,7 +38,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The steps of a program, and checkpoints before some of them: at most ``count``, and so many that copies take ``nbytes`` at most."""
+    """A `StepStore`: the steps of a program, and checkpoints before some of them. There are at most ``count``, and their copies take no
+    more bytes than ``limits`` allow."""
+
+    repeats = "a tape with checkpoints"
 
     def __init__(self, count: int | None, limits: LevelLimits | None) -> None:
         self._count = count
@@ -44,10 +51,10 @@ class Checkpoints:
         self._largest = 0  # bytes of a copy
         self._writes: list[Saved] = []  # what Python wrote
         self._positions: list[int] = []  # while the reverse runs: before which steps the checkpoints lie
-        self._ends: list[tuple[Any, Saved]] = []  # while the reverse runs: what it puts back at its end
+        self._ends: list[tuple[Key, Saved]] = []  # while the reverse runs: what it puts back at its end
         self.steps: list[Step] = []
         self._kept: list[Checkpoint] = []
-        self._stored: dict[Any, Stored] = {}
+        self._stored: dict[Key, Stored] = {}
         self._pending: WriteStep | None = None
         # Of all that was written, the contents at the end, which the reverse puts back.
         self._end: list[Part] = []
@@ -58,6 +65,7 @@ class Checkpoints:
         self._recorder: LaunchStep | None = None  # the step whose recording takes that
         self._host_nbytes = 0  # of what Python wrote
         self._rerun = 0
+        self.closed = False
         self._before: MemoryReport | None = None  # of the first run, once the reverse has run
 
     # --- the first run -----------------------------------------------------------------------------------------------------
@@ -87,8 +95,19 @@ class Checkpoints:
             return None
         return step.run()
 
+    def host_write(self, step: WriteStep) -> None:
+        """See `StepStore`."""
+        if not shadows.is_shadow(step.memory):
+            self.add(step)
+
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
+        """Ignore writes to memory that was handed out, which `replay` refuses. See `StepStore`."""
+
+    def nested(self) -> None:
+        """Return None: the steps of `ad.checkpoint` are like others."""
+
     def settle(self) -> None:
-        """The last step is done, also if it was a write."""
+        """Complete the last step, if that was a write."""
         if self._pending is not None:
             self._pending.settle(self._memory)
             if self._pending.copy is not None:
@@ -179,6 +198,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Free what the copies take. The reverse cannot run any more."""
+        self.closed = True
         self._kept, self._ends, self._writes = [], [], []
         self._memory.clear()
         if self._levels is not None:
@@ -215,7 +235,7 @@ class Checkpoints:
         problem = f"a tape with `{levels}={self._nbytes / 1e9:g}` has too little memory"
         needed = f"{(self._needed() + grown) / 1e9:.3g} GB"
         step, loc = "one step", None
-        if self._recorder is not None:
+        if self._recorder is not None and self._recorder.made is not None:
             step = f"one launch of {self._recorder.made.label}, which saves values that it overwrites and its gradient needs,"
             loc = self._recorder.launch.specialization.kernel.loc
         hint = f"what the program writes, before and after it, and {step} take {needed}: raise `memory_GB` to more"
@@ -226,8 +246,19 @@ class Checkpoints:
 
     # --- the reverse -----------------------------------------------------------------------------------------------------------
 
-    def reverse(self) -> None:
-        """Run the reverses of all steps. Afterwards memory holds what it held, and the reverse can run again."""
+    def replay(self, last: bool) -> None:
+        """Run the reverses of all steps. Afterwards memory holds what it held, and the reverse can run again. See `StepStore`.
+
+        Raises SpirogradUnsupportedError if memory that is to be used again may have been written unseen."""
+        for memory in self.used():
+            if is_exposed(memory):
+                name = getattr(memory, "name", "an ndarray")
+                problem = f"{self.repeats} runs launches again, and they use `{name}`, which was handed out by `to_numpy(copy=False)`"
+                raise SpirogradUnsupportedError(f"{problem} or DLPack and may have changed by then", None, "copy it: `to_numpy()`")
+        with context.session().without_prints():
+            self._reverse()
+
+    def _reverse(self) -> None:
         self.settle()
         self._before, self._rerun = self.report(), 0
         if not self.steps:
@@ -300,10 +331,14 @@ class Checkpoints:
 
     # --- what it takes ---------------------------------------------------------------------------------------------------------
 
-    def used(self) -> Iterator[tuple[Any, str, Any]]:
-        """The memory of all steps: key, name, and field or ndarray."""
-        found = {key: (key, name, whole) for step in self.steps for key, name, whole in step.used()}
-        return iter(found.values())
+    def used(self) -> Iterator[FieldOrArray]:
+        """Yield the fields and ndarrays of all steps."""
+        return (whole for _, _, whole in self.wanted())
+
+    def wanted(self) -> Iterator[Used]:
+        """Yield the memory of all steps: key, name, and field or ndarray."""
+        memories = {key: (key, name, whole) for step in self.steps for key, name, whole in step.used()}
+        return iter(memories.values())
 
     def report(self) -> MemoryReport:
         """Before the reverse what it will take, after it what it took."""

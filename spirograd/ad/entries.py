@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 from weakref import ref as weakly
 
 import numpy as np
 
 from spirograd.ad import external_arrays
 from spirograd.ad.memories import Collector
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.loc import Loc
@@ -19,9 +20,14 @@ from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.derivatives.first_indices import accesses_by_first_index
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
+from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
@@ -35,8 +41,8 @@ class Event:
     memory the reverse is about. ``launches``: how many of them are recorded.
     """
 
-    saved: list[tuple[Any, Saved]] = field(default_factory=list)
-    before: set[Any] = field(default_factory=set)
+    saved: list[tuple[Key, Saved]] = field(default_factory=list)
+    before: set[Key] = field(default_factory=set)
     reverse: Callable[[], None] | None = None
     copies: list[tuple[str, int]] = field(default_factory=list)
     used: Sequence[Launch] = ()
@@ -51,20 +57,21 @@ class Access:
 
     __slots__ = ("_whole", "arg", "first", "key", "loc", "name")
 
-    def __init__(self, ref: Any, fields: Mapping[FieldRef, Any], loc: Loc | None = None, first: Size | None = None) -> None:
+    def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, first: Size | None = None) -> None:
         self.name = ref.name
         self.loc = loc
         self.first = first
         self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
-        self.key: Any = None
-        self._whole: Callable[[], Any] = _nothing
-        if self.arg is None:
+        self.key: Key = None
+        self._whole: Callable[[], ScalarField | None] = _nothing
+        if not isinstance(ref, ArrayRef):
             self.key, whole = field_memory(fields[ref])
             self._whole = weakly(whole)
 
     @property
-    def whole(self) -> Any:
-        return self._whole()
+    def whole(self) -> ScalarField:
+        """The field, which launches keep alive."""
+        return cast(ScalarField, self._whole())
 
 
 def _nothing() -> None:
@@ -76,7 +83,7 @@ class Footprint:
     ``used``, ``written``: one access for each memory that it uses, or writes; ``accesses``, ``writes``: the same for each memory and
     first index. ``shadows``: the gradients and tangents that it writes."""
 
-    def __init__(self, specialization: Any) -> None:
+    def __init__(self, specialization: Specialization) -> None:
         kernel = specialization.kernel
         self.arrays = any(isinstance(arg, ArrayArg) for arg in kernel.args)
         self.fields = [weakly(field) for field in specialization.fields.values()]
@@ -93,7 +100,7 @@ class DerivativeFootprint:
     """The memory of a kernel that its derivative is about. ``residuals``: with the version of each that it reads, see
     `saving_rule`. ``constant_writes``: writes of values that depend on no memory with a gradient."""
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, made: SpecializedDerivative) -> None:
         derivative, fields = made.derivative, made.primal.fields
         residuals = made.residuals if made.acts else ()
         self.residuals = [(Access(r.ref, fields, r.loc, r.first), version_of(r)) for r in residuals]
@@ -107,7 +114,7 @@ class DerivativeFootprint:
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 
 
-def footprint_of(specialization: Any) -> Footprint:
+def footprint_of(specialization: Specialization) -> Footprint:
     """The `Footprint` of what a kernel is compiled to, found once."""
     found: Footprint | None = specialization.footprint
     if found is None:
@@ -115,7 +122,7 @@ def footprint_of(specialization: Any) -> Footprint:
     return found
 
 
-def derivative_footprint_of(made: Any) -> DerivativeFootprint:
+def derivative_footprint_of(made: SpecializedDerivative) -> DerivativeFootprint:
     """The `DerivativeFootprint` of a derivative, found once."""
     found: DerivativeFootprint | None = made.footprint
     if found is None:
@@ -126,7 +133,7 @@ def derivative_footprint_of(made: Any) -> DerivativeFootprint:
 class Arguments(Collector):
     """The arguments of a launch as objects: ndarrays, and arrays of NumPy and torch with what binding them takes."""
 
-    def __init__(self, kernel: Any, specialization: Any, args: Any) -> None:
+    def __init__(self, kernel: Kernel, specialization: Specialization, args: Sequence[Any]) -> None:
         self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
         super().__init__(kernel, specialization, args)
 
@@ -141,7 +148,7 @@ class Launch:
 
     __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")
 
-    def __init__(self, session: Any, kernel: Any, specialization: Any, packer: Packer, args: Any) -> None:
+    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> None:
         self.session = session
         self.specialization = specialization
         self.packer = packer
@@ -169,7 +176,7 @@ class Launch:
         copied.snapshots, copied.buffers = {}, []
         return copied
 
-    def memory(self, access: Access) -> tuple[Any, Any]:
+    def memory(self, access: Access) -> tuple[Key, FieldOrArray | None]:
         """What tells memory apart in different launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
             return access.key, access.whole
@@ -178,7 +185,7 @@ class Launch:
             return ("ndarray", id(array)), array
         return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
 
-    def used(self) -> Iterator[Any]:
+    def used(self) -> Iterator[FieldOrArray]:
         """The fields and ndarrays that it uses."""
         found = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
         return (whole for whole in found if whole is not None)
@@ -225,9 +232,9 @@ class Launch:
         return packer
 
 
-def memory_of(kernel: Any, effects: tuple[str, ...], primal: bool = True) -> Iterator[Any]:
+def memory_of(kernel: KernelIR, effects: tuple[str, ...], primal: bool = True) -> Iterator[MemoryRef]:
     """The references to primal memory, or to shadows, that operations of ``effects`` of kernel IR have."""
-    found: dict[Any, None] = {}
+    found: dict[MemoryRef, None] = {}
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, (FieldRef, ArrayRef)) and (ref.role == "primal") == primal and op.code.effect in effects:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from spirograd.ad.entries import Access, Launch
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.lang import context
 from spirograd.lang.data.numpy_transfer import Array
 
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
-Found = Callable[[Any, Any, Saved, Array], None]
+Found = Callable[[Key, FieldOrArray, Saved, Array], None]
 
 
 class Exposed:
@@ -32,11 +33,11 @@ class Exposed:
     ``active``: whether any memory was handed out: until then none of the other methods need be called.
     """
 
-    def __init__(self, used: Callable[[], Iterable[Any]], found: Found) -> None:
+    def __init__(self, used: Callable[[], Iterable[FieldOrArray]], found: Found) -> None:
         self._session = context.session()
         self._used = weakref.WeakMethod(used)
         self._found = weakref.WeakMethod(found)
-        self.known: dict[Any, Saved] = {}
+        self.known: dict[Key, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
         self._accesses: dict[Any, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
@@ -88,7 +89,7 @@ class Exposed:
             if known is not None:
                 known.update(known.memory.copied_part(launch.first(access.first)))
 
-    def look(self, key: Any, first: int | None) -> None:
+    def look(self, key: Key, first: int | None) -> None:
         """Look for writes to memory, at first index ``first``, or (None) anywhere."""
         if key in self.known:
             self._look(key, self.known[key].memory.copied_part(first))
@@ -98,7 +99,7 @@ class Exposed:
         for key in list(self.known):
             self._look(key, None)
 
-    def _look(self, key: Any, part: int | None) -> None:
+    def _look(self, key: Key, part: int | None) -> None:
         known = self.known[key]
         changed = known.changed(part)
         if changed is not None:
@@ -156,19 +157,25 @@ def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
-def _name(whole: Any) -> str:
+def _name(whole: FieldOrArray) -> str:
     return getattr(whole, "name", "an ndarray")
 
 
-def is_exposed(whole: Any) -> bool:
+def is_exposed(whole: FieldOrArray) -> bool:
     """Whether a field or ndarray may be written without a call of spirograd."""
     shared = whole.tree.allocation.shared
     return bool(shared) and ("" in shared or whole.view.part in shared)
 
 
-def clear_elements(shadow: Any, changed: Array) -> None:
+def clear_elements(shadow: FieldOrArray, changed: Array) -> None:
     """Set the gradients or tangents of some elements to zero."""
     if changed.all():
         shadow.fill(0.0)
     else:
         shadow.from_numpy(np.where(changed, 0, shadow.to_numpy()))
+
+
+def wait_for_exposed(changed: Iterable[FieldOrArray]) -> None:
+    """Wait for the device if memory was ``changed`` that was handed out: the host may write to it next."""
+    if any(is_exposed(whole) for whole in changed):
+        context.session().sync()

@@ -13,25 +13,30 @@ import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
+from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef, ProgramRecorder
 from spirograd.ad.thread_tapes import tangents
-from spirograd.ad.versions import memory_identity
+from spirograd.ad.versions import Saved, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
+from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
-from spirograd.base.recorder import Recorder
 from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import FieldRef
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
 logger = logging.getLogger("spirograd")
 
 
-class FwdMode(Recorder, NearNames):
+class FwdMode(ProgramRecorder, NearNames):
     """Run kernels with tangents: ``with FwdMode(loss=y, param=x, seed=v): kernel()`` leaves the derivative of y along v in ``y.dual``.
 
     ``loss``: a field or array with tangents, or a list of several: the results. ``param``: the field or array to differentiate with
@@ -88,12 +93,14 @@ class FwdMode(Recorder, NearNames):
         finally:
             self._mode = before
 
-    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(self, memory: FieldOrArray, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """Return the numbers ``values`` of the element at ``key`` of ``memory`` as such that cannot be used; ``location``: the line."""
         followed = memory.dtype.is_float and memory.has_dual() and not shadows.is_shadow(memory) and self._mode != "constant"
         return self._numbers.of(values, location()) if followed else values
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
+    def host_write(
+        self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+    ) -> None:
         """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of
         ``source``. ``repeat`` is not used. See `Recorder`.
         """
@@ -101,23 +108,22 @@ class FwdMode(Recorder, NearNames):
             return
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(memory_identity(memory)[0], None)
-        copied = source is not None and source.has_dual()
         if source is not None:
             self._chain.check(object_key(source), getattr(source, "name", "the array"), "`copy_from`", None)
-        if copied and memory.has_dual():
+        if source is not None and source.has_dual() and memory.has_dual():
             memory.dual.copy_from(source.dual)
-        elif copied:
+        elif source is not None and source.has_dual():
             self._chain.lose(object_key(memory), "`copy_from`", None, memory)
         elif memory.has_dual():
             clear("dual")
         elif key is None:
             self._chain.forget(object_key(memory))
 
-    def _used(self) -> list[Any]:
+    def _used(self) -> list[FieldOrArray]:
         """The fields and ndarrays that may have tangents."""
         return shadows.primals("dual")
 
-    def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
+    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
         """The host wrote numbers to memory that was handed out: see `Exposed`."""
         if whole is self.param:
             return
@@ -126,7 +132,7 @@ class FwdMode(Recorder, NearNames):
         elif changed.all():
             self._chain.forget(object_key(whole))
 
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch the forward mode of ``kernel``: its ``specialization``, with ``args`` as the ``packer`` has them. See
         `Recorder`.
         """
@@ -155,9 +161,9 @@ class Chain:
 
     def __init__(self, role: str = "dual") -> None:
         self.role = role
-        self._lost: dict[Any, tuple[str, Any, Any]] = {}  # memory -> (who wrote it, the line, what keeps the memory alive)
+        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # memory -> (who wrote it, the line, what keeps the memory alive)
 
-    def follow(self, made: Any, packer: Any) -> None:
+    def follow(self, made: SpecializedDerivative, packer: Packer) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
         for place in made.derivative.inactive_writes:
             owner = None if isinstance(place.ref, FieldRef) else packer.arrays[place.ref.arg]
@@ -165,15 +171,15 @@ class Chain:
         for place in made.derivative.inactive_reads:
             self.check(memory_key(place.ref, packer), place.ref.name, made.label, place.loc)
 
-    def lose(self, key: Any, writer: str, loc: Any, owner: Any) -> None:
+    def lose(self, key: Key, writer: str, loc: Loc | None, owner: object) -> None:
         """Note that memory without dual gets values with tangents."""
         self._lost.setdefault(key, (writer, loc, owner))
 
-    def forget(self, key: Any) -> None:
+    def forget(self, key: Key) -> None:
         """Note that all of the memory gets values without tangents."""
         self._lost.pop(key, None)
 
-    def check(self, key: Any, name: str, reader: str, loc: Any) -> None:
+    def check(self, key: Key, name: str, reader: str, loc: Loc | None) -> None:
         """Raise if memory that is read has lost tangents."""
         found = self._lost.get(key)
         if found is None:
@@ -188,12 +194,12 @@ class Chain:
         report(context.session(), problem, loc, hint, while_running=True)
 
 
-def object_key(memory: Any) -> Any:
+def object_key(memory: FieldOrArray) -> Key:
     """`memory_key` of a field or ndarray."""
     return ("array", memory.allocation.address) if isinstance(memory, Ndarray) else ("field", memory.tree.id, memory.key)
 
 
-def memory_key(ref: Any, packer: Any) -> Any:
+def memory_key(ref: MemoryRef, packer: Packer) -> Key:
     """What tells memory apart in different launches."""
     if isinstance(ref, FieldRef):
         return ("field", ref.tree, ref.key)

@@ -11,6 +11,7 @@ from spirograd.base.dtypes import DType
 from spirograd.ir.nodes import ArrayArg, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.ndarray import Ndarray, array_of
+from spirograd.lang.frontend.specialization import Specialization
 
 
 class Collector:
@@ -18,7 +19,7 @@ class Collector:
 
     bound = False
 
-    def __init__(self, kernel: Any, specialization: Any, args: Sequence[Any]) -> None:
+    def __init__(self, kernel: Any, specialization: Specialization, args: Sequence[Any]) -> None:
         self._clear()
         for parameter, value in zip(kernel._parameters, args):
             parameter.pack(value, self)
@@ -72,7 +73,7 @@ class Memory:
         _write(self.gradient, values)
 
 
-def memories_of(kernel: KernelIR, specialization: Any, collector: Collector) -> dict[Any, Memory]:
+def memories_of(kernel: KernelIR, specialization: Specialization, collector: Collector) -> dict[Any, Memory]:
     """All memory of ``kernel``, which ``specialization`` was made from: by `FieldRef`, or by the number of the array argument."""
     found: dict[Any, Memory] = {}
     for op in kernel.walk():

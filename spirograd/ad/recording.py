@@ -12,20 +12,29 @@ from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.entries import Access, DerivativeFootprint, Event, Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.exposed import wait_for_exposed
+from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_report import MemoryReport, totals
 from spirograd.ad.recording_check import check_if_wanted
 from spirograd.ad.saving_rule import FUNCTION, Version
+from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
+from spirograd.base.loc import Loc
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 
-Parts = Mapping[tuple[Any, int | None], tuple[str, Any]]  # memory by key and first index (None: all of it): name, and field or ndarray
+Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
 
 
 class Recording:
-    """Steps that are run one after the other, then reversed. ``events``: what happened; ``versions``: of memory, see `Versions`.
+    """Steps that are run one after the other, then reversed: a `StepStore`. ``events``: what happened; ``versions``: of memory.
 
     ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object."""
+
+    repeats = ""
+    closed = False
 
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         self._copy_memory = copy_memory
@@ -33,12 +42,21 @@ class Recording:
         self.events: list[Event] = []
         self.check = check_if_wanted()
         self._scratched: list[Any] = []  # allocations for saved values
+        self._report: MemoryReport | None = None  # of copies that the last replay has freed
 
     def add(self, step: Any) -> Any:
         """Run a step of the program for the first time, and record it; returns what it returns. See `steps`."""
         return step.record(self)
 
-    def launch(self, made: Any, launch: Launch, returned: Any) -> Any:
+    def host_write(self, step: Any) -> None:
+        """Record a write of the host, which comes next."""
+        step.begin(self)
+
+    def nested(self) -> Recording:
+        """See `StepStore`."""
+        return self
+
+    def launch(self, made: SpecializedDerivative, launch: Launch, returned: Any) -> Any:
         """Run a launch whose derivative is ``made``, and record it; returns what it returns. ``returned``: the adjoints of that."""
         memory = derivative_footprint_of(made)
         event = self._event()
@@ -71,14 +89,14 @@ class Recording:
             self._save(access, launch, event)
         return launch.run()
 
-    def write(self, key: Any, first: int | None, reverse: Callable[[], None] | None) -> None:
+    def write(self, key: Key, first: int | None, reverse: Callable[[], None] | None) -> None:
         """The host is about to write to memory: at first index ``first``, or (None) all over."""
         event = self._event()
         event.saved += self.versions.write(key, lambda: first)
         event.reverse = reverse
 
-    def written(self, key: Any, before: Saved, reverse: Callable[[], None] | None) -> None:
-        """The host has replaced what ``before`` has."""
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
+        """Record that the host has replaced the contents ``before``."""
         self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
 
     def call(self, reverse: Callable[[], None], used: Parts) -> None:
@@ -88,7 +106,7 @@ class Recording:
         for (key, first), (name, whole) in used.items():
             self.need(event, key, name, whole, FUNCTION, first)
 
-    def need(self, event: Event, key: Any, name: str, whole: Any, version: Version, first: int | None = None) -> None:
+    def need(self, event: Event, key: Key, name: str, whole: FieldOrArray, version: Version, first: int | None = None) -> None:
         """The reverse of ``event`` reads ``whole``, at a first index or (None) all of it, as it is now: its ``version`` of it."""
         self.versions.stored(key, name, whole)
         self.versions.need(key, first)
@@ -121,17 +139,38 @@ class Recording:
     def _save(self, access: Access, launch: Launch, event: Event) -> None:
         event.saved += self.versions.write(launch.memory(access)[0], functools.partial(launch.first, access.first))
 
-    def used(self) -> Iterator[Any]:
-        """The fields and ndarrays of the launches so far."""
+    def used(self) -> Iterator[FieldOrArray]:
+        """Yield the fields and ndarrays of the launches so far."""
         return (memory for event in self.events for launch in event.used for memory in launch.used())
 
-    def wanted(self) -> Iterator[tuple[Any, str, Any]]:
-        """The memory whose current contents the reverse needs: key, name, and field or ndarray."""
+    def wanted(self) -> Iterator[tuple[Key, str, FieldOrArray]]:
+        """Yield the memory whose current contents the reverse reads: key, name, and field or ndarray."""
         return ((key, memory.name, memory.whole) for key, memory in self.versions.wanted())
 
-    def reverse(self) -> Iterator[Saved]:
-        """Run all reverses, each on memory as it was then. Gives what was exchanged for that, in order: exchange it once more, last first,
-        and memory holds what it held."""
+    def replay(self, last: bool) -> None:
+        """Run all reverses, each on memory as it was then; afterwards memory holds what it held. ``last``: the copies are freed on the way.
+        Else they are exchanged for what memory holds, so that the reverses can run again."""
+        if last:
+            self._report = self.report()
+            end = UndoLog()
+            try:
+                self.reverse_once(end.before)
+            finally:
+                changed = [saved.memory.whole for _, saved in end.saved]
+                end.restore()
+                wait_for_exposed(changed)
+            return
+        swapped: list[Saved] = []
+        try:
+            for saved in self._reverse():
+                swapped.append(saved)
+        finally:
+            for saved in reversed(swapped):
+                saved.swap()
+            wait_for_exposed([saved.memory.whole for saved in swapped])
+
+    def _reverse(self) -> Iterator[Saved]:
+        """Run all reverses; yield the copies that were exchanged for the contents of memory, in order."""
         for event in reversed(self.events):
             yield from _swap([saved for key, saved in event.saved if key in event.before])
             self._run_reverse(event)
@@ -143,7 +182,7 @@ class Recording:
         if event.reverse is not None:
             event.reverse()
 
-    def reverse_once(self, before: Callable[[Iterable[tuple[Any, Any, int | None]]], None] | None = None) -> None:
+    def reverse_once(self, before: Callable[[Iterable[Part]], None] | None = None) -> None:
         """Run all reverses, each on memory as it was then, and free the copies. Memory is not put back afterwards. ``before`` is told
         which memory is about to change: key, memory, and part."""
         while self.events:
@@ -172,7 +211,7 @@ class Recording:
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)
 
-    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Any) -> Any:
+    def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> Any:
         """An array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: of the first of them."""
         session = context.session()
         if self._copy_memory is None:
@@ -184,8 +223,15 @@ class Recording:
         allocation.fill(0, -(-nbytes // 4) * 4, 0)
         return session.scratch(dtype, shape, allocation)
 
+    def close(self) -> None:
+        """Do nothing: the copies are freed with this object. See `StepStore`."""
+
+    def report(self) -> MemoryReport:
+        """Return the bytes of the copies; once the last replay has freed them, those that there were."""
+        return self._report or MemoryReport(sum(event.launches for event in self.events), totals(self.copies()))
+
     def copies(self) -> Iterator[tuple[str, int]]:
-        """All copies of memory: name and bytes."""
+        """Yield the name and bytes of each copy."""
         for event in self.events:
             yield from ((saved.memory.name, saved.nbytes) for _, saved in event.saved)
             yield from event.copies

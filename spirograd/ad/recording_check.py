@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.ad.entries import Access, Event, Launch, derivative_footprint_of
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
 from spirograd.ad.versions import Stored, memory_generation
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradAssertionError, render
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer
 
@@ -27,17 +28,17 @@ class RecordingCheck:
     """What the reverses of one recording are to find: digests of memory, by event, memory and first index."""
 
     def __init__(self) -> None:
-        self._expected: dict[int, dict[tuple[Any, int | None], _Expected]] = {}
+        self._expected: dict[int, dict[tuple[Key, int | None], _Expected]] = {}
         self._events: list[Event] = []  # kept, so that their numbers stay theirs
-        self._known: dict[Any, tuple[Any, bytes]] = {}  # memory and part -> its generation, and the digest of that
+        self._known: dict[tuple[Key, int | None], tuple[Generation, bytes]] = {}  # by memory and part
 
-    def before_launch(self, event: Event, made: Any, launch: Launch) -> None:
+    def before_launch(self, event: Event, made: SpecializedDerivative, launch: Launch) -> None:
         """A launch is about to run, whose derivative is ``made``."""
         for access, when, _ in _residuals(made):
             if when == "before":
                 self._expect_residual(event, launch, access)
 
-    def after_launch(self, event: Event, made: Any, launch: Launch) -> None:
+    def after_launch(self, event: Event, made: SpecializedDerivative, launch: Launch) -> None:
         """A launch has run."""
         for access, when, overwritten in _residuals(made):
             if when == "after" or not overwritten:
@@ -48,7 +49,7 @@ class RecordingCheck:
         if whole is not None:  # arrays of the host are copied for each launch
             self.expect(event, key, access.name, whole, launch.first(access.first))
 
-    def expect(self, event: Event, key: Any, name: str, whole: Any, first: int | None) -> None:
+    def expect(self, event: Event, key: Key, name: str, whole: FieldOrArray, first: int | None) -> None:
         """The reverse of ``event`` may find memory, at first index ``first`` or (None) all of it, as it is now."""
         expected = self._expected.get(id(event))
         if expected is None:
@@ -66,7 +67,7 @@ class RecordingCheck:
                 problem = f"a tape does not have `{expected.name}`{at} as the reverse of `{what}` needs it"
                 raise SpirogradAssertionError(render(problem, None, _REPORT))
 
-    def _digest(self, key: Any, expected: _Expected) -> bytes:
+    def _digest(self, key: Key, expected: _Expected) -> bytes:
         allocation = expected.stored.allocation
         part = expected.stored.part(expected.first)
         generation = memory_generation(expected.stored.whole)
@@ -83,13 +84,13 @@ class RecordingCheck:
 class _Expected:
     """Contents that memory may have."""
 
-    def __init__(self, name: str, whole: Any, first: int | None) -> None:
+    def __init__(self, name: str, whole: FieldOrArray, first: int | None) -> None:
         self.name, self.first = name, first
         self.stored = Stored(name, whole)
         self.digests: set[bytes] = set()
 
 
-def _residuals(made: Any) -> Sequence[tuple[Access, str, bool]]:
+def _residuals(made: SpecializedDerivative) -> Sequence[tuple[Access, str, bool]]:
     """What the gradient ``made`` reads, when it is there, and whether the kernel overwrites it."""
     accesses = [access for access, _ in derivative_footprint_of(made).residuals]
     residuals = made.residuals if made.acts else ()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from spirograd.ad.entries import Event, Launch
+from spirograd.ad.memory_keys import FieldOrArray, Key
+from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import Recording
 from spirograd.ad.saving_rule import REPEATED
-from spirograd.ad.steps import LaunchStep, Step, WriteStep
-from spirograd.ad.undo_log import UndoLog, reverse_steps
+from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, reverse_steps
+from spirograd.ad.undo_log import UndoLog
+from spirograd.ad.versions import Saved
 from spirograd.lang import context
+from spirograd.lang.data import shadows
 
 
 class Repeated:
-    """Steps that are one event of the recording ``outer``, whose reverse finds all memory that they use as it was before them."""
+    """A `StepStore`: steps that are one event of the recording ``outer``, whose reverse finds all memory that they use as it was before
+    them."""
+
+    repeats = "`ad.checkpoint`"
+    closed = False
 
     def __init__(self, outer: Recording) -> None:
         self.outer = outer
@@ -40,8 +49,39 @@ class Repeated:
             self._event.launches += step.made is not None
         return step.run()
 
+    def host_write(self, step: WriteStep) -> None:
+        """See `StepStore`."""
+        if not shadows.is_shadow(step.memory):
+            self.add(step)
+
+    def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
+        """See `StepStore`."""
+        self.outer.unseen_write(key, before, reverse)
+
+    def nested(self) -> None:
+        """Return None: the steps of `ad.checkpoint` in another one are like others."""
+
+    def used(self) -> Iterator[FieldOrArray]:
+        """See `StepStore`."""
+        return self.outer.used()
+
+    def wanted(self) -> Iterator[Used]:
+        """See `StepStore`."""
+        return self.outer.wanted()
+
+    def report(self) -> MemoryReport:
+        """See `StepStore`."""
+        return self.outer.report()
+
+    def replay(self, last: bool) -> None:
+        """Raise: steps are reversed once they are complete."""
+        raise AssertionError("the steps of `ad.checkpoint` are reversed by the recording that they are an event of")
+
+    def close(self) -> None:
+        """See `StepStore`."""
+
     def settle(self) -> None:
-        """The last step is done, also if it was a write."""
+        """Complete the last step, if that was a write."""
         if self._pending is not None:
             self._pending.settle()
             if self._pending.copy is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from spirograd.ad import external_arrays
@@ -10,9 +11,12 @@ from spirograd.ad.restored import Guard
 from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 
 
-def replay_gradient(kernel: Any, session: Any, specialization: Any, args: Any, returned: Any) -> None:
+def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization, args: Sequence[Any], returned: Any) -> None:
     """Run the kernel again, which saves what it overwrites, then its reverse; afterwards memory holds what it held, but for gradients.
 
     Right if memory holds what it held before the kernel. Random numbers are those of the last launch.
@@ -42,7 +46,7 @@ class _OneLaunch(Tape):
         self.drawn = number
         self._guard = guard
 
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Any) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch the kernel and record it."""
         self._outer = self._guard
         try:

@@ -6,22 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.ad.entries import Launch, footprint_of
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
 from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.versions import Stored, first_of, memory_identity
-from spirograd.base.recorder import Recorder
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 
 
-class Guard(Recorder):
+class Guard(ProgramRecorder):
     """Saves what is written, before it is: slices at one first index, where the host knows it, each once."""
 
     def __init__(self) -> None:
         self._log = UndoLog()
-        self._stored: dict[Any, Stored] = {}
+        self._stored: dict[Key, Stored] = {}
 
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch a kernel; see `Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
         return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
@@ -33,11 +36,13 @@ class Guard(Recorder):
             if whole is not None:
                 self.save(whole, launch.first(access.first))
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
+    def host_write(
+        self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+    ) -> None:
         """The host is about to write; see `Recorder`."""
         self.save(memory, first_of(key))
 
-    def save(self, memory: Any, first: int | None) -> None:
+    def save(self, memory: FieldOrArray, first: int | None) -> None:
         """Save memory, at a first index or (None) all of it, unless it is a gradient."""
         if shadows.is_shadow(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
             return

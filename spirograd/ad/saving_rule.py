@@ -27,7 +27,8 @@ reverse, which reads what the launch left. `recording_check` verifies recordings
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+
+from spirograd.autodiff.derivative import Residual
 
 
 class Version(Enum):
@@ -47,6 +48,6 @@ _LAUNCH = {
 }
 
 
-def version_of(residual: Any) -> Version:
+def version_of(residual: Residual) -> Version:
     """Return the version that the reverse of a launch reads of a `Residual` of its derivative."""
     return _LAUNCH[residual.when, residual.overwritten is not None]

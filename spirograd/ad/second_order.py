@@ -11,20 +11,28 @@ from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
 from spirograd.ad.memories import Collector
+from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
 from spirograd.ad.thread_tapes import clear_all, tangents
-from spirograd.ad.versions import first_of, memory_identity
+from spirograd.ad.versions import Saved, first_of, memory_identity
+from spirograd.autodiff.derivative import Derivative
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, render
-from spirograd.base.recorder import Recorder
+from spirograd.base.loc import Loc
+from spirograd.base.nesting import Nesting
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
+from spirograd.base.sizes.size_nodes import Size
 from spirograd.derivatives.specialized import SpecializedDerivative, derive
-from spirograd.ir.nodes import ArrayRef, FieldRef
+from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
@@ -89,9 +97,9 @@ def _direction(x: Any, v: Any) -> Any:
     return found
 
 
-def _dual(made: SpecializedDerivative, ref: Any) -> FieldRef | ArrayRef | None:
+def _dual(made: SpecializedDerivative, ref: Ref) -> FieldRef | ArrayRef | None:
     """The memory of the tangents of primal memory with a gradient, and of such gradients."""
-    if ref.role not in _DUALS:
+    if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role not in _DUALS:
         return None
     if isinstance(ref, ArrayRef):
         args = made.primal.kernel.args  # what comes after them are saved values, of kernels that `_refuse` refuses
@@ -108,27 +116,27 @@ def _dual(made: SpecializedDerivative, ref: Any) -> FieldRef | ArrayRef | None:
 class _Tangents(SpecializedDerivative):
     """A kernel in forward mode, with tangents in all memory that has a gradient."""
 
-    def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
+    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization) -> None:
         super().__init__(session, kernel, specialization, "forward")
 
-    def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
+    def shadow(self, ref: Ref) -> FieldRef | ArrayRef | None:
         return _dual(self, ref)
 
 
 class _Second(SpecializedDerivative):
     """The gradient of a kernel in forward mode."""
 
-    def __init__(self, session: Any, kernel: Any, specialization: Any) -> None:
+    def __init__(self, session: Any, kernel: Kernel, specialization: Specialization) -> None:
         super().__init__(session, kernel, specialization, "reverse")
 
-    def derived(self, nesting: Any) -> Any:
+    def derived(self, nesting: Nesting | None) -> Derivative:
         """See `SpecializedDerivative.derived`."""
         first = super().derived(nesting)
         second = derive(self._session, first.kernel, "forward", lambda ref: _dual(self, ref))
         return replace(first, kernel=second.kernel)
 
 
-def tangents_of(session: Any, kernel: Any, specialization: Any) -> SpecializedDerivative:
+def tangents_of(session: Any, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
     """The kernel in forward mode, made once. All memory with a gradient has duals already."""
     found: SpecializedDerivative | None = specialization.derivatives.get("tangents")
     if found is None:
@@ -136,7 +144,7 @@ def tangents_of(session: Any, kernel: Any, specialization: Any) -> SpecializedDe
     return found
 
 
-def second_of(session: Any, kernel: Any, specialization: Any) -> SpecializedDerivative:
+def second_of(session: Any, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
     """The gradient of the kernel in forward mode, made once. All memory with a gradient has duals already."""
     found: SpecializedDerivative | None = specialization.derivatives.get("second")
     if found is None:
@@ -155,7 +163,7 @@ class _Launch:
         self.second.launch(self.launch.again(), None, self.launch.number)
 
 
-class _Recorder(Recorder):
+class _Recorder(ProgramRecorder):
     """Runs kernels with tangents, and keeps what their gradients need; see `Recorder`."""
 
     def __init__(self) -> None:
@@ -165,11 +173,11 @@ class _Recorder(Recorder):
         self.exposed = Exposed(self._used, self._unseen_write)
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
-    def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(self, memory: FieldOrArray, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         session = context.session()
         self._make_duals(session, kernel, specialization, packer, args)
         first, second = tangents_of(session, kernel, specialization), second_of(session, kernel, specialization)
@@ -194,7 +202,9 @@ class _Recorder(Recorder):
         what = "has a gradient of its own, which gives no second derivatives" if replaced else "is left out of differentiation"
         raise SpirogradRuntimeError(f"`hvp` does not run `{getattr(function, 'func', function).__name__}`, which {what}")
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[..., None], source: Any, repeat: Any) -> None:
+    def host_write(
+        self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+    ) -> None:
         """Numbers have no derivatives. See `Recorder`."""
         if shadows.is_shadow(memory):
             return
@@ -213,11 +223,11 @@ class _Recorder(Recorder):
         elif key is None:
             self.chain.forget(name)
 
-    def _used(self) -> Iterator[Any]:
+    def _used(self) -> Iterator[FieldOrArray]:
         """The fields and ndarrays of the launches so far."""
         return (memory for made in self.launches for memory in made.launch.used())
 
-    def _unseen_write(self, key: Any, whole: Any, before: Any, changed: Any) -> None:
+    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
         """The host wrote to memory that was handed out: see `Exposed`."""
         self._write(object_key(whole), None, getattr(whole, "name", "the array"), "the host", None)
         if whole.has_grad():
@@ -227,7 +237,7 @@ class _Recorder(Recorder):
         elif changed.all():
             self.chain.forget(object_key(whole))
 
-    def _make_duals(self, session: Any, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> None:
+    def _make_duals(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> None:
         """Have tangents in all memory with gradients."""
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
@@ -256,7 +266,7 @@ class _Recorder(Recorder):
                 )
                 raise SpirogradRuntimeError(render(problem, residual.loc, f"{_HINT}: `hvp` saves nothing"))
 
-    def _write(self, key: Any, index: int | None, name: str, writer: str, loc: Any) -> None:
+    def _write(self, key: Any, index: int | None, name: str, writer: str, loc: Loc | None) -> None:
         """Raise if a write overwrites what the gradients of earlier launches need. ``index``: the first one, if it is known."""
         for launch in self.launches:
             for residual in launch.second.derivative.residuals:
@@ -282,7 +292,7 @@ def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -
             list(launch.snapshot(access))
 
 
-def _index(first: Any, packer: Any) -> int | None:
+def _index(first: Size | None, packer: Packer) -> int | None:
     """A first index that the host can know, at a launch."""
     if first is None:
         return None

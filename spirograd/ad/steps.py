@@ -6,21 +6,24 @@ index, None for all), ``run`` (do it, any number of times), ``record`` (do it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.recording import Parts, Recording
+from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.versions import Saved, Stored, nbytes_of
+from spirograd.derivatives.specialized import SpecializedDerivative
 
-Used = tuple[Any, str, Any]  # key, name, field or ndarray
+Used = tuple[Key, str, FieldOrArray]  # key, name, field or ndarray
 
 
 class LaunchStep:
     """A launch. ``made``: its derivative, None if it is not differentiated. ``returned``: the adjoints of what it returns."""
 
-    def __init__(self, launch: Launch, made: Any = None, returned: Any = None) -> None:
+    def __init__(self, launch: Launch, made: SpecializedDerivative | None = None, returned: Any = None) -> None:
         self.launch = launch
         self.made = made
         self._returned = returned
@@ -37,7 +40,7 @@ class LaunchStep:
         found = ((access, *launch.memory(access)) for access in footprint_of(launch.specialization).accesses)
         return {(key, launch.first(access.first)): (access.name, whole) for access, key, whole in found if whole is not None}
 
-    def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
+    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
         found = footprint_of(self.launch.specialization).writes if self.made is None else derivative_footprint_of(self.made).writes
         for access in found:
             key, whole = self.launch.memory(access)
@@ -81,10 +84,15 @@ class WriteStep:
         self._repeat = repeat
         self.copy: Saved | None = None
 
+    @property
+    def memory(self) -> FieldOrArray:
+        """The field or ndarray."""
+        return self._memory[2]
+
     def used(self) -> Iterator[Used]:
         yield self._memory
 
-    def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
+    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
         yield (*self._memory, self._first)
 
     def settle(self, copy_memory: CopyMemory | None = None) -> None:
@@ -129,7 +137,7 @@ class CallStep:
     def used(self) -> Iterator[Used]:
         return ((key, *memory) for (key, _), memory in self._used.items())
 
-    def written(self) -> Iterator[tuple[Any, str, Any, int | None]]:
+    def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
         return iter(())
 
     def run(self) -> None:
@@ -145,7 +153,7 @@ class CallStep:
 Step = LaunchStep | WriteStep | CallStep
 
 
-def obstacle(launch: Launch, exposed: Callable[[Any], bool]) -> tuple[str, str] | None:
+def obstacle(launch: Launch, exposed: Callable[[FieldOrArray], bool]) -> tuple[str, str] | None:
     """What keeps a launch from being repeated with the same result, and what to do about it; None if nothing does."""
     footprint = footprint_of(launch.specialization)
     if launch.external:
@@ -160,3 +168,29 @@ def obstacle(launch: Launch, exposed: Callable[[Any], bool]) -> tuple[str, str] 
             hint = "copy it (`to_numpy()`), and give it back by `from_numpy`"
             return f"uses `{name}`, which was handed out by `to_numpy(copy=False)` or DLPack and may have changed by then", hint
     return None
+
+
+def parts_of(step: Step, stored: dict[Key, Stored]) -> list[Part]:
+    """Return the memory that a step writes. ``stored``: known memory by key, to which it is added."""
+    parts: list[Part] = []
+    for key, name, whole, first in step.written():
+        memory = stored.get(key)
+        if memory is None:
+            memory = stored[key] = Stored(name, whole)
+        parts.append((key, memory, memory.part(first)))
+    return parts
+
+
+def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Key, Stored], copy_memory: CopyMemory | None = None) -> int:
+    """Run steps again and record them, then run their reverses; returns the bytes of the recording, in ``copy_memory``. ``log`` is
+    extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
+    recording = Recording(copy_memory)
+    try:
+        for step in steps:
+            log.before(parts_of(step, stored))
+            step.fresh().record(recording)
+        recorded = sum(nbytes for _, nbytes in recording.copies())
+        recording.reverse_once()
+    finally:
+        recording.free()
+    return recorded

@@ -5,33 +5,38 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from spirograd.ad.checkpoints import Checkpoints
 from spirograd.ad.entries import DerivativeFootprint, Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.exposed import Exposed, WrittenTensors, clear_elements, is_exposed
 from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
-from spirograd.ad.memory_report import MemoryReport, totals
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
+from spirograd.ad.memory_report import MemoryReport
 from spirograd.ad.recording import Recording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
+from spirograd.ad.step_store import StepStore
 from spirograd.ad.steps import CallStep, LaunchStep, WriteStep, obstacle
 from spirograd.ad.tape_check import TapeCheck
 from spirograd.ad.tape_numbers import FollowsNumbers, TapeNumbers
 from spirograd.ad.thread_tapes import ForeignWrites, GradientUse
-from spirograd.ad.undo_log import UndoLog
 from spirograd.ad.validation import access_rule
 from spirograd.ad.versions import Saved, first_of, memory_generation, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
+from spirograd.base.loc import Loc
 from spirograd.base.near_names import NearNames
 from spirograd.derivatives.broken_chains import report
-from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED
+from spirograd.derivatives.specialized import INACTIVE_HINT, UNFOLLOWED, SpecializedDerivative
 from spirograd.lang import context
-from spirograd.lang.data import numpy_transfer, shadows
+from spirograd.lang.data import numpy_transfer
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
+from spirograd.lang.frontend.kernel import Kernel
+from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -84,24 +89,22 @@ class Tape(FollowsNumbers, NearNames):
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        # What steps go to: a recording, or checkpoints from which they are repeated to be recorded then.
-        self._steps: Recording | Checkpoints | Repeated = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
+        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
         # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
-        self._inactive: dict[Any, tuple[str, Any, Any]] = {}
+        self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
-        self._paused: list[dict[tuple[Any, int | None], tuple[str, Any]]] | None = None
-        self._active_outputs: set[Any] = set()
-        self._constant: dict[Any, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
+        self._paused: list[dict[tuple[Key, int | None], tuple[str, FieldOrArray]]] | None = None
+        self._active_outputs: set[Key] = set()
+        self._constant: dict[Key, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
         self._released: MemoryReport | None = None
-        self._report: MemoryReport | None = None  # of copies that the reverse pass has freed since
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._numbers = TapeNumbers("" if grad_check is None else "`grad_check` runs launches again with other values, but not Python")
         self._gradients = GradientUse(clear_gradients)
         self._foreign: ForeignWrites | None = None  # while the tape is open
-        self._left: dict[Any, Any] | None = None  # once the tape is closed: memory that the reverse needs -> generations
+        self._left: dict[Key, Generation] | None = None  # once the tape is closed: memory that the reverse needs -> generations
 
     def __enter__(self) -> Tape:
         outer = context.recorder()
@@ -168,10 +171,6 @@ class Tape(FollowsNumbers, NearNames):
         if self._check is not None:
             self._check.run()
 
-    def _close(self) -> None:
-        if isinstance(self._steps, Checkpoints):
-            self._steps.close()
-
     def grad(self) -> None:
         """Run the reverse pass of the recorded launches, starting from 1 for the gradient of the loss, or without a loss from the gradients
         that are set. Raises SpirogradRuntimeError if memory that it needs was written after the block, or if a tape with a loss has run.
@@ -201,63 +200,20 @@ class Tape(FollowsNumbers, NearNames):
 
     def _replay(self, last: bool) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held."""
-        assert not isinstance(self._steps, Repeated)
         recorder = context.set_recorder(None)
         self._numbers.record.begin()
         try:
             if self._loss is not None:
                 self._loss.seed()
-            if isinstance(self._steps, Checkpoints):
-                self._check_handed_out()
-                with context.session().without_prints():
-                    self._reverse_steps(self._steps)
-            elif last:
-                self._replay_once(self._steps)
-            else:
-                self._replay_again(self._steps)
+            self._steps.replay(last)
+        except BaseException:
+            if self._steps.closed:
+                self._release(_FAILED)
+            raise
         finally:
             context.set_recorder(recorder)
 
-    def _replay_again(self, steps: Recording) -> None:
-        """Run all reverses such that they can run again: what they put back is exchanged for what memory holds."""
-        swapped: list[Saved] = []
-        try:
-            for saved in steps.reverse():
-                swapped.append(saved)
-        finally:
-            for saved in reversed(swapped):
-                saved.swap()
-            _wait_for_exposed(saved.memory.whole for saved in swapped)
-
-    def _replay_once(self, steps: Recording) -> None:
-        """Run all reverses, and free the copies on the way. What memory holds at the end is kept once."""
-        self._report = self.memory_report()
-        end = UndoLog()
-        try:
-            steps.reverse_once(end.before)
-        finally:
-            changed = [saved.memory.whole for _, saved in end.saved]
-            end.restore()
-            _wait_for_exposed(changed)
-
-    def _reverse_steps(self, steps: Checkpoints) -> None:
-        try:
-            steps.reverse()
-        except BaseException:
-            self._release(_FAILED)
-            raise
-
-    def _check_handed_out(self) -> None:
-        """Raise if memory that is to be used again may have been written unseen."""
-        for memory in self._used():
-            if is_exposed(memory):
-                name = getattr(memory, "name", "an ndarray")
-                problem = (
-                    f"a tape with checkpoints runs launches again, and they use `{name}`, which was handed out by `to_numpy(copy=False)`"
-                )
-                raise SpirogradUnsupportedError(f"{problem} or DLPack and may have changed by then", None, "copy it: `to_numpy()`")
-
-    def _warn_without_active_output(self, key: Any) -> None:
+    def _warn_without_active_output(self, key: Key) -> None:
         """Tell the user, with the reason, that no gradient flows from the loss."""
         if key not in self._active_outputs:
             reason, hint = self._constant.get(key, ("no kernel that the tape recorded writes the loss", ""))
@@ -268,14 +224,11 @@ class Tape(FollowsNumbers, NearNames):
         planned before the reverse pass, and counted after it."""
         if self._released is not None:
             return self._released
-        if isinstance(self._steps, Checkpoints):
-            return self._steps.report()
-        recording = self._recording()
-        return MemoryReport(sum(event.launches for event in recording.events), totals(recording.copies()))
+        return self._steps.report()
 
     def _release(self, why: str) -> None:
-        self._released, self._ended = self._report or self.memory_report(), why
-        self._close()
+        self._released, self._ended = self.memory_report(), why
+        self._steps.close()
         self._steps = Recording()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
@@ -283,7 +236,7 @@ class Tape(FollowsNumbers, NearNames):
 
     # --- recording -------------------------------------------------------------------------------------------------------
 
-    def launch(self, kernel: Any, specialization: Any, packer: Any, args: Sequence[Any]) -> Any:
+    def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch ``kernel`` and record it: its ``specialization``, with ``args`` as the ``packer`` has them. See `Recorder`."""
         session = context.session()
         launch = Launch(session, kernel, specialization, packer, args)
@@ -298,7 +251,7 @@ class Tape(FollowsNumbers, NearNames):
                 foreign.check(*launch.memory(access))
         return self._launch(kernel, launch, exposed)
 
-    def _launch(self, kernel: Any, launch: Launch, exposed: Exposed) -> Any:
+    def _launch(self, kernel: Kernel, launch: Launch, exposed: Exposed) -> Any:
         session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
@@ -353,16 +306,13 @@ class Tape(FollowsNumbers, NearNames):
 
     def _check_repeatable(self, launch: Launch) -> None:
         """Raise if the tape runs launches again, which this one does not allow."""
-        if isinstance(self._steps, Recording):
-            return
-        found = obstacle(launch, is_exposed)
-        if found is not None:
+        repeats = self._steps.repeats
+        reason = obstacle(launch, is_exposed) if repeats else None
+        if reason is not None:
             kernel = launch.specialization.kernel
-            repeats = "`ad.checkpoint`" if isinstance(self._steps, Repeated) else "a tape with checkpoints"
-            problem = f"{repeats} runs launches again, and kernel `{kernel.name}` {found[0]}"
-            raise SpirogradUnsupportedError(problem, kernel.loc, found[1])
+            raise SpirogradUnsupportedError(f"{repeats} runs launches again, and kernel `{kernel.name}` {reason[0]}", kernel.loc, reason[1])
 
-    def _follow(self, made: Any, memory: DerivativeFootprint, launch: Launch) -> None:
+    def _follow(self, made: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
         if made.returned and self.returned is UNFOLLOWED:
             problem = f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
@@ -381,7 +331,9 @@ class Tape(FollowsNumbers, NearNames):
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
-    def host_write(self, memory: Any, key: Any, clear: Callable[[], None], source: Any, repeat: Callable[[], None] | None) -> None:
+    def host_write(
+        self, memory: FieldOrArray, key: Any, clear: Callable[[], None], source: FieldOrArray | None, repeat: Callable[[], None] | None
+    ) -> None:
         """The host is about to write to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
         in the reverse pass; ``repeat`` writes it again. See `Recorder`.
         """
@@ -402,20 +354,11 @@ class Tape(FollowsNumbers, NearNames):
         if source is not None and self._paused is None:
             reverse = self._follow_copy(memory, source, reverse)
         step = WriteStep((name, getattr(memory, "name", "an ndarray"), memory_identity(memory)[1]), first, reverse, repeat)
-        if isinstance(self._steps, Recording):
-            step.begin(self._steps)
-        elif not shadows.is_shadow(memory):
-            self._steps.add(step)
+        self._steps.host_write(step)
 
-    def _used(self) -> Iterator[Any]:
-        """The fields and ndarrays of the launches so far."""
-        if isinstance(self._steps, Checkpoints):
-            return (whole for _, _, whole in self._steps.used())
-        return self._recording().used()
-
-    def _recording(self) -> Recording:
-        assert not isinstance(self._steps, Checkpoints)
-        return self._steps.outer if isinstance(self._steps, Repeated) else self._steps
+    def _used(self) -> Iterator[FieldOrArray]:
+        """Yield the fields and ndarrays of the launches so far."""
+        return self._steps.used()
 
     def _look(self) -> None:
         """Look for writes to memory that was handed out, and to tensors."""
@@ -424,15 +367,14 @@ class Tape(FollowsNumbers, NearNames):
         if self._left is None:
             self._tensors.look_everywhere()
 
-    def _unseen_write(self, key: Any, whole: Any, before: Saved, changed: Any) -> None:
+    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
         """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
         clears = self._left is None and self._paused is None and whole.has_grad()
-        if not isinstance(self._steps, Checkpoints):  # which do not take such memory
-            self._recording().written(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
+        self._steps.unseen_write(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
 
-    def _changed_tensor(self, tensor: Any, changed: Any) -> None:
+    def _changed_tensor(self, tensor: Any, changed: Array) -> None:
         """Torch, or NumPy, replaced elements of a tensor: the gradients of what it held end there."""
 
         def clear() -> None:
@@ -443,29 +385,25 @@ class Tape(FollowsNumbers, NearNames):
         if self._paused is None:
             self._steps.add(CallStep(clear, {}))
 
-    def _wanted(self) -> Iterator[tuple[Any, str, Any]]:
-        """The memory that the reverse needs as it is now: key, name, and field or ndarray."""
-        return self._steps.used() if isinstance(self._steps, Checkpoints) else self._recording().wanted()
-
     def _check_others(self) -> None:
         """Raise if another thread wrote to memory that the reverse needs as it is now."""
-        for key, _, whole in self._wanted():
+        for key, _, whole in self._steps.wanted():
             if self._exposed is None or key not in self._exposed.known:
                 self._check_other(key, whole)
 
-    def _check_other(self, key: Any, whole: Any) -> None:
+    def _check_other(self, key: Key, whole: FieldOrArray) -> None:
         """Raise if another thread wrote to memory that the open tape uses."""
         if self._foreign is not None:
             self._foreign.check(key, whole)
 
-    def _generations(self) -> dict[Any, Any]:
+    def _generations(self) -> dict[Key, Generation]:
         """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: memory_generation(whole) for key, _, whole in self._wanted() if key not in self._exposed.known}
+        return {key: memory_generation(whole) for key, _, whole in self._steps.wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
-        for key, name, whole in self._wanted() if self._left else ():
+        for key, name, whole in self._steps.wanted() if self._left else ():
             assert self._left is not None
             if key in self._left and self._left[key] != memory_generation(whole):
                 raise SpirogradRuntimeError(
@@ -476,7 +414,7 @@ class Tape(FollowsNumbers, NearNames):
                     )
                 )
 
-    def _follow_copy(self, memory: Any, source: Any, clear: Callable[[], None] | None) -> Callable[[], None] | None:
+    def _follow_copy(self, memory: FieldOrArray, source: FieldOrArray, clear: Callable[[], None] | None) -> Callable[[], None] | None:
         """The reverse of `copy_from`: the gradients of the copy go to what it was made of. ``clear``: sets them to zero."""
         name, origin = memory_identity(memory)[0], memory_identity(source)[0]
         if origin in self._inactive:
@@ -512,7 +450,9 @@ class Tape(FollowsNumbers, NearNames):
         """Whether launches run again with other values: see ``grad_check``."""
         return self._check is not None
 
-    def with_reverse(self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[Any], saves: bool = False) -> Any:
+    def with_reverse(
+        self, function: Callable[[], Any], reverse: Callable[[], None], reads: Sequence[FieldOrArray], saves: bool = False
+    ) -> Any:
         """Run ``function``, an algorithm of the library, with ``reverse`` as its derivative, which reads memory of ``reads``; ``saves``:
         as of `run_aside`. See `Recorder`."""
         for memory in reads:
@@ -520,7 +460,7 @@ class Tape(FollowsNumbers, NearNames):
                 self.numbers_of(memory, "an algorithm")
         return self.run_aside(function, lambda: run_guarded(reverse), saves)
 
-    def numbers_of(self, memory: Any, what: str) -> None:
+    def numbers_of(self, memory: FieldOrArray, what: str) -> None:
         """Report that ``what`` reads ``memory`` if gradients end there. See `Recorder`."""
         key, whole = memory_identity(memory)
         found = self._inactive.get(key)
@@ -558,24 +498,19 @@ class Tape(FollowsNumbers, NearNames):
 
     def run_again(self, function: Callable[[], Any]) -> Any:
         """Run ``function``, whose launches run again in the reverse pass, to be recorded then. See `checkpoint`."""
-        if self._paused is not None or not isinstance(self._steps, Recording):
+        outer = self._steps.nested()
+        if self._paused is not None or outer is None:
             return function()
         self._look()
-        recording, self._steps = self._steps, Repeated(self._steps)
+        self._steps = repeated = Repeated(outer)
         try:
             result = function()
             self._look()
-            self._steps.settle()
+            repeated.settle()
         finally:
-            self._steps = recording
+            self._steps = outer
         return result
 
 
-def _wait_for_exposed(changed: Iterable[Any]) -> None:
-    """Wait for the device if memory was changed that was handed out, which may be written next."""
-    if any(is_exposed(whole) for whole in changed):
-        context.session().sync()
-
-
-def _at(loc: Any) -> str:
+def _at(loc: Loc | None) -> str:
     return f" ({loc})" if loc is not None else ""

@@ -9,6 +9,7 @@ import numpy as np
 
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.losses import FieldLoss
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, render
 from spirograd.lang import context
@@ -39,7 +40,7 @@ class TapeCheck:
                 raise SpirogradAssertionError(f"`grad_check` works in f64 only: {describe(whole)} is of {whole.dtype}")
         self._loss = loss.whole
         self._checked: Sequence[Any] = checked
-        self._start: dict[Any, Saved] = {}
+        self._start: dict[Key, Saved] = {}
         self._steps: list[Callable[[], None]] = []
         self._written: dict[Any, Any] = {}  # by the host, since the last step
         self._gradients: list[Any] = []
@@ -51,13 +52,15 @@ class TapeCheck:
             raise SpirogradRuntimeError(render(problem, None, "pass fields or ndarrays"))
         self._settle()
         for access in footprint_of(launch.specialization).written:
-            self._keep(launch.memory(access)[1])
+            whole = launch.memory(access)[1]
+            assert whole is not None
+            self._keep(whole)
 
     def after(self, launch: Launch) -> None:
         """A launch has run."""
         self._steps.append(launch.run)
 
-    def host_write(self, memory: Any) -> None:
+    def host_write(self, memory: FieldOrArray) -> None:
         """The host is about to write to memory."""
         key, whole = memory_identity(memory)
         self._keep(whole)
@@ -97,7 +100,7 @@ class TapeCheck:
         if wrong:
             raise SpirogradAssertionError("the gradient check failed: " + "; ".join(wrong))
 
-    def _keep(self, whole: Any) -> None:
+    def _keep(self, whole: FieldOrArray) -> None:
         key = memory_identity(whole)[0]
         if key not in self._start:
             self._start[key] = Saved(Stored(getattr(whole, "name", "an ndarray"), whole), None)
@@ -108,7 +111,7 @@ class TapeCheck:
             self._steps.append(Saved(Stored("", whole), None).put)
         self._written = {}
 
-    def _differences(self, whole: Any) -> Any:
+    def _differences(self, whole: FieldOrArray) -> Any:
         self._start[memory_identity(whole)[0]].put()
         values = whole.to_numpy()
         out = np.zeros(values.shape)
@@ -118,7 +121,7 @@ class TapeCheck:
             out[index] = (ends[0] - ends[1]) / (2 * step)
         return out
 
-    def _value(self, whole: Any, values: Any, index: tuple[int, ...], step: float) -> float:
+    def _value(self, whole: FieldOrArray, values: Any, index: tuple[int, ...], step: float) -> float:
         """The loss of the program that starts with another element."""
         for saved in self._start.values():
             saved.put()

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.ad.memory_keys import Key, ProgramRecorder
 from spirograd.ad.steps import CallStep
 from spirograd.ad.versions import memory_identity
-from spirograd.base.recorder import Recorder
 from spirograd.base.tracebacks import user_location
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.scalar_cells import Cell, cells_of
@@ -95,7 +95,7 @@ def _add(gradient: Any, key: Any, adjoints: Sequence[float]) -> None:
     gradient[key] = np.array(sums).reshape(gradient.element_shape) if gradient.element_shape else sums[0]
 
 
-class FollowsNumbers(Recorder):
+class FollowsNumbers(ProgramRecorder):
     """The part of a tape that follows numbers of Python; see `Recorder`."""
 
     follows_numbers = True
@@ -103,7 +103,7 @@ class FollowsNumbers(Recorder):
     _paused: Any
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
-    _active_outputs: set[Any]
+    _active_outputs: set[Key]
 
     def read_numbers(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
         """Record a read of the numbers ``values`` of the element at ``key`` of ``memory``; ``location`` gives the line."""

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.base.once import lock, one_at_a_time
@@ -37,7 +38,7 @@ class GradientUse:
         self.reverses = False
         self.used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._kept: weakref.WeakSet[Any] = weakref.WeakSet()  # gradients that were not cleared on entry
-        self._seen: set[Any] = set()  # specializations whose fields are in ``used``
+        self._seen: set[Key] = set()  # specializations whose fields are in ``used``
 
     @one_at_a_time
     def begin(self) -> None:
@@ -86,7 +87,7 @@ class GradientUse:
                 self._use(whole, shadow)
 
     @one_at_a_time
-    def _use(self, whole: Any, shadow: Any) -> None:
+    def _use(self, whole: FieldOrArray, shadow: Any) -> None:
         for other in self._others():
             if shadow in other.used and (self.clears or other.clears):
                 raise SpirogradRuntimeError(
@@ -154,7 +155,7 @@ class ForeignWrites:
         self._places: dict[Any, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
         self.close, self.are_none = own.close, own.are_all
 
-    def check(self, key: Any, whole: Any) -> None:
+    def check(self, key: Key, whole: FieldOrArray | None) -> None:
         """The tape needs this memory as it left it, or as it was on entry. Raises SpirogradRuntimeError if another thread wrote to it."""
         place = self._places.get(key)
         if place is None:
@@ -174,6 +175,6 @@ class ForeignWrites:
             )
 
 
-def _name(whole: Any) -> str:
+def _name(whole: object) -> str:
     name = getattr(whole, "name", "")
     return f"`{name}`" if name else "an ndarray"

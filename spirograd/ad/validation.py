@@ -10,10 +10,13 @@ from typing import Any
 
 from spirograd.ad import external_arrays
 from spirograd.ad.entries import Launch, footprint_of
+from spirograd.ad.memory_keys import Key, MemoryRef
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.dtypes import i32
+from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
+from spirograd.lang.frontend.parameters import Packer
 
 logger = logging.getLogger("spirograd")
 
@@ -24,7 +27,7 @@ class AccessRule:
     def __init__(self) -> None:
         self._marks: dict[Any, Any] = {}
 
-    def check(self, made: Any, launch: Launch, packer: Any) -> None:
+    def check(self, made: SpecializedDerivative, launch: Launch, packer: Packer) -> None:
         """Try a launch, and leave all memory but the marks as it was. Raises SpirogradAssertionError, with the line of the write."""
         plan, marked = made.access_check()
         if plan is None:
@@ -34,10 +37,10 @@ class AccessRule:
             plan.launch([*packer.scalars, *(0 for _ in marks)], [*packer.arrays, *marks], made.primal.trees)
             launch.session.sync()
 
-    def _mark_of(self, ref: Any, launch: Launch, packer: Any) -> Any:
+    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> Any:
         if isinstance(ref, ArrayRef):
             array = launch.arrays[ref.arg]
-            key = ("array", id(array))
+            key: Key = ("array", id(array))
             shape = (*packer.arrays[ref.arg].shape, *ref.element_shape)
         else:
             key, shape = ("field", ref), (*ref.shape, *ref.element_shape)
@@ -57,7 +60,7 @@ def access_rule(validation: bool) -> AccessRule | None:
 
 
 @contextmanager
-def kept(launch: Launch, packer: Any) -> Iterator[None]:
+def kept(launch: Launch, packer: Packer) -> Iterator[None]:
     """Put back what a launch writes."""
     undo: list[Callable[[], None]] = []
     for access in footprint_of(launch.specialization).written:

@@ -15,19 +15,21 @@ from typing import Any
 import numpy as np
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
+from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.field import ComponentField
 from spirograd.lang.data.ndarray import Ndarray, array_of
 from spirograd.lang.data.numpy_transfer import Array
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.data.views import Block, HostView, dense_view, from_first, same_bytes
 
 
 class Stored:
     """A field or ndarray. Its parts are its slices at each first index, counted from 0; memory without axes is one part."""
 
-    def __init__(self, name: str, whole: Any) -> None:
+    def __init__(self, name: str, whole: FieldOrArray) -> None:
         self.name = name
         self.whole = whole
         shape = () if whole.sparse_path is not None else whole.shape
@@ -66,6 +68,7 @@ class Stored:
             row = whole.count // self.parts * size
             blocks: tuple[Block, ...] = (Block(one.offset + part * row, (row // size,), (size,), row),)
         else:
+            assert isinstance(self.whole, ScalarField)
             outer = sum(term.axis == 0 for term in self.whole.refs().layout.terms)
             blocks = tuple(_slice(b, outer, part, size) for b in whole.blocks)
         return replace(whole, shape=whole.shape[1:], blocks=blocks)
@@ -266,10 +269,10 @@ class Versions:
     def __init__(self, copy_memory: CopyMemory | None = None) -> None:
         """``copy_memory``: where the memory of copies comes from, see `Saved`."""
         self._copy_memory = copy_memory
-        self._stored: dict[Any, Stored] = {}
-        self._wanted: dict[Any, Wanted] = {}
+        self._stored: dict[Key, Stored] = {}
+        self._wanted: dict[Key, Wanted] = {}
 
-    def stored(self, key: Any, name: str, whole: Any) -> Stored:
+    def stored(self, key: Key, name: str, whole: FieldOrArray) -> Stored:
         """The memory that goes by ``key``."""
         found = self._stored.get(key)
         if found is None:
@@ -277,11 +280,11 @@ class Versions:
             self._wanted[key] = Wanted()
         return found
 
-    def need(self, key: Any, first: int | None) -> None:
+    def need(self, key: Key, first: int | None) -> None:
         """The contents are needed as they are now, those at first index ``first`` or (None) all."""
         self._wanted[key].add(self._stored[key].part(first))
 
-    def write(self, key: Any, first: Callable[[], int | None]) -> Iterable[tuple[Any, Saved]]:
+    def write(self, key: Key, first: Callable[[], int | None]) -> Iterable[tuple[Key, Saved]]:
         """Save what is needed before it is overwritten, at the index that ``first`` gives or (None) all over; what was saved, by key."""
         wanted = self._wanted.get(key)
         if wanted is None or not (wanted.all or wanted.parts):
@@ -290,24 +293,24 @@ class Versions:
         for part in wanted.take(memory.part(first())):
             yield key, Saved(memory, part, None, self._copy_memory)
 
-    def replace(self, key: Any, before: Saved) -> list[tuple[Any, Saved]]:
+    def replace(self, key: Key, before: Saved) -> list[tuple[Key, Saved]]:
         """Note that the host replaced what ``before`` has: that, by key, if any of it is needed."""
         wanted = self._wanted.get(key)
         return [(key, before)] if wanted is not None and wanted.take(before.part) else []
 
-    def wanted(self) -> Iterable[tuple[Any, Stored]]:
+    def wanted(self) -> Iterable[tuple[Key, Stored]]:
         """The memory of whose current contents anything is needed, by key."""
         return ((key, self._stored[key]) for key, wanted in self._wanted.items() if wanted.all or wanted.parts)
 
 
-def memory_identity(memory: Any) -> tuple[Any, Any]:
+def memory_identity(memory: FieldOrArray) -> tuple[Key, FieldOrArray]:
     """What tells a field or ndarray apart from others, and the whole of it; a view stands for its array."""
     if isinstance(memory, Ndarray):
         return ("ndarray", id(array_of(memory))), array_of(memory)
     return field_memory(memory)
 
 
-def field_memory(field: Any) -> tuple[Any, Any]:
+def field_memory(field: ScalarField) -> tuple[Key, ScalarField]:
     """What tells a field apart from others, and the field; one component stands for the whole."""
     whole = field.whole if isinstance(field, ComponentField) else field
     return ("field", whole.key), whole
@@ -319,7 +322,7 @@ def first_of(key: Any) -> int | None:
     return first if isinstance(first, int) else None
 
 
-def memory_generation(memory: Any) -> Any:
+def memory_generation(memory: FieldOrArray) -> Generation:
     """What changes with every write to a field or ndarray that goes through the session."""
     allocation = memory.tree.allocation
     return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)

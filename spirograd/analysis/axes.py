@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from spirograd.base.records import dataclass
@@ -86,7 +86,7 @@ class Digits:
     """The places on several axes that are made of a flat index from 0 by division: (index / divisor) % extent. The outermost one needs no
     remainder. No extent is negative, and their product does not wrap around: of those that are not constants the index space sees to it."""
 
-    def __init__(self, index: Op, bounds: Sequence[Op], invariant: set[Op]) -> None:
+    def __init__(self, index: Op, bounds: Sequence[Op], invariant: Container[Op]) -> None:
         self.index = index
         self.bounds = bounds
         self.invariant = invariant

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.ir import ops
 from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, SharedRef, TempRef, accesses_of
 
 _READING = frozenset(("read", "atomic"))
-_WRITING = frozenset(("write", "atomic"))
+WRITING = frozenset(("write", "atomic"))
 _OPEN = frozenset(("array", "tree"))  # memory that arrays may be
 
 
@@ -30,7 +30,7 @@ def reads(op: Op) -> frozenset[Ref]:
 
 def writes(op: Op) -> frozenset[Ref]:
     """The memory that ``op``, or anything in its regions, may write."""
-    return _refs(op, _WRITING)
+    return _refs(op, WRITING)
 
 
 def orders(op: Op) -> bool:
@@ -40,7 +40,7 @@ def orders(op: Op) -> bool:
 
 def touches(op: Op) -> frozenset[Ref]:
     """The memory that ``op``, or anything in its regions, may read or write."""
-    return _refs(op, _READING | _WRITING)
+    return _refs(op, _READING | WRITING)
 
 
 def _refs(op: Op, effects: frozenset[str]) -> frozenset[Ref]:
@@ -65,12 +65,17 @@ def place(ref: Ref) -> tuple[str, int]:
     return (ref.slot.kind, ref.slot.index)
 
 
-def may_alias(a: Ref, b: Ref) -> bool:
+def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
     """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
 
     Two fields never do, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the exported
     memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
+
+    ``separate_arrays``: two array arguments count as different memory, and no array as that of a field. The primal makes no such
+    assumption; derivatives need it, because memory that two arguments share would have two gradients.
     """
+    if separate_arrays and (isinstance(a, ArrayRef) or isinstance(b, ArrayRef)):
+        return isinstance(a, ArrayRef) and isinstance(b, ArrayRef) and (a.arg, a.role) == (b.arg, b.role)
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
     if a is b or a == b:
@@ -79,55 +84,6 @@ def may_alias(a: Ref, b: Ref) -> bool:
     if mine[0] == "array" or other[0] == "array":
         return mine[0] in _OPEN and other[0] in _OPEN
     return mine == other and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
-
-
-class WriteEpochs:
-    """How often memory may have been written, as far as `may_alias` tells, for the references of one level of IR. Each step takes the same
-    time, however many references there are."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int | Ref, int] = {}  # of references, and of objects by identity: hashing a reference is slow
-        self._refs: list[Ref] = []  # which keeps the objects, so that no other one has their identity
-        self._places: list[tuple[Hashable, bool]] = []  # by number: what others of it may alias, and whether arrays may alias that
-        self._writes: dict[Hashable, int] = {}  # by place
-        self._to_arrays = self._to_open = self._to_all = 0
-
-    def number(self, ref: Ref) -> int:
-        """The number of ``ref``, from 0; equal references share it."""
-        number = self._numbers.get(id(ref))
-        if number is None:
-            number = self._numbers.setdefault(ref, len(self._places))
-            if number == len(self._places):
-                kind, index = place(ref)
-                where: Hashable = number
-                if isinstance(ref, FieldRef):
-                    where = ref.key, ref.role
-                elif isinstance(ref, BufferRef):
-                    where = kind, index
-                self._places.append(("array" if kind == "array" else where, kind in _OPEN))
-            self._numbers[id(ref)] = number
-            self._refs.append(ref)
-        return number
-
-    def wrote(self, number: int) -> None:
-        """Note a write to the memory of the reference with this number."""
-        where, is_open = self._places[number]
-        if where == "array":
-            self._to_arrays += 1
-        else:
-            self._writes[where] = self._writes.get(where, 0) + 1
-            self._to_open += is_open
-
-    def wrote_all(self) -> None:
-        """Note that any memory may have been written."""
-        self._to_all += 1
-
-    def epoch(self, number: int) -> int:
-        """A number that grows whenever the memory of the reference with this number may have been written."""
-        where, is_open = self._places[number]
-        if where == "array":
-            return self._to_all + self._to_arrays + self._to_open
-        return self._to_all + self._writes.get(where, 0) + (self._to_arrays if is_open else 0)
 
 
 def part(ref: Ref) -> str:
@@ -149,7 +105,7 @@ def effects(kernel: Kernel) -> Effects:
             continue
         if effect in _READING:
             read.add((kind, index, part(ref)))
-        if effect in _WRITING:
+        if effect in WRITING:
             written.add((kind, index, part(ref)))
     return Effects(_wholes(read), _wholes(written), frozenset(read), frozenset(written))
 

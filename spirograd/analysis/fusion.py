@@ -6,18 +6,15 @@ an element stays the same. The analysis is conservative: loops that it cannot pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from spirograd.analysis.dependence import Alias, Dependence, Iterations, access_of, accesses_in, iterations_of, private_updates
 from spirograd.analysis.effects import may_alias, nested, orders, touches, writes
-from spirograd.analysis.injectivity import determines, invariant_values
-from spirograd.analysis.private_updates import private_updates
 from spirograd.analysis.running_sums import may_accumulate
+from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, Op, Ref, Region, ref_of
+from spirograd.ir.nodes import ArrayRef, Op, Region
 
 # Two arrays, in order.
 Arrays = tuple[ArrayRef, ArrayRef]
-_WRITING = frozenset(("write", "atomic"))
 # Updates of which any order gives the same bits, on integers.
 _COMMUTING = frozenset(("add", "mul", "min", "max", "and", "or", "xor"))
 # What is reported in the order in which it happens. It changes nothing else: after a failed check a kernel goes on.
@@ -41,7 +38,7 @@ def obstacle(loop: Op, fast_math: bool, ordered_sums: bool, same_partition: bool
     if ordered_sums:
         return None
     inner = [op for op in body.walk() if op.code in (ops.for_, ops.while_)]
-    if sums and (inner or len({_ref(op) for op in sums}) < len(sums)):
+    if sums and (inner or len({op.attr[1] for op in sums}) < len(sums)):
         return "adds floats to shared elements in several places, in an order that depends on what else the loop contains"
     if fast_math and any(op.code is ops.for_ and may_accumulate(op) for op in inner):
         return "has an inner loop that sums floats, with fast math in an order that depends on what else the loop contains"
@@ -52,8 +49,8 @@ def conflict(a: Op, b: Op, disjoint_by: str = "", assumed: set[Arrays] | None = 
     """Why loop ``b`` cannot be fused with loop ``a``, which runs before it; None if it can. Both have no `obstacle`. ``disjoint_by``: the
     setting by which loops are not fused of which one writes what the other touches; "" if they may be. ``assumed``: takes the pairs of
     arrays that must not overlap for that; None if launches do not check it."""
-    pair = _Pair(a, b)
-    if not all(pair.same(x, y) for x, y in zip(a.args, b.args)):
+    query = Dependence(ValueNumbers({b.regions[0].params[0]: a.regions[0].params[0]}))
+    if query.numbers.all(a.args) != query.numbers.all(b.args):
         return "the index spaces may differ"
     if a.attr.group_size != b.attr.group_size:
         return "the sizes of their workgroups differ"
@@ -62,24 +59,23 @@ def conflict(a: Op, b: Op, disjoint_by: str = "", assumed: set[Arrays] | None = 
         return f"both have {_ORDERED[effect]}, those of the first come first"
     if _mix(a, b) or _mix(b, a):
         return "both update shared elements, one of them by adding floats"
+    iterations = iterations_of(a)
     used = [_used(loop.regions[0]) for loop in (a, b)]
-    for x in _accesses(a):
-        for y in _accesses(b):
-            if x.code.effect not in _WRITING and y.code.effect not in _WRITING:
+    others = list(accesses_in(b.regions))
+    for x in accesses_in(a.regions):
+        for y in others:
+            if not (x.writes or y.writes) or query.alias(x, y, iterations.invariant) is Alias.NO:
                 continue
-            ref, other = _ref(x), _ref(y)
-            if not may_alias(ref, other) or pair.differ(x, y):
+            if isinstance(x.ref, ArrayRef) and isinstance(y.ref, ArrayRef) and x.ref != y.ref and assumed is not None:
+                assumed.add((x.ref, y.ref) if (x.ref.arg, x.ref.role) < (y.ref.arg, y.ref.role) else (y.ref, x.ref))
                 continue
-            if isinstance(ref, ArrayRef) and isinstance(other, ArrayRef) and ref != other and assumed is not None:
-                assumed.add((ref, other) if (ref.arg, ref.role) < (other.arg, other.role) else (other, ref))
-                continue
-            if ref != other:
-                return f"`{ref.name}` and `{other.name}` may overlap"
-            if pair.belong_together(x, y):
+            if x.ref != y.ref:
+                return f"`{x.ref.name}` and `{y.ref.name}` may overlap"
+            if not query.carried(x, y, iterations):
                 if disjoint_by:
-                    return f"both access `{ref.name}`, which one of them writes, and {disjoint_by} keeps such loops apart"
-            elif not _commute(x, y, used):
-                return f"an iteration of one may access what another iteration of the other accesses in `{ref.name}`"
+                    return f"both access `{x.ref.name}`, which one of them writes, and {disjoint_by} keeps such loops apart"
+            elif not _commute(x.op, y.op, used):
+                return f"an iteration of one may access what another iteration of the other accesses in `{x.ref.name}`"
     return None
 
 
@@ -90,51 +86,6 @@ def commutes(loop: Op, op: Op) -> bool:
     mine, written = touches(loop), writes(loop)
     changed, seen = writes(op), touches(op)
     return not any(may_alias(x, y) for x in mine for y in changed) and not any(may_alias(x, y) for x in written for y in seen)
-
-
-class _Pair:
-    """Two loops with their indices taken for the same."""
-
-    def __init__(self, a: Op, b: Op) -> None:
-        self.index, self.other = a.regions[0].params[0], b.regions[0].params[0]
-        self.invariant = invariant_values(a.regions[0])
-        self.bounds = a.args[:2]
-        self.known: dict[tuple[Op, Op], bool] = {}
-
-    def same(self, x: Op, y: Op) -> bool:
-        """Whether ``x`` in an iteration of the first loop is ``y`` in that of the second: the same arithmetic on the same values."""
-        if x is y or (x is self.index and y is self.other):
-            return True
-        if (x, y) not in self.known:
-            alike = x.code is y.code and x.type == y.type and repr(x.attr) == repr(y.attr) and len(x.args) == len(y.args)
-            pure = x.code.effect == "pure" and x.code not in (ops.result, ops.param) and not x.regions
-            self.known[x, y] = alike and pure and all(self.same(u, v) for u, v in zip(x.args, y.args))
-        return self.known[x, y]
-
-    def belong_together(self, x: Op, y: Op) -> bool:
-        """Whether two accesses to one memory meet only if they are of the same iteration."""
-        common = [u for u, v in zip(_indices(x), _indices(y)) if self.same(u, v)]
-        return determines(common, self.index, self.invariant, self.bounds)
-
-    def differ(self, x: Op, y: Op) -> bool:
-        """Whether two accesses are to different elements, by constant indices, such as components of vectors."""
-        return _ref(x) == _ref(y) and any(
-            u.code is ops.const and v.code is ops.const and u.attr != v.attr for u, v in zip(_indices(x), _indices(y))
-        )
-
-
-def _accesses(loop: Op) -> Iterator[Op]:
-    return (op for op in loop.regions[0].walk() if ref_of(op) is not None)
-
-
-def _ref(op: Op) -> Ref:
-    ref = ref_of(op)
-    assert ref is not None
-    return ref
-
-
-def _indices(op: Op) -> tuple[Op, ...]:
-    return op.args[:-1] if op.code in (ops.store, ops.atomic) else op.args
 
 
 def _used(body: Region) -> set[Op]:
@@ -163,8 +114,8 @@ def _shared_updates(loop: Op) -> list[Op]:
 
 def _is_reduction(op: Op, body: Region) -> bool:
     """Whether all iterations update one element."""
-    invariant = invariant_values(body)
-    return all(index in invariant for index in _indices(op))
+    access = access_of(op)
+    return Dependence().alias(access, access, Iterations([body]).invariant) is Alias.MUST
 
 
 def _has(loop: Op, effect: str) -> bool:

@@ -3,18 +3,18 @@ alias. Found by growing the set of values that the indices determine until it co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
+from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.nodes import Op
 
-_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 # (x, d) stands for x / d, truncated.
 _Quotient = tuple[Op, int]
 
 
-def determines(indices: Iterable[Op], index: Op, invariant: set[Op], bounds: Sequence[Op] = ()) -> bool:
+def determines(indices: Iterable[Op], index: Op, invariant: Container[Op], bounds: Sequence[Op] = ()) -> bool:
     """Whether the values ``indices`` together fix the value of ``index``, given those in ``invariant`` (the same in every iteration).
 
     ``bounds``: where the loop begins and ends, if that is known. Knows sums with invariants, negation and bitwise not, exclusive or with
@@ -24,27 +24,19 @@ def determines(indices: Iterable[Op], index: Op, invariant: set[Op], bounds: Seq
     return _Knowledge(index, invariant, bounds).grows_from(indices)
 
 
-def invariant_values(body: Region) -> set[Op]:
-    """Values that are the same in every iteration of a loop with this body: from outside of it, or computed from nothing else."""
-    out = set(body.live_ins)
-    for op in body.walk():
-        if op.code in _LEAVES or (op.code.effect == "pure" and op.args and op.code is not ops.result and all(a in out for a in op.args)):
-            out.add(op)
-    return out
-
-
 class _Knowledge:
     """What is fixed: ``values``, and ``quotients`` by constants. ``remainders`` waits: x / d is fixed by (x / d) % m and x / (d * m)."""
 
-    def __init__(self, index: Op, invariant: set[Op], bounds: Sequence[Op]) -> None:
+    def __init__(self, index: Op, invariant: Container[Op], bounds: Sequence[Op]) -> None:
         self.index = index
         self.invariant = invariant
         self.natural = bool(bounds) and bounds[0].code is ops.const and bounds[0].attr >= 0
-        # The loop has no iterations if one of these is zero.
-        self.factors = _factors(bounds[1]) if self.natural else []
+        # The loop has no iterations if one of these is zero. Numbers, because a task has its bounds in another region.
+        self.number = ValueNumbers()
+        self.factors = {self.number(factor) for factor in _factors(bounds[1])} if self.natural else set()
         self.values: set[Op] = set()
         self.waiting: list[Op] = []
-        self.divided: dict[tuple[Op, Op], set[object]] = {}
+        self.divided: dict[tuple[Op, int], set[object]] = {}
         self.quotients: set[_Quotient] = set()
         self.remainders: dict[_Quotient, set[_Quotient]] = {}
 
@@ -95,13 +87,13 @@ class _Knowledge:
                 if larger in self.quotients:
                     self._know_quotient((x, d))
             return []
-        parts = self.divided.setdefault((dividend, divisor), set())
+        parts = self.divided.setdefault((dividend, self.number(divisor)), set())
         parts.add(op.code)
         return [dividend] if len(parts) == 2 and divisor in self.invariant and self._is_extent(divisor) else []
 
     def _is_extent(self, divisor: Op) -> bool:
         """Whether ``divisor`` is not zero in any iteration. Quotients and remainders by zero are zero, whatever is divided."""
-        return any(_same(divisor, factor) for factor in self.factors)
+        return bool(self.factors) and self.number(divisor) in self.factors
 
     def _digits(self, a: Op, b: Op) -> list[Op]:
         """Both digits of ``y * m + x % m``, where neither x nor y is negative and nothing wraps."""
@@ -131,15 +123,6 @@ def _factors(end: Op) -> list[Op]:
     if end.code is ops.mul:
         return [end, *_factors(end.args[0]), *_factors(end.args[1])]
     return [end]
-
-
-def _same(a: Op, b: Op) -> bool:
-    """Whether two operations are the same arithmetic on constants, arguments and extents. A task has its bounds in another region."""
-    if a is b:
-        return True
-    known = a.code in _LEAVES or (a.code.effect == "pure" and a.args and a.code is not ops.result)
-    alike = a.code is b.code and a.type == b.type and a.attr == b.attr and len(a.args) == len(b.args)
-    return bool(known) and alike and all(_same(x, y) for x, y in zip(a.args, b.args))
 
 
 def _most(op: Op) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 from spirograd.analysis.axes import Axis, Digits, bound
+from spirograd.analysis.dependence import Access, Alias, Dependence, accesses_in
 from spirograd.analysis.effects import may_alias
-from spirograd.analysis.injectivity import invariant_values
+from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import i32
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -126,7 +127,7 @@ class _Body:
         self.body = loop.regions[0]
         self.index = self.body.params[0]
         self.bounds = loop.args[:2]
-        self.invariant = invariant_values(self.body)
+        self.invariant = Invariants(contents(self.body))
         self.everything = list(self.body.walk())
         self.used = {a for op in self.everything for a in op.args}
         self.around: dict[Op, Op] = {}  # what stands in a branch -> the `if`
@@ -193,14 +194,14 @@ class _Body:
 
     def _movable(self, needed: frozenset[Op], atomics: set[Op]) -> bool:
         """Whether ``needed`` may be computed in a loop before this one, and more than once: no other update is read."""
-        written: list[Op] = []
-        for op in self.everything:
-            if ref_of(op) is None or op in atomics:
+        query, written = Dependence(), list[Access]()
+        for access in accesses_in([self.body]):
+            if access.op in atomics:
                 continue
-            if op in needed and (op.code is not ops.load or any(_may_meet(op, other) for other in written)):
+            if access.op in needed and (access.writes or any(query.alias(access, other) is not Alias.NO for other in written)):
                 return False
-            if op.code.effect != "read":
-                written.append(op)
+            if access.writes:
+                written.append(access)
         return True
 
     # --- indices ---------------------------------------------------------------------------------------------------------
@@ -306,17 +307,7 @@ def _has_small_indices(ref: FieldRef | ArrayRef, dims: Sequence[int]) -> bool:
     return all(origin[dim] > -LAST_INDEX and origin[dim] + ref.shape[dim] < LAST_INDEX for dim in dims)
 
 
-def _may_meet(load: Op, update: Op) -> bool:
-    """Whether ``load`` may read what ``update`` writes."""
-    ref, other = ref_of(load), ref_of(update)
-    assert ref is not None and other is not None
-    if not may_alias(ref, other):
-        return False
-    pairs = zip(load.args, update.args[: len(load.args)])
-    return ref != other or not any(a.code is b.code is ops.const and a.attr != b.attr for a, b in pairs)
-
-
-def _inside(value: Op, invariant: set[Op]) -> Op | None:
+def _inside(value: Op, invariant: Container[Op]) -> Op | None:
     """The operand that varies of a sum, difference (not below one), minimum or maximum with an invariant."""
     if value.code not in (ops.add, ops.sub, ops.min_, ops.max_):
         return None

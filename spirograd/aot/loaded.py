@@ -37,6 +37,7 @@ from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
 from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
+from spirograd.lang.session_protocol import Session
 from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
 
@@ -56,7 +57,7 @@ class LoadedModule(NearNames):
     """A module of compiled kernels, made by `load`. ``kernels`` and ``fields``: by their names in the module; their ``grad`` is the
     gradient."""
 
-    def __init__(self, manifest: Manifest, path: Path, session: Any) -> None:
+    def __init__(self, manifest: Manifest, path: Path, session: Session) -> None:
         _check(manifest, path, session)
         self._session = session
         self._path = path
@@ -254,7 +255,7 @@ class LoadedGradient(_Loaded):
         return [numbers[k] for k in wanted]
 
 
-def _check(manifest: Manifest, path: Path, session: Any) -> None:
+def _check(manifest: Manifest, path: Path, session: Session) -> None:
     """Raise SpirogradRuntimeError unless ``session`` can run the module."""
     device = session.device.caps
     if manifest.capabilities.target_name != device.target_name:

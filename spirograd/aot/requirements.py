@@ -27,12 +27,12 @@ def _equal_if_used(code: object, device: object) -> bool:
     return not code or bool(code == device)
 
 
-def _limit(code: Any, device: Any) -> bool:
+def _limit(code: object, device: object) -> bool:
     """Compare a limit of the driver, 0 for none, which code must respect."""
     return not device or bool(code == device)
 
 
-def _subset(code: Any, device: Any) -> bool:
+def _subset(code: Iterable[str], device: Iterable[str]) -> bool:
     return set(code) <= set(device)
 
 

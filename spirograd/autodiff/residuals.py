@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
+from spirograd.analysis.dependence import Access, Alias, Dependence, Iterations, accesses_in, are_exclusive, iterations_of
 from spirograd.autodiff.derivative import Outer, Residual
-from spirograd.autodiff.prepare.element_aliases import Memory, Numbers, accesses, contents, fixes, indices_of, memory_of, same_memory
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, Region, TempRef
+from spirograd.ir.nodes import VARIABLES, ArrayRef, FieldRef, Kernel, Op, Ref, ref_of
 
 _BOTH = frozenset(("before", "after"))
 
@@ -22,7 +22,7 @@ class Conflict:
     ``load`` may also be an atomic whose old value is needed: that is nowhere. ``savable``: the primal can save the value as it runs.
     """
 
-    ref: Memory
+    ref: Ref
     load: Op
     load_loc: Loc | None
     write_loc: Loc | None
@@ -46,7 +46,7 @@ def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) ->
     conflicts = []
     left = frozenset(finals)
     for load in sorted(dict.fromkeys((*loads, *left)), key=order.position.__getitem__):
-        ref = memory_of(load)
+        ref = ref_of(load)
         if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role != "primal":
             continue
         if load in left:
@@ -55,7 +55,7 @@ def residuals(primal: Kernel, loads: Iterable[Op], finals: Iterable[Op] = ()) ->
         if load.code is not ops.load:
             conflicts.append(Conflict(ref, load, load.loc, load.loc))
             continue
-        demand = order.demand(load, ref)
+        demand = order.demand(load)
         if demand.allowed:
             demands.setdefault(outer_key(ref), (ref, []))[1].append(demand)
         else:
@@ -73,10 +73,10 @@ def states(primal: Kernel) -> dict[Op, str]:
     those that neither does a name of its own. Loads of one element and one state give the same value."""
     order = _Order(primal)
     found: dict[Op, str] = {}
-    for load, ref in accesses((primal.body,)):
-        if load.code is not ops.load or (not isinstance(ref, TempRef) and ref.role != "primal"):
+    for load, access in order.accesses.items():
+        if access.writes or (isinstance(access.ref, (FieldRef, ArrayRef)) and access.ref.role != "primal"):
             continue
-        allowed = order.demand(load, ref).allowed
+        allowed = order.demand(load).allowed
         found[load] = "" if allowed == _BOTH else next(iter(allowed)) if allowed else f"lost{len(found)}"
     return found
 
@@ -86,9 +86,7 @@ def too_late(primal: Kernel, loads: Iterable[Op]) -> tuple[Conflict, ...]:
     order = _Order(primal)
     conflicts = []
     for load in loads:
-        ref = memory_of(load)
-        assert ref is not None
-        demand = order.demand(load, ref)
+        demand = order.demand(load)
         if "after" not in demand.allowed:
             conflicts.append(demand.conflict())
     return tuple(conflicts)
@@ -101,7 +99,7 @@ def not_final(primal: Kernel, extrema: Iterable[Op]) -> tuple[Conflict, ...]:
     """
     order = _Order(primal)
     used = {a for op in primal.walk() for a in op.args}
-    reads = [(op, ref) for op, ref in accesses((primal.body,)) if op.code is ops.load or op in used]
+    reads = [access for op, access in order.accesses.items() if op.code is ops.load or op in used]
     return tuple([Conflict(ref, op, op.loc, write.loc, False) for op in extrema for ref, write in order.overtaken(op, reads)])
 
 
@@ -110,7 +108,7 @@ class _Demand:
     """Which states of memory serve ``load``. ``earlier``, ``later``: a write that may come before it, after it."""
 
     load: Op
-    ref: Memory
+    ref: Ref
     earlier: list[Op] = field(default_factory=list)
     later: list[Op] = field(default_factory=list)
 
@@ -142,71 +140,62 @@ class _Order:
     """Which of two accesses of a kernel comes first."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.numbers = Numbers()
-        self.position: dict[Op, int] = {}
-        self.around: dict[Op, tuple[tuple[Op, int], ...]] = {}  # operation -> the control operations around it, and which region of them
-        self._place(kernel.body, ())
-        self.writes = [(op, ref) for op, ref in accesses((kernel.body,)) if op.code is not ops.load]
+        self.query = Dependence(separate_arrays=True)
+        self.accesses = {access.op: access for access in accesses_in([kernel.body], VARIABLES)}
+        self.position = {op: number for number, op in enumerate(self.accesses)}
+        self.writes = [access for access in self.accesses.values() if access.writes]
+        self.iterations: dict[Op, Iterations] = {}
 
-    def _place(self, region: Region, around: tuple[tuple[Op, int], ...]) -> None:
-        for op in region.ops:
-            self.position[op] = len(self.position)
-            self.around[op] = around
-            for k, inner in enumerate(op.regions):
-                self._place(inner, (*around, (op, k)))
-
-    def demand(self, load: Op, ref: Memory) -> _Demand:
+    def demand(self, load: Op) -> _Demand:
         """What the writes of the kernel mean for ``load``."""
-        out = _Demand(load, ref)
-        for write, target in self.writes:
-            if not same_memory(ref, target):
-                continue
-            earlier, later = self._relation(load, write, target == ref)
+        access = self.accesses[load]
+        out = _Demand(load, access.ref)
+        for write in self.writes:
+            earlier, later = self._relation(access, write)
             if earlier:
-                out.earlier.append(write)
+                out.earlier.append(write.op)
             if later:
-                out.later.append(write)
+                out.later.append(write.op)
         return out
 
-    def overtaken(self, extremum: Op, reads: Sequence[tuple[Op, Memory]]) -> Iterator[tuple[Memory, Op]]:
+    def overtaken(self, extremum: Op, reads: Sequence[Access]) -> Iterator[tuple[Ref, Op]]:
         """The writes behind which the winner of ``extremum`` may hide; see `not_final`. ``reads``: of all memory."""
         kind, ref = extremum.attr
-        between = [(op, target) for op, target in reads if same_memory(ref, target) and self._relation(op, extremum, target == ref)[0]]
-        for write, target in self.writes:
-            if not same_memory(ref, target):
+        access = self.accesses[extremum]
+        between = [read for read in reads if self._relation(read, access)[0]]
+        for write in self.writes:
+            if not self.query.may_alias(ref, write.ref):
                 continue
-            if write.code is ops.atomic and write.attr[0] == kind:
-                hides = any(self._relation(op, write, read == target)[1] for op, read in between)
+            if write.op.code is ops.atomic and write.op.attr[0] == kind:
+                hides = any(self._relation(read, write)[1] for read in between)
             else:
-                hides = self._relation(extremum, write, target == ref)[1]
+                hides = self._relation(access, write)[1]
             if hides:
-                yield ref, write
+                yield ref, write.op
 
-    def _relation(self, load: Op, write: Op, same: bool) -> tuple[bool, bool]:
-        """Whether ``write`` may change what ``load`` reads, before it and after it. ``same``: they name the memory alike."""
-        shared = []
-        apart = False  # on different sides of one branch
-        for (a, m), (b, n) in zip(self.around[load], self.around[write]):
-            if a is not b:
-                break
-            shared.append(a)
-            if m != n:
-                apart = a.code is ops.if_
-                break
-        loops = [op for op in shared if op.code is not ops.if_]
-        mine, other = indices_of(load), indices_of(write)
-        if same and self.numbers.distinct(mine, other, contents(loops[0]) if loops else ()):
+    def _relation(self, load: Access, write: Access) -> tuple[bool, bool]:
+        """Whether ``write`` may change what ``load`` reads, before it and after it."""
+        if not self.query.may_alias(load.ref, write.ref):
             return False, False
-        serial = [op for op in loops if not (op is shared[0] and op.code is ops.for_ and op.attr.parallel)]
-        if serial and not (same and self._in_step(mine, other, serial)):
+        loops: list[Op] = []
+        for mine, other in zip(load.around, write.around):
+            loops += [mine[0]] if mine[0] is other[0] and mine[0].code is not ops.if_ else []
+            if mine != other:
+                break
+        if self.query.alias(load, write, self._iterations(loops[0]).invariant if loops else None) is Alias.NO:
+            return False, False
+        if any(self.query.carried(load, write, self._iterations(loop)) for loop in loops if not _is_outermost_parallel(loop, load)):
             return True, True
-        if apart:
+        if are_exclusive(load, write):
             return False, False
-        first = self.position[write] < self.position[load]
+        first = self.position[write.op] < self.position[load.op]
         return first, not first
 
-    def _in_step(self, a: Sequence[Op], b: Sequence[Op], loops: Sequence[Op]) -> bool:
-        """Whether accesses with these indices alias only within one and the same iteration of all ``loops``."""
-        if self.numbers.all(a) != self.numbers.all(b):
-            return False
-        return all(loop.code is ops.for_ and fixes(a, loop) for loop in loops)
+    def _iterations(self, loop: Op) -> Iterations:
+        if loop not in self.iterations:
+            self.iterations[loop] = iterations_of(loop)
+        return self.iterations[loop]
+
+
+def _is_outermost_parallel(loop: Op, access: Access) -> bool:
+    return loop is access.around[0][0] and loop.code is ops.for_ and bool(loop.attr.parallel)

@@ -13,13 +13,14 @@ from dataclasses import field
 
 import numpy as np
 
+from spirograd.analysis.dependence import Dependence, access_of, accesses_in, iterations_of
+from spirograd.analysis.loop_invariants import Spans
 from spirograd.autodiff import rules
 from spirograd.autodiff.activity import FIXED, Activity, ShadowOf, activity, is_float
 from spirograd.autodiff.adjoint_values import add_temp, load_temp, store_temp, temp_of, total, zero
 from spirograd.autodiff.derivative import Place
 from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
-from spirograd.autodiff.prepare.element_aliases import Numbers, Spans, indices_of, owned
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
 from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, trip_count
@@ -281,7 +282,8 @@ class _Reverse:
         if self.parallel_loop is None:
             return
         ref = op.attr[1]
-        if not owned(ref, indices_of(op), self.parallel_loop, Numbers()):
+        query, writes = Dependence(separate_arrays=True), [a for a in accesses_in(self.parallel_loop.regions) if a.writes]
+        if not query.is_private(access_of(op), writes, iterations_of(self.parallel_loop)):
             raise SpirogradUnsupportedError(
                 "the value that an atomic operation in a parallel loop returns has no derivative: it depends on the order of iterations",
                 op.loc,

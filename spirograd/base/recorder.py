@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation, Place, Plan, Scalar, Transfers
+from spirograd.base.protocols import Scalar
 
 R = TypeVar("R")
-
-
-class LaunchedKernel(Protocol):
-    """A kernel of the language: `lang.frontend.kernel.Kernel`."""
-
-    def __call__(self, *args: object) -> object: ...
-
-
-class CompiledCall(Protocol):
-    """A kernel compiled for one signature: `lang.frontend.specialization.Specialization`."""
-
-    @property
-    def trees(self) -> Mapping[int, Allocation]:
-        """The allocations of its field trees, by their numbers."""
-
-    @property
-    def plan(self) -> Plan:
-        """The kernel, ready to launch."""
-
-    @property
-    def last_number(self) -> int | None:
-        """The number of the last launch."""
-
-
-class FlatArguments(Protocol):
-    """The flat arguments of one launch: `lang.frontend.parameters.Packer`."""
-
-    @property
-    def scalars(self) -> Sequence[Scalar]:
-        """The numbers, 0 for arrays."""
-
-    @property
-    def arrays(self) -> Sequence[Place | None]:
-        """The arrays, None for numbers."""
-
-    @property
-    def transfers(self) -> Transfers | None:
-        """The arrays of other libraries, if there are any."""
+KernelT = TypeVar("KernelT")
+CallT = TypeVar("CallT", contravariant=True)
+ArgumentsT = TypeVar("ArgumentsT", contravariant=True)
+MemoryT = TypeVar("MemoryT", contravariant=True)
 
 
 class Clear(Protocol):
@@ -67,11 +33,14 @@ class NestedTape(Protocol):
         """Run the reverse pass."""
 
 
-class Recorder:
-    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
+class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example.
+
+    Its parameters are the classes of the language that it is handed: `Kernel`, `Specialization`, `Packer`, and fields or ndarrays.
+    """
 
     def launch(
-        self, kernel: LaunchedKernel, specialization: CompiledCall, packer: FlatArguments, args: Sequence[object]
+        self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]
     ) -> tuple[Scalar, ...] | None:
         """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
@@ -85,24 +54,24 @@ class Recorder:
         """Whether what runs now is recorded for a reverse pass; then `with_reverse` and `numbers_of` are there."""
         return False
 
-    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[object], saves: bool = False) -> R:
+    def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[MemoryT], saves: bool = False) -> R:
         """Run Python code that launches kernels; ``reverse`` takes the place of their derivatives. It may write to gradients only.
 
         ``reads``: the fields and ndarrays that values come from. ``saves``: ``reverse`` needs all memory as ``function`` left it.
         """
         raise NotImplementedError
 
-    def numbers_of(self, memory: object, what: str) -> None:
+    def numbers_of(self, memory: MemoryT, what: str) -> None:
         """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
         raise NotImplementedError
 
     follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
 
-    def read_numbers(self, memory: object, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
+    def read_numbers(self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
         """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
         return values
 
-    def numbers_written(self, memory: object, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
+    def numbers_written(self, memory: MemoryT, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
         """Return the reverse of a write of ``numbers`` to the element at ``key`` of ``memory``, or to one ``component`` of it, in place
         of ``clear``: see `host_write`."""
         for number in numbers:
@@ -110,12 +79,10 @@ class Recorder:
                 number.refuse("written to memory")
         return clear
 
-    def numbers_kept(self, memory: object) -> None:
+    def numbers_kept(self, memory: MemoryT) -> None:
         """Called after the write to ``memory`` of numbers that `numbers_written` got."""
 
-    def cells_of(
-        self, kernel: LaunchedKernel, args: Sequence[object]
-    ) -> tuple[LaunchedKernel, tuple[object, ...], Sequence[object]] | None:
+    def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         raise NotImplementedError
 
@@ -127,7 +94,7 @@ class Recorder:
         """A tape for the reverse pass."""
         raise NotImplementedError
 
-    def host_write(self, memory: object, key: object, clear: Clear, source: object, repeat: Callable[[], None] | None) -> None:
+    def host_write(self, memory: MemoryT, key: object, clear: Clear, source: MemoryT | None, repeat: Callable[[], None] | None) -> None:
         """The host is about to write to a field or ndarray: to the element at ``key``, or (None) to all. ``clear`` sets the gradient of
         what it writes (of a role: "dual", "grad_dual") to zero. ``source``: the field or ndarray that is copied, None for numbers.
         ``repeat`` writes the same again, None where only the host has it."""

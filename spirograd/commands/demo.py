@@ -8,7 +8,6 @@ import argparse
 import importlib
 import time
 from pathlib import Path
-from typing import Any
 
 import spirograd as sg
 from spirograd.base.errors import SpirogradRuntimeError
@@ -89,14 +88,14 @@ def _has(package: str) -> bool:
     return True
 
 
-def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[list[Any], float]:
+def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[list[tuple[float, object, object]], float]:
     """Run the simulation. Return snapshots (seconds, positions, velocities) at the start and after each part of the steps, and the seconds
     that the steps took."""
     progress = importlib.import_module("rich.progress")
     sg.init(arch=arch, log_level="error")
     fluid = Fluid(particles)
     fluid.reset()
-    snapshots = [(0.0, fluid.positions(), fluid.velocity.to_numpy())]
+    snapshots: list[tuple[float, object, object]] = [(0.0, fluid.positions(), fluid.velocity.to_numpy())]
     marks = sorted({max(1, round(steps * (part + 1) / (_PANELS - 1))) for part in range(_PANELS - 1)})
     taken = 0.0
     columns = (
@@ -122,7 +121,7 @@ def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[l
     return snapshots, taken
 
 
-def _times(runs: list[compare.Run], arch: str, args: argparse.Namespace, seconds: float) -> Any:
+def _times(runs: list[compare.Run], arch: str, args: argparse.Namespace, seconds: float) -> object:
     caption = "first: one step, compiling included; difference: of positions from the CPU's, in box lengths"
     out = importlib.import_module("rich.table").Table(title="Times", caption=caption)
     for name in ("back end", "particles", "steps", "first (s)", "ms/step", "difference"):

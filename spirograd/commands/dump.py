@@ -17,7 +17,7 @@ from pathlib import Path
 from spirograd import dumps
 from spirograd.commands.scripts import run_script
 from spirograd.report.document import document, merged
-from spirograd.report.page import document_of, page
+from spirograd.report.page import Document, document_of, page
 
 HELP = "run a script and show the stages of its kernels"
 _DEFAULT_FOLDER = Path("spirograd_dumps")
@@ -79,7 +79,7 @@ def _run_here(args: argparse.Namespace) -> int:
 
 def _run_each(args: argparse.Namespace) -> int:
     """Run each back end in a process of its own, because modules that the script imports may hold fields of the first."""
-    documents: list[dict[str, object]] = []
+    documents: list[Document] = []
     status = 0
     with tempfile.TemporaryDirectory() as folder:
         for number, arch in enumerate(args.arch):
@@ -101,7 +101,7 @@ def _list_files(args: argparse.Namespace, written: list[Path]) -> None:
         print(f"{path.stat().st_size:>9}  {path}")
 
 
-def _write_page(path: Path, content: dict[str, object]) -> Path:
+def _write_page(path: Path, content: Document) -> Path:
     path.write_text(page(content), encoding="utf-8")
     return path
 

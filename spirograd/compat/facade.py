@@ -9,7 +9,7 @@ import numpy as np
 
 from spirograd import api
 from spirograd.base import later
-from spirograd.base.dtypes import u32, u64
+from spirograd.base.dtypes import DType, u32, u64
 from spirograd.lang import context
 
 _INTERNAL = "an internal object of the family without a counterpart here"
@@ -75,7 +75,7 @@ class Runtime(metaclass=_RuntimeType):
         self.prog = Program()
 
     @property
-    def default_fp(self) -> Any:
+    def default_fp(self) -> DType:
         return context.language_options().default_fp
 
     @default_fp.setter
@@ -83,7 +83,7 @@ class Runtime(metaclass=_RuntimeType):
         context.session().set_default_type("default_fp", dtype)
 
     @property
-    def default_ip(self) -> Any:
+    def default_ip(self) -> DType:
         return context.language_options().default_ip
 
     @default_ip.setter
@@ -91,7 +91,7 @@ class Runtime(metaclass=_RuntimeType):
         context.session().set_default_type("default_ip", dtype)
 
     @property
-    def default_up(self) -> Any:
+    def default_up(self) -> DType:
         """The unsigned type of the width of `default_ip`."""
         return u64 if self.default_ip.bits == 64 else u32
 

@@ -27,7 +27,7 @@ from spirograd.distributed.halo_cells import HaloCells, Part, by_cell
 from spirograd.distributed.message_memory import MessageMemory
 from spirograd.distributed.recorded_calls import recorded, tape_of
 from spirograd.distributed.transport import Message
-from spirograd.lang.data.ndarray import ScalarNdarray, element_ndarray
+from spirograd.lang.data.ndarray import MatrixNdarray, ScalarNdarray, element_ndarray
 from spirograd.lang.matrix import Vector
 
 
@@ -41,13 +41,13 @@ class Tables:
         self.starts, self.positions = _numbers(starts), _numbers(positions)
 
 
-def _indices(cells: Any) -> Any:
+def _indices(cells: Any) -> MatrixNdarray:
     made = Vector.ndarray(cells.shape[1], i32, len(cells))
     made.from_numpy(cells)
     return made
 
 
-def _numbers(numbers: Any) -> Any:
+def _numbers(numbers: Any) -> ScalarNdarray:
     made = ScalarNdarray(i32, len(numbers))
     made.from_numpy(numbers)
     return made
@@ -68,7 +68,7 @@ class Lane:
         self.out, self.into = MessageMemory(_like(memory, out)), MessageMemory(_like(memory, into))
 
 
-def _like(memory: Any, length: int) -> Any:
+def _like(memory: Any, length: int) -> ScalarNdarray | MatrixNdarray:
     """Return an array of ``length`` elements of the type of ``memory``."""
     if not memory.element_shape:
         return ScalarNdarray(memory.dtype, length)

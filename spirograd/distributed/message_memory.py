@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.distributed import world
+from spirograd.lang import context
 from spirograd.lang.data import device_arrays, shadows
 
 
@@ -31,10 +32,18 @@ class MessageMemory:
         return octets
 
     def to_receive(self) -> Any:
-        """Return the memory that a transport writes to, after the launches so far. Call `received` afterwards."""
-        arriving = self.to_send() if world.transport().takes_gpu else np.empty(self.array.view.full_shape, self.array.dtype.np)
-        self._arriving = arriving
-        return arriving
+        """Return the memory that a transport writes to, after the launches so far. Call `received` afterwards.
+
+        On a GPU this is the memory of the message itself, unless a tape records: the tape saves the old contents in `received`, and messages
+        may arrive before.
+        """
+        if not world.transport().takes_gpu:
+            self._arriving = np.empty(self.array.view.full_shape, self.array.dtype.np)
+        elif context.recorder() is not None:
+            self._arriving = self._on_gpu().new_empty(self._on_gpu().shape)
+        else:
+            self._arriving = self.to_send()
+        return self._arriving
 
     def received(self) -> None:
         """Make the received message visible to later launches, after the transport has written it, or on a GPU, torch's stream will
@@ -44,8 +53,12 @@ class MessageMemory:
             self.array.from_numpy(arrived)
             return
         shadows.host_write(self.array)
-        allocation = self.array.allocation
-        allocation.device.follow(device_arrays.current_torch_stream(arrived.device.index))
+        octets, allocation = self._on_gpu(), self.array.allocation
+        stream = device_arrays.current_torch_stream(octets.device.index)
+        if arrived is not octets:
+            allocation.device.precede(stream)
+            octets.copy_(arrived)
+        allocation.device.follow(stream)
         allocation.bump(self.array.view.part)
 
     def discarded(self) -> None:

@@ -305,7 +305,7 @@ def _are_memories(value: object) -> bool:
 
 
 _LARGEST = 1 << 62
-_FIELDS: dict[str, Callable[[object], bool]] = {
+_FIELDS: dict[str, Callable[[Any], bool]] = {
     "number": lambda value: _is_number(value) and value >= 0,
     "shape": _list_of(_is_number),
     "halo": _list_of(_is_number),

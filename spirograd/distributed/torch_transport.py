@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class TorchTransport(Transport):
         return array.reshape(-1).view(self._torch.uint8), self._gpu
 
 
-def _torch() -> Any:
+def _torch() -> ModuleType:
     try:
         import torch
         import torch.distributed

@@ -6,16 +6,20 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spirograd.ad.second_run import SecondRun, copies_of
+import numpy as np
+
 from spirograd.ad.thread_tapes import is_any_open
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.once import once_in_process
 from spirograd.base.records import dataclass
 from spirograd.interop import xla_frames
-from spirograd.interop.pure_kernels import COPY_HINT
+from spirograd.interop.linearization import Linearization
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from spirograd.interop.jax_functions import JaxFunction
 
 TARGET = "spirograd_kernel"
 
@@ -24,27 +28,32 @@ TARGET = "spirograd_kernel"
 class Call:
     """A kernel with all that is fixed when JAX traces a call of it.
 
-    ``function``: the kernel and its outputs. ``fixed``: names and texts of numbers that are not arrays; ``names``: of the other arguments,
-    in the order in which they are passed. ``shapes``, ``dtypes``: of the outputs, or of the number that the kernel returns.
+    ``function``: the kernel and its outputs. ``fixed``: names and texts of numbers that are not arrays; ``names``: the other arguments, in
+    the order in which they are passed. ``shapes``, ``dtypes``: of the outputs, or of the number that the kernel returns.
     """
 
-    function: Any
+    function: JaxFunction
     fixed: tuple[tuple[str, str], ...]
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
 
-    def values(self, given: Sequence[Any]) -> dict[str, Any]:
-        """The arguments of the kernel but for its outputs, from ``given`` for `names`."""
+    @property
+    def active_outputs(self) -> tuple[str, ...]:
+        """The outputs that have gradients."""
+        return tuple(name for name, dtype in zip(self.function.outputs, self.dtypes) if np.dtype(dtype).kind == "f")
+
+    def values(self, given: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of the kernel by name: those ``given`` for `names`, ``outputs``, and what is fixed."""
         function = self.function
         numbers = {name: function.number(text) for name, text in self.fixed}
         passed = {name: value if name in function.arrays else value.number() for name, value in zip(self.names, given)}
-        return {**function.constants, **numbers, **passed}
+        return {**function.constants, **numbers, **passed, **dict(zip(function.outputs, outputs))}
 
     def split(self, given: Sequence[Any], *counts: int) -> list[list[Any]]:
-        """``given`` in parts: one value for each of `names`, then ``counts`` values for each part."""
-        left = iter(given)
-        return [list(itertools.islice(left, count)) for count in (len(self.names), *counts)]
+        """Split ``given`` into parts: one value for each of `names`, one for each output, then ``counts`` values for each part."""
+        remaining = iter(given)
+        return [list(itertools.islice(remaining, count)) for count in (len(self.names), len(self.function.outputs), *counts)]
 
 
 # What a call does, and with respect to which arguments: (kind, Call, names of the arguments, names of the directions).
@@ -55,7 +64,7 @@ _lock = threading.Lock()
 
 
 def number_of(work: Work) -> int:
-    """The number by which XLA calls ``work``. It is kept for ever: compiled programs of JAX have it.
+    """Return the number by which XLA calls ``work``. It is kept for ever: compiled programs of JAX have it.
 
     It depends on what the kernel computes, so that a program which JAX has serialized, and another process loads, finds the same kernel
     there or none; and so that programs are found again in JAX's cache on disk.
@@ -99,74 +108,47 @@ def _address(buffer: Any) -> int:
 
 def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
     """Arguments: `Call.names`, then zeros, which are the results."""
-    function = call.function
-    passed, zeros = call.split(given, len(function.outputs))
-    values = {**call.values(passed), **dict(zip(function.outputs, zeros))}
+    passed, zeros = call.split(given)
     _same(zeros, results)
-    function.check(values)
-    found = function.kernel(*function.bound, **values)
-    if not function.outputs:
-        results[0].set_number(found)
+    returned = call.function.launch(call.values(passed, zeros))
+    if not call.function.outputs:
+        results[0].set_number(returned)
 
 
 def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
     """Arguments: `Call.names`, the outputs, their adjoints (of those with gradients), zeros. Results: the adjoints, which the kernel uses
     up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
-    function = call.function
-    count = len(function.outputs)
-    active = call.function.active_outputs(call)
-    passed, outputs, adjoints, zeros = call.split(given, count, len(active), len(wanted))
+    passed, outputs, adjoints, zeros = call.split(given, len(call.active_outputs), len(wanted))
     _same([*adjoints, *zeros], results)
-    values = {**call.values(passed), **dict(zip(function.outputs, outputs))}
-    for name, gradient in zip((*active, *wanted), (*adjoints, *zeros)):
+    values = call.values(passed, outputs)
+    for name, gradient in zip((*call.active_outputs, *wanted), (*adjoints, *zeros)):
         values[name].requires_grad, values[name].grad = True, gradient
-    session, specialization, args = function.check(values)
-    made = function.kernel.grad.of(session, specialization)
-    made.check_bare(COPY_HINT.format(framework="JAX"))
-    packer = function.kernel.pack(session, specialization, args, gradients=True)
-    made.launch(packer, 1.0 if made.returned else None, None)
+    call.function.gradient(values, 1.0)
 
 
-def _copied(call: Call, passed: list[Any], outputs: list[Any], wanted: Sequence[str], along: Sequence[str]) -> SecondRun:
-    """A run on copies of the arguments."""
-    function = call.function
-    values = {**call.values(passed), **dict(zip(function.outputs, outputs))}
-    arrays = copies_of(function.kernel, values, {*wanted, *along, *function.active_outputs(call)})
-    for name, array in arrays.items():
-        if name not in function.outputs:
-            values[name].copy_to(array)
-    function.check({**values, **arrays})
-    return SecondRun(function.kernel, function.bound, values, arrays, "JAX")
+def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: Sequence[list[Any]]) -> Linearization:
+    """Return a run on copies. ``parts``: `Call.names`, the outputs, others, the directions ``along``."""
+    values = call.values(*parts[:2])
+    return Linearization(
+        call.function, values, {*wanted, *along, *call.active_outputs}, dict(zip(along, parts[-1])), [*call.function.outputs]
+    )
 
 
 def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
     """Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
-    outputs = call.function.outputs
-    passed, kept, directions = call.split(given, len(outputs), len(along))
-    second = _copied(call, passed, kept, wanted, along)
-    for name, direction in zip(along, directions):
-        direction.copy_to(second.arrays[name].dual)
-    with second.block(outputs, outputs):
-        second.forward()
-    for name, result in zip(call.function.active_outputs(call), results):
-        result.copy_from(second.arrays[name].dual)
+    run = _linearized(call, wanted, along, call.split(given, len(along)))
+    run.tangent()
+    for name, result in zip(call.active_outputs, results):
+        result.copy_from(run.copies[name].dual)
 
 
 def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
     """Arguments: `Call.names`, the outputs, their adjoints, the directions. Results: the derivatives of the gradients ``wanted``."""
-    function = call.function
-    active = function.active_outputs(call)
-    passed, outputs, adjoints, directions = call.split(given, len(function.outputs), len(active), len(along))
-    second = _copied(call, passed, outputs, wanted, along)
-    for name, direction in zip(along, directions):
-        direction.copy_to(second.arrays[name].dual)
-    with second.block(function.outputs, function.outputs):
-        second.forward()
-        for name, adjoint in zip(active, adjoints):
-            adjoint.copy_to(second.arrays[name].grad)
-        second.reverse()
+    parts = call.split(given, len(call.active_outputs), len(along))
+    run = _linearized(call, wanted, along, parts)
+    run.second(dict(zip(call.active_outputs, parts[2])))
     for name, result in zip(wanted, results):
-        result.copy_from(second.arrays[name].grad.dual)
+        result.copy_from(run.copies[name].grad.dual)
 
 
 _WORKS: dict[str, Callable[..., None]] = {"launch": _launch, "gradient": _gradient, "tangent": _tangent, "hessian": _hessian}
@@ -174,12 +156,12 @@ _WORKS: dict[str, Callable[..., None]] = {"launch": _launch, "gradient": _gradie
 
 @once_in_process
 def register() -> list[Any]:
-    """Tell XLA of the handlers, once; keeps them alive."""
+    """Register the handlers with XLA, once; keep them alive."""
     import jax
 
-    made = []
+    handlers = []
     for platform, on_device in (("cpu", False), ("CUDA", True)):
         handler = xla_frames.handler(run, on_device)
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(xla_frames.address_of(handler)), platform=platform)
-        made.append(handler)
-    return made
+        handlers.append(handler)
+    return handlers

@@ -5,23 +5,20 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
-import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.python_limits import deep_recursion
 from spirograd.interop.jax_calls import Call
 from spirograd.interop.jax_primitives import alike, primitives
-from spirograd.interop.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
+from spirograd.interop.kernel_function import Framework, PureFunction
 from spirograd.ir.text import to_text
 from spirograd.lang import context
-from spirograd.lang.data.foreign_buffers import HostBuffer
-from spirograd.lang.frontend.kernel import BoundKernel, Kernel
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter, TemplateParameter
-from spirograd.lang.frontend.scalar_cells import with_cells
+from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
+from spirograd.lang.frontend.parameters import ArrayParameter, Packer, ScalarParameter
 from spirograd.lang.scalar import describe
 
 
@@ -49,53 +46,37 @@ def jax_function(
     SpirogradRuntimeTypeError for arguments that do not fit, and SpirogradRuntimeError if the kernel writes to other arrays, uses fields or
     ndarrays, or draws random numbers. Needs JAX.
     """
-    if not isinstance(kernel, (Kernel, BoundKernel)):
-        raise SpirogradTypeError("`jax_function` takes a kernel: a function decorated with `@sg.kernel`")
-    function = JaxFunction(kernel, dict(outputs or {}), dict(template_args or {}))
+    function = JaxFunction(kernel, outputs or {}, template_args)
     primitives()
     return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
 
 
-class JaxFunction:
-    """A kernel as JAX sees it. ``constants``: template arguments by name; ``outputs``: the names of what it writes; ``results``: these, or
-    one name for the number that it returns; ``arrays``: the arguments that are arrays."""
+class JaxFunction(PureFunction):
+    """A kernel as JAX sees it. ``results``: the names of the outputs, or one name for the number that the kernel returns."""
 
-    def __init__(self, kernel: Any, outputs: dict[str, Any], constants: dict[str, Any]) -> None:
-        self.kernel: Kernel = kernel.kernel if isinstance(kernel, BoundKernel) else kernel
-        self.bound = (kernel.instance,) if isinstance(kernel, BoundKernel) else ()
-        self.label = f"kernel `{self.kernel.function.__name__}`"
-        self.constants = constants
-        parameters = {p.name: p for p in self.kernel.parameters()[len(self.bound) :]}
-        unknown = [name for name in (*constants, *outputs) if name not in parameters]
-        if unknown:
-            raise SpirogradTypeError(f"{self.label} has no parameter `{unknown[0]}`")
-        self.inputs = {name: p for name, p in parameters.items() if name not in constants and name not in outputs}
-        for parameter in (*self.inputs.values(), *(parameters[name] for name in outputs)):
-            _check_kind(parameter, self.label, parameter.name in outputs)
-        self.outputs = tuple(outputs)
-        self.arrays = frozenset(name for name, p in self.inputs.items() if isinstance(p, ArrayParameter))
-        self._allocated: dict[str, tuple[Any, Any]] = {name: (spec, parameters[name]) for name, spec in outputs.items()}
-        self._result = None if outputs else result_type(self.kernel)
-        self.results = self.outputs or ("the result",)
+    framework = Framework(
+        "JAX", lambda v: isinstance(v, (HostBuffer, DeviceBuffer)), lambda copy, v: v.copy_to(copy), "jax_function", "a function of JAX"
+    )
+
+    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+        super().__init__(kernel, outputs, constants)
+        self.results = tuple(self.outputs) or ("the result",)
         self._numbers: dict[str, Any] = {}  # by their texts
-        self._variants: dict[frozenset[str], JaxFunction] = {}  # by the numbers that they take from memory
-        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._digests: dict[Call, str] = {}
 
     # --- calls -----------------------------------------------------------------------------------------------------------
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if context.recorder() is not None:
-            raise SpirogradRuntimeError("a `jax_function` has its gradient from JAX: call it outside of tapes and of `FwdMode`")
+        self.refuse_tapes()
         import jax
 
         passed: dict[str, Any] = {}
         fixed: dict[str, str] = {}
         given = self._given(args, kwargs)
-        inputs: Mapping[str, Any] = self.inputs
-        cells = {name: value.astype(inputs[name].t.np).reshape(1) for name, value in given.items() if self._has_gradient(name, value)}
+        parameters: Mapping[str, Any] = self.parameters
+        cells = {name: value.astype(parameters[name].t.np).reshape(1) for name, value in given.items() if self._has_gradient(name, value)}
         if cells:
-            return self._with_cells(frozenset(cells))((), {**given, **cells})
+            return self.with_cells(cells)((), {**given, **cells})
         for name, value in given.items():
             operand = self._operand(name, value)
             if operand is None:
@@ -104,15 +85,15 @@ class JaxFunction:
                 passed[name] = operand
         shapes, dtypes = self._types({**given, **passed})
         call = Call(self, tuple(fixed.items()), tuple(passed), shapes, dtypes)
-        specialization = self.check(self._stand_ins(call, passed))[1]
+        specialization = self.specialized(self._stand_ins(call, passed))[1]
         if call not in self._digests:
             with deep_recursion():
                 self._digests[call] = hashlib.sha256(to_text(specialization.kernel).encode()).hexdigest()
-        found = primitives().launch.bind(*alike(jax, [*passed.values()]), call=call, wanted=(), along=())
-        return found[0] if len(found) == 1 else tuple(found)
+        results = primitives()["launch"].bind(*alike(jax, [*passed.values()]), call=call, wanted=(), along=())
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        names = list(self.inputs)
+        names = self.inputs
         given = {**dict(zip(names, args)), **kwargs}
         problem = ""
         if len(args) > len(names):
@@ -128,30 +109,20 @@ class JaxFunction:
         return {name: given[name] for name in names}
 
     def _has_gradient(self, name: str, value: Any) -> bool:
-        """Whether a number is an array of JAX without axes, to which derivatives can flow: a float of a type that JAX has."""
+        """Return whether a number is an array of JAX without axes, to which derivatives can flow: a float of a type that JAX has."""
         import jax
 
-        parameter: Any = self.inputs[name]
+        parameter: Any = self.parameters[name]
         if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, jax.Array) or value.shape:
             return False
         return parameter.t.size < 8 or bool(jax.config.jax_enable_x64)
 
-    def _with_cells(self, names: frozenset[str]) -> JaxFunction:
-        """The function of the kernel that takes these numbers from memory, made once: see `scalar_cells`."""
-        if names not in self._variants:
-            which = {k: frozenset((0,)) for k, p in enumerate(self.kernel.parameters()) if p.name in names}
-            kernel: Any = with_cells(self.kernel, which)
-            kernel = BoundKernel(kernel, *self.bound) if self.bound else kernel
-            outputs = {name: spec for name, (spec, _) in self._allocated.items()}
-            self._variants[names] = JaxFunction(kernel, outputs, self.constants)
-        return self._variants[names]
-
     def _operand(self, name: str, value: Any) -> Any:
-        """The array of JAX that XLA passes; None for what is fixed."""
+        """Return the array of JAX that XLA passes; None for what is fixed."""
         import jax
 
         is_array = isinstance(value, (jax.Array, np.ndarray))
-        parameter: Any = self.inputs[name]
+        parameter: Any = self.parameters[name]
         if isinstance(parameter, ArrayParameter):
             if not is_array:
                 hint = "convert it with `jnp.asarray`"
@@ -170,50 +141,47 @@ class JaxFunction:
         return value
 
     def _fixed(self, name: str, value: Any) -> str:
-        """A text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
+        """Return a text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-        self.inputs[name].pack(number, Packer(context.session()))  # raises for what does not fit
+        self.parameters[name].pack(number, Packer(context.session()))  # raises for what does not fit
         text = repr(number)
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text
 
     def digest(self, call: Call) -> str:
-        """What the kernel computes in a call, as a hash of its IR; empty before the call."""
+        """Return a hash of the IR of the kernel in a call; empty before the call."""
         return self._digests.get(call, "")
 
     def replaces(self, other: JaxFunction) -> bool:
-        """Whether this is the same function as ``other``, now and later: objects that a kernel belongs to, or gets, may change."""
-        return self.kernel is other.kernel and self.outputs == other.outputs and not (self.bound or self.constants or other.constants)
+        """Return whether this is the same function as ``other``, now and later: objects that a kernel belongs to, or gets, may change."""
+        return self.kernel is other.kernel and [*self.outputs] == [*other.outputs] and not (self.bound or self.constants or other.constants)
 
     def number(self, text: str) -> Any:
-        """The number that a text of `Call.fixed` stands for."""
+        """Return the number that a text of `Call.fixed` stands for."""
         return self._numbers[text]
 
     def _types(self, given: dict[str, Any]) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-        """Shapes and types of the results."""
+        """Return the shapes and types of the results."""
         import jax
 
-        if self._result is not None:
-            return ((),), (self._held(self._result.np, "the result"),)
+        if self.result is not None:
+            return ((),), (self._held(self.result.np, "the result"),)
         known = {name: jax.ShapeDtypeStruct(v.shape, v.dtype) if name in self.arrays else v for name, v in given.items()}
         shapes, dtypes = [], []
-        for name, (spec, parameter) in self._allocated.items():
-            if isinstance(spec, str) and spec not in self.arrays:
-                raise SpirogradTypeError(f"{self.label}: output `{name}` has the shape of `{spec}`, which is no array among the arguments")
-            found = known[spec].shape if isinstance(spec, str) else spec(**known) if callable(spec) else spec
-            declared = parameter.t.dtype
-            shapes.append(tuple(int(n) for n in found))
+        for name in self.outputs:
+            shapes.append(tuple(int(n) for n in self.output_shape(name, known)))
+            declared = self.output_type(name)
             dtypes.append(self._held(self._likely(known) if declared is None else declared.np, f"output `{name}`"))
         return tuple(shapes), tuple(dtypes)
 
     def _likely(self, known: dict[str, Any]) -> np.dtype[Any]:
-        """The type of an output whose declaration leaves it open: that of the first array of floats, else of the first array."""
+        """Return the type of an output whose declaration leaves it open: as the first array of floats has, else the first array."""
         arrays = [known[name].dtype for name in known if name in self.arrays]
         default: Any = context.session().language.default_fp.np
         return next((t for t in arrays if t.kind == "f"), arrays[0] if arrays else default)
 
     def _held(self, dtype: Any, what: str) -> str:
-        """The name of a type that JAX holds as it is."""
+        """Return the name of a type that JAX holds as it is."""
         import jax
 
         wanted = np.dtype(dtype)
@@ -225,30 +193,19 @@ class JaxFunction:
     # --- what a kernel must be -------------------------------------------------------------------------------------------
 
     def _stand_ins(self, call: Call, types: Mapping[str, Any], wanted: Collection[str] = ()) -> dict[str, Any]:
-        """Arguments of the kernel that have the types of those of a call, and take no memory. ``wanted``: arrays with gradients."""
+        """Return arguments of the kernel with the types of a call, which take no memory. ``wanted``: the arrays with gradients."""
 
         def like(name: str, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
-            made = np.broadcast_to(np.zeros((), dtype), shape).view(HostBuffer)
-            made.requires_grad = name in wanted
-            return made
+            buffer = np.broadcast_to(np.zeros((), dtype), shape).view(HostBuffer)
+            buffer.requires_grad = name in wanted
+            return buffer
 
         passed = [like(name, types[name].shape, types[name].dtype) for name in call.names]
-        outputs = {name: like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)}
-        return {**call.values(passed), **outputs}
-
-    def check(self, values: dict[str, Any]) -> Any:
-        """The session, what is compiled for these arguments, and these in order. Raise unless it is a function of them."""
-        session, specialization, args = self.kernel.specialized(self.bound, values)
-        if specialization not in self._checked:
-            check_writes(self.kernel, specialization, self.outputs)
-            check_pure(self.kernel, specialization, "a function of JAX, which merges and repeats calls", "an array")
-            self._checked.add(specialization)
-        return session, specialization, args
+        return call.values(passed, [like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)])
 
     def check_gradient(self, call: Call, types: Mapping[str, Any], wanted: Collection[str]) -> None:
         """Raise if the kernel has no gradient with respect to the arguments ``wanted``. ``types``: of its arguments by name."""
-        session, specialization, _ = self.check(self._stand_ins(call, types, {*wanted, *self.active_outputs(call)}))
-        self.kernel.grad.of(session, specialization).check_bare(COPY_HINT.format(framework="JAX"))
+        self.differentiable(self._stand_ins(call, types, {*wanted, *call.active_outputs}))
 
     def check_differentiable(self, names: Collection[str]) -> None:
         """Raise if there is a number among the arguments that a derivative is taken with respect to."""
@@ -262,23 +219,6 @@ class JaxFunction:
         """Raise for derivatives that there are not."""
         hint = "differentiate at most twice, and not with respect to a direction"
         raise SpirogradUnsupportedError(f"{self.label} has first and second derivatives, no third ones", None, hint)
-
-    def active_outputs(self, call: Call) -> tuple[str, ...]:
-        """The outputs that have gradients."""
-        return tuple(name for name, dtype in zip(self.outputs, call.dtypes) if np.dtype(dtype).kind == "f")
-
-
-def _check_kind(p: Parameter, label: str, output: bool) -> None:
-    """Raise for a parameter that no value of JAX can be passed for."""
-    vector = isinstance(p, AggregateParameter) and len({t.is_float for t in p.t.leaf_dtypes()}) == 1
-    if isinstance(p, ArrayParameter) or (not output and (isinstance(p, ScalarParameter) or vector)):
-        return
-    if output:
-        raise SpirogradTypeError(f"{label}: output `{p.name}` is no array", None, f"declare `{p.name}: sg.types.ndarray()`")
-    template = isinstance(p, TemplateParameter)
-    hint = f"`jax_function(..., template_args={{{p.name!r}: ...}})`" if template else "pass its members one by one"
-    what = "a template argument" if template else "no number, array or vector"
-    raise SpirogradTypeError(f"{label}: `{p.name}` is {what}, which a function of JAX cannot take", None, hint)
 
 
 __all__ = ["jax_function"]

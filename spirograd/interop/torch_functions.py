@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,13 +13,17 @@ from spirograd.ad.memories import Collector
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once_in_process
-from spirograd.interop.pure_kernels import COPY_HINT, check_writes
-from spirograd.interop.torch_second import Call, gradient_function
-from spirograd.lang import context
+from spirograd.base.records import dataclass
+from spirograd.interop.kernel_function import Framework, KernelFunction
+from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
+from spirograd.ir.nodes import FieldRef
+from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
-from spirograd.lang.frontend.kernel import BoundKernel, Kernel
+from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.parameters import ScalarParameter
-from spirograd.lang.frontend.scalar_cells import with_cells
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ()) -> Callable[..., Any]:
@@ -36,62 +39,44 @@ def torch_function(kernel: Any, outputs: Mapping[str, Any] | Sequence[str] = ())
     SpirogradRuntimeError if the kernel writes to a tensor that is not among the outputs; SpirogradUnsupportedError inside of `torch.func`
     and for batches of gradients (`is_grads_batched=True`), which `torch_op` takes. Needs torch.
     """
-    if not isinstance(kernel, (Kernel, BoundKernel)):
-        raise SpirogradTypeError("`torch_function` takes a kernel: a function decorated with `@sg.kernel`")
-    specs = dict(outputs) if isinstance(outputs, Mapping) else dict.fromkeys(outputs)
-    function = TorchFunction(kernel, specs)
+    function = TorchFunction(kernel, outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs))
     return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
 
 
-class TorchFunction:
+class TorchFunction(KernelFunction):
     """A kernel with tensors as arguments."""
 
-    def __init__(self, kernel: Any, outputs: dict[str, Any]) -> None:
-        self.kernel: Kernel = kernel.kernel if isinstance(kernel, BoundKernel) else kernel
-        self.bound = (kernel.instance,) if isinstance(kernel, BoundKernel) else ()
-        self.outputs = outputs
-        names = list(inspect.signature(self.kernel.function).parameters)
-        unknown = [name for name in outputs if name not in names]
-        if unknown:
-            raise SpirogradTypeError(f"kernel `{self.kernel.function.__name__}` has no parameter `{unknown[0]}`")
-        self.names = names
-        self.inputs = [name for name in names[len(self.bound) :] if name not in outputs]
+    framework = Framework("torch", is_torch, Ndarray.from_torch, "torch_function")
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) > len(self.inputs):
-            raise SpirogradTypeError(f"`{self.kernel.function.__name__}` takes {len(self.inputs)} arguments, got {len(args)}")
+            raise SpirogradTypeError(f"`{self.name}` takes {len(self.inputs)} arguments, got {len(args)}")
         given = {**dict(zip(self.inputs, args)), **kwargs}
-        self._refuse_transforms()
-        with_gradients = self._numbers_with_gradients(given)
-        if with_gradients:
-            return self._with_cells(with_gradients)((), {**given, **{name: tensor for name, (_, tensor) in with_gradients.items()}})
+        self.refuse_transforms()
+        cells = self._numbers_with_gradients(given)
+        if cells:
+            return self.with_cells(cells)((), {**given, **cells})
         missing = {name: spec for name, spec in self.outputs.items() if name not in given}
         for name, spec in missing.items():
             given[name] = self._allocated(name, spec, given)
         zeros = [name for name, spec in missing.items() if not callable(spec)]
-        results = _function_class().apply(self, list(given), zeros, *given.values())
+        results = _functions()[0].apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
 
-    def _numbers_with_gradients(self, given: dict[str, Any]) -> dict[str, tuple[int, Any]]:
-        """The parameters that take floats, and are given tensors of one element that require a gradient: their positions, and the tensors
-        as arrays of one element."""
+    def _numbers_with_gradients(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the tensors of one element that require a gradient, and are passed for floats, as arrays of one element, by name."""
         import torch
 
-        found: dict[str, tuple[int, Any]] = {}
-        for position, (name, parameter) in enumerate(zip(self.names, self.kernel.parameters())):
-            value = given.get(name)
+        cells: dict[str, Any] = {}
+        for parameter in self.kernel.parameters():
+            value = given.get(parameter.name)
             if not isinstance(parameter, ScalarParameter) or not parameter.t.is_float or not isinstance(value, torch.Tensor):
                 continue
             if value.requires_grad and value.numel() == 1 and torch.is_grad_enabled():
-                found[name] = position, value.to(getattr(torch, parameter.t.np.name)).reshape(1)
-        return found
+                cells[parameter.name] = value.to(getattr(torch, parameter.t.np.name)).reshape(1)
+        return cells
 
-    def _with_cells(self, which: Mapping[str, tuple[int, Any]]) -> TorchFunction:
-        """The function of the kernel that takes these numbers from memory: see `scalar_cells`."""
-        kernel: Any = with_cells(self.kernel, {position: frozenset((0,)) for position, _ in which.values()})
-        return TorchFunction(BoundKernel(kernel, *self.bound) if self.bound else kernel, self.outputs)
-
-    def _refuse_transforms(self, *gradients: Any) -> None:
+    def refuse_transforms(self, *gradients: Any) -> None:
         """Raise inside of transforms of `torch.func`, and for ``gradients`` that are a batch of autograd's."""
         import torch
 
@@ -99,7 +84,7 @@ class TorchFunction:
         batched = any(functorch.is_legacy_batchedtensor(g) for g in gradients if g is not None)
         if batched or torch._C._are_functorch_transforms_active():
             transform = "`is_grads_batched=True` and `vectorize=True`" if batched else "the transforms of `torch.func`"
-            problem = f"a `torch_function` has no rule for {transform}: kernel `{self.kernel.function.__name__}`"
+            problem = f"a `torch_function` has no rule for {transform}: {self.label}"
             hint = "use `sg.ad.torch_op`, whose operators have it; kernels that use fields have to be called for each entry"
             raise SpirogradUnsupportedError(problem, None, hint)
 
@@ -107,110 +92,141 @@ class TorchFunction:
         import torch
 
         if spec is None:
-            raise SpirogradRuntimeError(
-                f"output `{name}` of `{self.kernel.function.__name__}` is neither passed nor described: pass a tensor, or "
-                "describe it in `outputs`"
-            )
-        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+            problem = f"output `{name}` of `{self.name}` is neither passed nor described"
+            raise SpirogradRuntimeError(f"{problem}: pass a tensor, or describe it in `outputs`")
         if isinstance(spec, str):
             return torch.zeros_like(given[spec], requires_grad=False)
-        found = spec(**{key: given[key] for key in self.inputs if key in given}) if callable(spec) else spec
-        if isinstance(found, torch.Tensor):
-            return found.detach()
-        like = next((t for t in tensors if t.is_floating_point()), None)
-        return torch.zeros(tuple(found), dtype=None if like is None else like.dtype, device=None if like is None else like.device)
+        described = spec(**{key: given[key] for key in self.inputs if key in given}) if callable(spec) else spec
+        if isinstance(described, torch.Tensor):
+            return described.detach()
+        like = next((v for v in given.values() if isinstance(v, torch.Tensor) and v.is_floating_point()), None)
+        return torch.zeros(tuple(described), dtype=None if like is None else like.dtype, device=None if like is None else like.device)
 
-    def _check_copied(self, values: dict[str, Any]) -> None:
-        """Raise if a number requires a gradient: numbers are copied into the launch, and gradients do not flow back to them."""
+    def run(self, values: dict[str, Any], host: dict[str, Any] | None) -> tuple[Any, int | None, list[Saved]]:
+        """Launch the kernel on detached tensors. Return its result, the number of the launch, and copies of the fields and ndarrays that
+        the gradient reads; torch keeps its tensors only. Arrays of NumPy in ``host`` are replaced by copies. None: there is no gradient."""
+        _, specialization, args = self.specialized(values)
         for name in self.kernel.copied():
             if getattr(values.get(name), "requires_grad", False):
-                self.refuse_number(name, "requires a gradient")
-
-    def refuse_number(self, name: str, what: str) -> Any:
-        """Raise for a tensor in place of a number, to which derivatives would be zero with no error."""
-        label = f"kernel `{self.kernel.function.__name__}`: `{name}` is a tensor that {what}, but not an array there"
-        hint = f"declare `{name}: sg.types.ndarray()`, and pass a tensor of one element; or `{name}.detach()`"
-        raise SpirogradRuntimeError(render(label, None, hint))
-
-    def run(self, values: dict[str, Any], kept: dict[str, Any] | None) -> tuple[Any, Any, list[Saved]]:
-        """Launch the kernel on detached tensors: its result, its plan's number of the launch, and copies of the fields and ndarrays that
-        the gradient reads; arrays of NumPy in ``kept`` are replaced by copies. Torch keeps its tensors only. None: there is no gradient."""
-        _, specialization, args = self.kernel.specialized(self.bound, values)
-        check_writes(self.kernel, specialization, self.outputs)
-        self._check_copied(values)
-        if context.recorder() is not None:
-            raise SpirogradRuntimeError("a `torch_function` has its gradient from torch: call it outside of tapes")
+                refuse_number(self, name, "requires a gradient")
+        self.refuse_tapes()
         result = self.kernel(*self.bound, **values)
-        return result, specialization.last_number, [] if kept is None else self._saved(specialization, args, kept)
+        return result, specialization.last_number, [] if host is None else self._saved(specialization, args, host)
 
-    def _saved(self, specialization: Any, args: Any, kept: dict[str, Any]) -> list[Saved]:
-        made = self.kernel.grad.of(context.session(), specialization)
+    def _saved(self, specialization: Any, args: Any, host: dict[str, Any]) -> list[Saved]:
         arrays = Collector(self.kernel, specialization, args).arrays
-        found: dict[int, Saved] = {}
-        for access, _ in derivative_footprint_of(made).residuals:
+        saved: dict[int, Saved] = {}
+        for access, _ in derivative_footprint_of(self.gradient_of(specialization)).residuals:
             whole = access.whole if access.arg is None else arrays[access.arg]
             if isinstance(whole, np.ndarray):
-                kept.update({name: value.copy() for name, value in kept.items() if value is whole})
-            elif id(whole) not in found and (access.arg is None or isinstance(whole, Ndarray)):
-                found[id(whole)] = Saved(Stored(access.name, whole), None)
-        return list(found.values())
-
-    def gradient(self, values: dict[str, Any], returned: Any, number: Any, saved: list[Saved]) -> None:
-        """Launch the gradient on the same tensors, whose ``grad`` it uses, and on memory as it was ``saved``."""
-        session, specialization, args = self.kernel.specialized(self.bound, values)
-        made = self.kernel.grad.of(session, specialization)
-        made.check_bare(COPY_HINT.format(framework="torch"))
-        try:
-            for memory in saved:
-                memory.swap()
-            made.launch(self.kernel.pack(session, specialization, args, gradients=True), returned if made.returned else None, number)
-        finally:
-            for memory in saved:
-                memory.swap()
+                host.update({name: value.copy() for name, value in host.items() if value is whole})
+            elif id(whole) not in saved and (access.arg is None or isinstance(whole, Ndarray)):
+                saved[id(whole)] = Saved(Stored(access.name, whole), None)
+        return list(saved.values())
 
 
-def traced(value: Any, needed: bool) -> Any:
-    """A tensor that shares the memory of ``value`` and has a gradient of its own; other values as they are."""
-    detached = value.detach()
-    return detached.requires_grad_() if needed and detached.is_floating_point() else detached
+@dataclass(eq=False, slots=True)
+class Call:
+    """A launch in torch's graph. ``names``: the arguments in order; ``values``: those that are no tensors, by name; ``active``: the tensors
+    with gradients; ``needed``: those whose gradients torch asks for. ``zeros``: outputs that were zero before the launch. ``number``: the
+    number of the launch; ``saved``: fields and ndarrays as it read them.
+    """
 
+    function: TorchFunction
+    names: list[str]
+    values: dict[str, Any]
+    active: list[str]
+    needed: list[str]
+    zeros: list[str]
+    number: int | None
+    saved: list[Saved]
 
-def _chosen(names: list[str], which: Sequence[bool]) -> list[str]:
-    return [name for name, chosen in zip(names, which) if chosen]
+    def arguments(self, tensors: Iterable[Tensor]) -> dict[str, Any]:
+        """Return the arguments by name, with ``tensors`` as leaves of their own."""
+        remaining = iter(tensors)
+        return {n: self.values[n] if n in self.values else leaf(next(remaining), n in self.active) for n in self.names}
+
+    def gradient(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Any]:
+        """Return the gradients of all arguments, None for those that torch does not ask for, from those of the outputs."""
+        arguments = self.arguments(tensors)
+        outputs = [name for name in arguments if name in self.function.outputs]
+        for name, adjoint in zip(outputs, adjoints):
+            if arguments[name].requires_grad:
+                arguments[name].grad = contiguous(adjoint)
+        self.function.gradient(arguments, None if outputs else adjoints[0].item(), self.number, self.saved)
+        return [arguments[name].grad if name in self.needed else None for name in self.names]
+
+    def check_active_outputs(self, tensors: Sequence[Tensor]) -> None:
+        """Raise if a gradient that torch is to differentiate begins at memory that torch does not know."""
+        _, specialization, args = self.function.specialized(self.arguments(tensors))
+        gradient = self.function.gradient_of(specialization)
+        arrays = Collector(self.function.kernel, specialization, args).arrays
+        for place in gradient.derivative.active_outputs:
+            whole = gradient.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
+            if isinstance(whole, (ScalarField, Ndarray)) and whole.grad is not None and whole.grad.to_numpy().any():
+                problem = f"the gradient of `{place.ref.name}` is not zero: torch cannot differentiate a gradient that begins there"
+                raise SpirogradRuntimeError(render(problem, place.loc, "write to an output of the `torch_function` instead"))
+
+    def second(self, adjoints: Sequence[Tensor], tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
+        """Return the derivatives of `gradient` along ``cotangents``: with respect to the adjoints, and to the tensors."""
+        directions = {name: u for name, u in zip(self.names, cotangents) if u is not None and name in self.active}
+        wanted = [name for name in self.needed if name not in self.function.outputs]  # no gradient depends on former values of outputs
+        values = self.arguments(tensors)
+        by_adjoints, by_values = second(
+            self.function, values, self.active, directions, adjoints, wanted, self.zeros, self.number, self.saved
+        )
+        return by_adjoints, [by_values.get(name) for name in self.names if name not in self.values]
 
 
 @once_in_process
-def _function_class() -> Any:
-    """The class of torch's own functions that runs kernels. Made at the first use: torch takes a second to import."""
+def _functions() -> tuple[Any, Any]:
+    """Return the classes of torch's own functions that run kernels, and their gradients, for gradients with a graph of their own. They
+    are created at the first use: importing torch takes a second."""
     import torch
 
     class KernelFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, function: TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
-            is_tensor = [isinstance(v, torch.Tensor) for v in values]
-            floats = [t and v.is_floating_point() for t, v in zip(is_tensor, values)]
-            needed = ctx.needs_input_grad[3:]
-            wanted = [f and (need or name in function.outputs) for f, name, need in zip(floats, names, needed)]
-            arguments = {n: traced(v, w) if t else v for n, v, t, w in zip(names, values, is_tensor, wanted)}
-            plain = {n: None if t else v for n, v, t in zip(names, values, is_tensor)}
-            result, number, saved = function.run(arguments, plain if any(needed) else None)
-            ctx.call = Call(function, plain, _chosen(names, wanted), _chosen(names, needed), zeros, number, saved)
-            outputs = [v for n, v in zip(names, values) if n in function.outputs]
+        def forward(ctx: Context, function: TorchFunction, names: list[str], zeros: list[str], *values: Any) -> Any:
+            tensors = {name: v for name, v in zip(names, values) if isinstance(v, torch.Tensor)}
+            needed = [name for name, need in zip(names, ctx.needs_input_grad[3:]) if need]
+            active = [n for n, t in tensors.items() if t.is_floating_point() and (n in needed or n in function.outputs)]
+            host = {name: v for name, v in zip(names, values) if name not in tensors}
+            ctx.call = Call(function, names, host, active, needed, zeros, None, [])
+            result, ctx.call.number, ctx.call.saved = function.run(ctx.call.arguments(tensors.values()), host if needed else None)
+            outputs = tuple([v for name, v in zip(names, values) if name in function.outputs])
             ctx.mark_dirty(*outputs)
-            ctx.save_for_backward(*(v for v, t in zip(values, is_tensor) if t))
+            ctx.save_for_backward(*tensors.values())
             if outputs:
-                return tuple(outputs)
-            floating = next((v for v, f in zip(values, floats) if f), None)
-            return (torch.tensor(result, dtype=None if floating is None else floating.dtype),)
+                return outputs
+            like = next((t for t in tensors.values() if t.is_floating_point()), None)
+            return (torch.tensor(result, dtype=None if like is None else like.dtype),)
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            ctx.call.function._refuse_transforms(*gradients)
+        def backward(ctx: Context, *gradients: Any) -> Any:
+            ctx.call.function.refuse_transforms(*gradients)
             if torch.is_grad_enabled():  # `create_graph=True`
-                return (None, None, None, *gradient_function().apply(ctx.call, len(gradients), *gradients, *ctx.saved_tensors))
+                apply: Any = KernelGradient.apply
+                return (None, None, None, *apply(ctx.call, len(gradients), *gradients, *ctx.saved_tensors))
             return (None, None, None, *ctx.call.gradient(gradients, ctx.saved_tensors))
 
-    return KernelFunction
+    class KernelGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Context, call: Call, count: int, *tensors: Any) -> Any:
+            ctx.call, ctx.count = call, count
+            ctx.save_for_backward(*tensors)
+            call.check_active_outputs(tensors[count:])
+            return tuple(call.gradient(tensors[:count], tensors[count:]))
+
+        @staticmethod
+        def backward(ctx: Context, *cotangents: Any) -> Any:
+            if torch.is_grad_enabled():
+                problem = f"{ctx.call.function.label} has first and second derivatives, no third ones"
+                raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
+            tensors = ctx.saved_tensors
+            by_adjoints, by_tensors = ctx.call.second(tensors[: ctx.count], tensors[ctx.count :], cotangents)
+            return (None, None, *by_adjoints, *by_tensors)
+
+    return KernelFunction, KernelGradient
 
 
 __all__ = ["torch_function"]

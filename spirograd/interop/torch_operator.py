@@ -1,24 +1,28 @@
 """Kernels as operators of torch, which `torch.compile` and `torch.export` keep as one node of a graph.
 
-The operator and its gradient are custom operators (`torch.library`): functions of their arguments that allocate what they return. Kernels
-that touch other memory, or draw random numbers, are no such functions: torch merges and repeats calls, and would not know.
+The operator and its derivatives are custom operators (`torch.library`): functions of their arguments that allocate what they return.
+Kernels that touch other memory, or draw random numbers, are no such functions: torch merges and repeats calls, and would not know.
 """
 
 from __future__ import annotations
 
 import itertools
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import DType
-from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
-from spirograd.interop.pure_kernels import COPY_HINT, check_pure, check_writes, result_type
-from spirograd.interop.torch_functions import TorchFunction, traced
-from spirograd.interop.torch_second import Call, contiguous
-from spirograd.interop.torch_transforms import functions_of, no_entries, over_autograd_batches
-from spirograd.lang.frontend.kernel import BoundKernel, Kernel
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter, TemplateParameter
+from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
+from spirograd.interop.kernel_function import Framework, PureFunction
+from spirograd.interop.linearization import Linearization
+from spirograd.interop.torch_batches import looped, over_autograd_batches
+from spirograd.interop.torch_maps import Context, contiguous, leaf, refuse_number, second
+from spirograd.interop.torch_rules import Active, Maps, Rules, functions_of
+from spirograd.lang.data.device_arrays import is_torch
+from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _numbers = itertools.count()
 
@@ -32,8 +36,8 @@ def torch_op(
     shape, a shape, or a function of the arguments (tensors without contents, numbers) that returns a shape. The other parameters are the
     arguments of the operator, by position or by name; numbers and tensors, and sequences of numbers for vectors. The operator returns the
     outputs, one or a tuple; without outputs the result of the kernel as a tensor. Its attribute `operator` is torch's own
-    object. ``name``: that of the operator, ``"namespace::name"``; by default in the namespace `spirograd`. ``template_args``: values of
-    template arguments, which are fixed.
+    object. ``name``: the name of the operator, ``"namespace::name"``; by default in the namespace `spirograd`. ``template_args``: values
+    of template arguments, which are fixed.
 
     Gradients come from ``kernel.grad``, tangents and second derivatives (`create_graph=True`) from forward mode, the latter over reverse
     mode, on copies of the tensors; third ones, and forward mode over forward mode, raise an error. So `torch.func.grad`, `jvp`, `jacrev`,
@@ -43,73 +47,43 @@ def torch_op(
     Raises SpirogradTypeError if ``kernel`` is no kernel or has no such parameter, or for parameters that torch has no type for. A call
     raises SpirogradRuntimeError if the kernel writes to other tensors, uses fields or ndarrays, or draws random numbers. Needs torch.
     """
-    if not isinstance(kernel, (Kernel, BoundKernel)):
-        raise SpirogradTypeError("`torch_op` takes a kernel: a function decorated with `@sg.kernel`")
-    import torch
-
-    operator = _Operator(kernel, dict(outputs or {}), dict(template_args or {}), torch)
-    made: Callable[..., Any] = operator.register(name or f"spirograd::{operator.label}_{next(_numbers)}")
-    return made
+    operator = TorchOperator(kernel, outputs or {}, template_args)
+    registered: Callable[..., Any] = operator.register(name or f"spirograd::{operator.name}_{next(_numbers)}")
+    return registered
 
 
-class _Operator:
+class TorchOperator(PureFunction):
     """A kernel as torch sees it."""
 
-    def __init__(self, kernel: Any, outputs: dict[str, Any], constants: dict[str, Any], torch: Any) -> None:
-        self.function = TorchFunction(kernel, outputs)
-        self.kernel = self.function.kernel
-        self.label: str = self.kernel.function.__name__
-        self.torch = torch
-        self.constants = constants
-        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
-        parameters = {p.name: p for p in self.kernel.parameters()}
-        unknown = [name for name in constants if name not in parameters]
-        if unknown:
-            raise SpirogradTypeError(f"kernel `{self.label}` has no parameter `{unknown[0]}`")
-        self.outputs = {name: (spec, parameters[name]) for name, spec in outputs.items()}
-        self.inputs = {name: parameters[name] for name in self.function.inputs if name not in constants}
-        self.tensors = [name for name, p in self.inputs.items() if isinstance(p, ArrayParameter)]
-        self.result = None if outputs else result_type(self.kernel)
+    framework = Framework(
+        "torch", is_torch, Ndarray.from_torch, "torch_op", "an operator of torch", "tensor", ", or use `sg.ad.torch_function`"
+    )
+
+    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+        super().__init__(kernel, outputs, constants)
+        import torch
+
+        self.torch: Any = torch
 
     # --- registering -----------------------------------------------------------------------------------------------------
 
-    def register(self, name: str) -> Any:
-        library = self.torch.library
-        arguments = ", ".join(f"{_schema_type(p, self.label)} {parameter}" for parameter, p in self.inputs.items())
-        count = max(len(self.outputs), 1)
-        returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-        forward = library.custom_op(name, self.run, mutates_args=(), schema=f"({arguments}) -> {returns}")
-        forward.register_fake(self.fake)
-        schema = f"(Tensor[] adjoints, bool[] needed, Tensor[] outputs{', ' * bool(arguments)}{arguments}) -> Tensor[]"
-        self._gradient = library.custom_op(f"{name}_gradient", self.gradient, mutates_args=(), schema=schema)
-        self._gradient.register_fake(self.fake_gradient)
-        lists = "Tensor[] cotangents, Tensor[] adjoints, bool[] needed, bool[] asked, Tensor[] outputs"
-        self._second = library.custom_op(
-            f"{name}_second", self.second, mutates_args=(), schema=f"({lists}{', ' * bool(arguments)}{arguments}) -> Tensor[]"
-        )
-        self._second.register_fake(self.fake_second)
-        schema = f"(Tensor[] directions, bool[] along, Tensor[] outputs{', ' * bool(arguments)}{arguments}) -> Tensor[]"
-        self._tangent = library.custom_op(f"{name}_tangent", self.tangent, mutates_args=(), schema=schema)
-        self._tangent.register_fake(self.fake_tangent)
-        self._gradient.register_autograd(self._backward_twice, setup_context=self._keep_gradient)
-        self._second.register_autograd(self._refuse_third)
-        forward.register_autograd(self._backward, setup_context=self._keep)
-
-        self.forward = forward
-        self._gradient, self._second = (over_autograd_batches(self.torch, self.label, one) for one in (self._gradient, self._second))
-        functions = functions_of(self)
+    def register(self, name: str) -> Callable[..., Any]:
+        """Register the four maps with torch, and return the function that users call."""
+        maps = self._custom_operators(name)
+        forward = maps.launch
+        functions = functions_of(self.torch, self, maps)
 
         def eager(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(self.inputs, args)), **kwargs}
             self._refuse_active_numbers(given)
-            if given.keys() != self.inputs.keys() or not self._is_transformed(given.values()):
+            if given.keys() != set(self.inputs) or not self._is_transformed(given.values()):
                 return forward(*args, **kwargs)
             return functions.launch(*(given[name] for name in self.inputs))
 
         outside = [eager]  # of graphs
 
         def traces_derivatives() -> bool:
-            """Called while `torch.compile` traces: whether it does so for forward mode, or for `torch.func.grad` and the like."""
+            """Return, while `torch.compile` traces, whether it does so for forward mode, or for `torch.func.grad` and the like."""
             outside[0] = self.torch.compiler.disable(eager)  # not before, because that imports torch's compiler
             functorch = self.torch._C._functorch
             levels = functorch.get_interpreter_stack() or ()
@@ -124,78 +98,176 @@ class _Operator:
             # In a graph tangents would be zero, with no error; and for transforms torch does not trace custom operators with gradients.
             return outside[0](*args, **kwargs) if traces_derivatives() else forward(*args, **kwargs)
 
-        forward.register_vmap(lambda info, dims, *args: self._batched(forward, info, dims, args))
-        operator.__dict__.update(__name__=self.label, __doc__=self.kernel.function.__doc__, operator=forward)
+        operator.__dict__.update(__name__=self.name, __doc__=self.kernel.function.__doc__, operator=forward)
         return operator
 
-    # --- forward ---------------------------------------------------------------------------------------------------------
+    def _custom_operators(self, name: str) -> Maps:
+        """Return the maps as custom operators, with rules for reverse mode."""
+        count = max(len(self.outputs), 1)
+        arguments = [f"{self._schema_type(self.parameters[name])} {name}" for name in self.inputs]
+        result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        forward = self._custom(name, self.run, self.fake, arguments, result)
+        adjoints, along, outputs = "Tensor[] adjoints", "bool[] along", ["Tensor[] outputs", *arguments]
+        gradient = self._custom(f"{name}_gradient", self.gradients, self.fake_gradients, [adjoints, along, *outputs])
+        tangent = self._custom(f"{name}_tangent", self.tangents, self.fake_tangents, ["Tensor[] directions", along, *outputs])
+        second = self._custom(
+            f"{name}_second", self.seconds, self.fake_seconds, ["Tensor[] directions", adjoints, along, "bool[] asked", *outputs]
+        )
+        batched = [over_autograd_batches(self.torch, self.name, one) for one in (gradient, second)]
+
+        def split(flat: Sequence[Any], *counts: int) -> list[list[Any]]:
+            remaining = iter(flat)
+            return [*([*itertools.islice(remaining, n)] for n in (*counts, count)), [*remaining]]
+
+        def call_gradient(active: Active, *flat: Any) -> Any:
+            adjoints, outputs, args = split(flat, count)
+            return batched[0](adjoints, [*active.along], outputs, *args)
+
+        def call_tangent(active: Active, *flat: Any) -> Any:
+            directions, outputs, args = split(flat, sum(active.along))
+            return tangent(directions, [*active.along], outputs, *args)
+
+        def call_second(active: Active, *flat: Any) -> Any:
+            directions, adjoints, outputs, args = split(flat, sum(active.along), count)
+            return batched[1](directions, adjoints, [*active.along], [*active.asked], outputs, *args)
+
+        maps = Maps(forward, call_gradient, call_tangent, call_second)
+        rules = Rules(self.torch, self, maps)
+
+        def save(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
+            adjoints, along, outputs, *args = inputs
+            rules.setup_context_of_gradient(ctx, (Active(tuple(along)), *adjoints, *outputs, *args), output)
+
+        def backward(ctx: Context, cotangents: Sequence[Tensor]) -> Any:
+            _, *flat = rules.backward_of_gradient(ctx, *cotangents)
+            return flat[:count], None, flat[count : 2 * count], *flat[2 * count :]
+
+        forward.register_autograd(rules.backward_of_launch, setup_context=rules.setup_context_of_launch)
+        forward.register_vmap(lambda info, dims, *args: looped(self.torch, self.name, forward, info, dims, args))
+        gradient.register_autograd(backward, setup_context=save)
+        second.register_autograd(self._refuse_third)
+        return maps
+
+    def _custom(
+        self, name: str, run: Callable[..., Any], fake: Callable[..., Any], arguments: Sequence[str], result: str = "Tensor[]"
+    ) -> Any:
+        """Register a custom operator. ``fake``: returns tensors like the results, without contents."""
+        operator = self.torch.library.custom_op(name, run, mutates_args=(), schema=f"({', '.join(arguments)}) -> {result}")
+        operator.register_fake(fake)
+        return operator
+
+    def _schema_type(self, p: Parameter) -> str:
+        if isinstance(p, ArrayParameter):
+            return "Tensor"
+        if isinstance(p, ScalarParameter):
+            return "float" if p.t.is_float else "bool" if p.t.kind == "bool" else "SymInt"
+        assert isinstance(p, AggregateParameter)
+        return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
+
+    def _refuse_third(self, ctx: Context, *cotangents: Any) -> Any:
+        problem = f"{self.label} has first and second derivatives, no third ones"
+        raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
+
+    # --- the maps --------------------------------------------------------------------------------------------------------
 
     def run(self, *args: Any) -> Any:
         """Launch the kernel."""
         self._refuse_tangents(args)
-        given = {name: traced(v, False) if isinstance(v, self.torch.Tensor) else v for name, v in zip(self.inputs, args)}
-        made = self._allocated(given, "new_zeros")
-        values = {**self.constants, **given, **made}
-        self._check(values)
-        result = self.function.run(values, None)[0]
+        given = {name: leaf(v, False) if name in self.arrays else v for name, v in zip(self.inputs, args)}
+        outputs = self._allocated(given, self.torch.zeros)
+        result = self.launch({**self.constants, **given, **outputs})
         if self.result is not None:
             return self.torch.tensor(result, dtype=self._torch_type(self.result), device=self._device(given))
-        return self._returned(made)
-
-    def _is_transformed(self, values: Iterable[Any]) -> bool:
-        """Whether `torch.func` or forward mode is active, which use rules that custom operators cannot have."""
-        if self.torch._C._are_functorch_transforms_active():
-            return True
-        unpack = self.torch.autograd.forward_ad.unpack_dual
-        return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
-
-    def _refuse_active_numbers(self, given: Mapping[str, Any]) -> None:
-        """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
-        for name in given.keys() & self.inputs.keys() - self.tensors:
-            value = given[name]
-            for one in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(one, self.torch.Tensor) and one.requires_grad and self.torch.is_grad_enabled():
-                    self.function.refuse_number(name, "requires a gradient")
-                if isinstance(one, self.torch.Tensor) and self.torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
-                    self.function.refuse_number(name, "has a tangent")
-
-    def _refuse_tangents(self, args: Sequence[Any]) -> None:
-        """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""
-        forward = self.torch.autograd.forward_ad
-        if forward._current_level < 0 or not self.torch._C._is_fwd_grad_enabled():
-            return
-        if any(isinstance(v, self.torch.Tensor) and forward.unpack_dual(v).tangent is not None for v in args):
-            problem = f"a graph with kernel `{self.label}` was compiled without tangents, and gets some"
-            raise SpirogradUnsupportedError(problem, None, "call what is not compiled, or compile it in the dual level")
+        return _unpacked(outputs)
 
     def fake(self, *args: Any) -> Any:
-        """What a launch would return, without contents."""
+        """Return tensors like those of `run`, without contents."""
         given = dict(zip(self.inputs, args))
         if self.result is not None:
             return self.torch.empty((), dtype=self._torch_type(self.result), device=self._device(given))
-        return self._returned(self._allocated(given, "new_empty"))
+        return _unpacked(self._allocated(given, self.torch.empty))
 
-    def _returned(self, made: Mapping[str, Any]) -> Any:
-        found = tuple(made.values())
-        return found[0] if len(found) == 1 else found
+    def gradients(self, adjoints: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
+        """Return the gradients of the arguments ``along``, from those of the outputs."""
+        values = {**self.constants, **dict(zip(self.inputs, args))}
+        wanted = self._chosen(along)
+        for name in self.arrays:
+            values[name] = leaf(values[name], name in wanted)
+        for name, output, adjoint in zip(self.outputs, outputs, adjoints):
+            values[name] = leaf(output, True)
+            if values[name].requires_grad:
+                values[name].grad = contiguous(adjoint)
+        for name in wanted:
+            values[name].grad = values[name].detach().new_zeros(values[name].shape)
+        self.gradient(values, None if self.result is None else adjoints[0].item())
+        return [values[name].grad for name in wanted]
 
-    def _allocated(self, given: Mapping[str, Any], how: str) -> dict[str, Any]:
-        """Tensors for the outputs, row-major."""
-        made = {}
-        for name, (spec, parameter) in self.outputs.items():
+    def fake_gradients(self, adjoints: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
+        """Return tensors like those of `gradients`, without contents."""
+        return _alike(v for v, chosen in zip(args, along) if chosen)
+
+    def tangents(self, directions: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
+        """Return the tangents of the outputs of floats, from those of the arguments ``along``."""
+        values, active = self._values(outputs, args, along)
+        run = Linearization(self, values, active, dict(zip(self._chosen(along), directions)), list(self.outputs))
+        run.tangent()
+        return [run.copies[name].dual.to_torch(values[name].device) for name in self.outputs if name in active]
+
+    def fake_tangents(self, directions: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
+        """Return tensors like those of `tangents`, without contents."""
+        return _alike(output for output in outputs if output.is_floating_point())
+
+    def seconds(
+        self,
+        directions: Sequence[Tensor],
+        adjoints: Sequence[Tensor],
+        along: Sequence[bool],
+        asked: Sequence[bool],
+        outputs: Sequence[Tensor],
+        *args: Any,
+    ) -> list[Tensor]:
+        """Return the derivatives of `gradients` along ``directions`` of the arguments ``along``: with respect to the adjoints of floats,
+        and to the arguments that are ``asked`` for."""
+        values, active = self._values(outputs, args, [a or b for a, b in zip(along, asked)])
+        named, wanted = dict(zip(self._chosen(along), directions)), self._chosen(asked)
+        by_adjoints, by_values = second(self, values, active, named, adjoints, wanted, list(self.outputs))
+        return [b for b in by_adjoints if b is not None] + [by_values[name] for name in wanted]
+
+    def fake_seconds(
+        self,
+        directions: Sequence[Tensor],
+        adjoints: Sequence[Tensor],
+        along: Sequence[bool],
+        asked: Sequence[bool],
+        outputs: Sequence[Tensor],
+        *args: Any,
+    ) -> list[Tensor]:
+        """Return tensors like those of `seconds`, without contents."""
+        return _alike([*(a for a in adjoints if a.is_floating_point()), *(v for v, chosen in zip(args, asked) if chosen)])
+
+    def _chosen(self, flags: Iterable[bool]) -> list[str]:
+        return [name for name, chosen in zip(self.inputs, flags) if chosen]
+
+    def _values(self, outputs: Sequence[Tensor], args: Sequence[Any], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
+        """Return the arguments of the kernel by name, and those with gradients: inputs with ``flags``, and outputs of floats."""
+        values = {**self.constants, **dict(zip(self.inputs, args)), **dict(zip(self.outputs, outputs))}
+        return values, {*self._chosen(flags), *(name for name in self.outputs if values[name].is_floating_point())}
+
+    # --- allocation ------------------------------------------------------------------------------------------------------
+
+    def _allocated(self, given: Mapping[str, Any], create: Callable[..., Tensor]) -> dict[str, Tensor]:
+        """Return tensors for the outputs, row-major."""
+        outputs = {}
+        for name, spec in self.outputs.items():
+            shape, declared = self.output_shape(name, given), self.output_type(name)
             like = given[spec] if isinstance(spec, str) else self._first(given)
-            shape = like.shape if isinstance(spec, str) else spec(**given) if callable(spec) else spec
-            declared = parameter.t.dtype if isinstance(parameter, ArrayParameter) else None
-            options = {} if declared is None else {"dtype": self._torch_type(declared)}
-            if like is None:
-                made[name] = getattr(self.torch, how.removeprefix("new_"))(tuple(shape), **options)
-            else:
-                made[name] = getattr(like, how)(tuple(shape), **options)
-        return made
+            dtype = self._torch_type(declared) if declared is not None else None if like is None else like.dtype
+            outputs[name] = create(shape, dtype=dtype, device=None if like is None else like.device)
+        return outputs
 
-    def _first(self, given: Mapping[str, Any]) -> Any:
-        """The first tensor of floats, else the first tensor, else None."""
-        tensors = [given[name] for name in self.tensors]
+    def _first(self, given: Mapping[str, Any]) -> Tensor | None:
+        """Return the first tensor of floats, else the first tensor, else None."""
+        tensors = [given[name] for name in self.inputs if name in self.arrays]
         return next((t for t in tensors if t.is_floating_point()), tensors[0] if tensors else None)
 
     def _device(self, given: Mapping[str, Any]) -> Any:
@@ -205,160 +277,42 @@ class _Operator:
     def _torch_type(self, dtype: DType) -> Any:
         return getattr(self.torch, dtype.np.name)
 
-    def _check(self, values: dict[str, Any]) -> Any:
-        """The specialization for these arguments. Raise unless it is a function of them."""
-        session, specialization, args = self.kernel.specialized(self.function.bound, values)
-        if specialization not in self._checked:
-            check_writes(self.kernel, specialization, self.outputs)
-            check_pure(
-                self.kernel,
-                specialization,
-                "an operator of torch, which merges and repeats calls",
-                "a tensor",
-                ", or use `sg.ad.torch_function`",
-            )
-            self._checked.add(specialization)
-        return session, specialization, args
+    # --- arguments that derivatives do not reach ---------------------------------------------------------------------------
 
-    # --- gradients -------------------------------------------------------------------------------------------------------
+    def _is_transformed(self, values: Iterable[Any]) -> bool:
+        """Return whether `torch.func` or forward mode is active, which use rules that custom operators cannot have."""
+        if self.torch._C._are_functorch_transforms_active():
+            return True
+        unpack = self.torch.autograd.forward_ad.unpack_dual
+        return any(isinstance(v, self.torch.Tensor) and unpack(v).tangent is not None for v in values)
 
-    def _keep(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        tensors = [v for v, name in zip(inputs, self.inputs) if name in self.tensors]
-        ctx.save_for_backward(*outputs, *tensors)
-        ctx.count = len(outputs)
-        ctx.others = [None if name in self.tensors else v for v, name in zip(inputs, self.inputs)]
-        ctx.needed = [
-            need and name in self.tensors and v.is_floating_point() for need, name, v in zip(ctx.needs_input_grad, self.inputs, inputs)
-        ]
+    def _refuse_active_numbers(self, given: Mapping[str, Any]) -> None:
+        """Raise for numbers with derivatives: torch converts them, and derivatives by them would be zero, with no error."""
+        for name in given.keys() & set(self.inputs) - self.arrays:
+            value = given[name]
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(one, self.torch.Tensor) and one.requires_grad and self.torch.is_grad_enabled():
+                    refuse_number(self, name, "requires a gradient")
+                if isinstance(one, self.torch.Tensor) and self.torch.autograd.forward_ad.unpack_dual(one).tangent is not None:
+                    refuse_number(self, name, "has a tangent")
 
-    def _backward(self, ctx: Any, *adjoints: Any) -> Any:
-        saved = ctx.saved_tensors
-        outputs, left = list(saved[: ctx.count]), iter(saved[ctx.count :])
-        args = [next(left) if name in self.tensors else other for name, other in zip(self.inputs, ctx.others)]
-        given = [self.torch.zeros_like(out) if a is None else a for a, out in zip(adjoints, outputs)]
-        needed = [bool(need) for need in ctx.needed]
-        found = iter(self._gradient(given, needed, outputs, *args))
-        gradients = tuple([next(found) if need else None for need in needed])
-        return gradients if len(gradients) > 1 else gradients[0] if gradients else None
-
-    def gradient(self, adjoints: Sequence[Any], needed: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
-        """The gradients of the arguments that are ``needed``, from those of the outputs, as they are after the launch."""
-        values = dict(self.constants)
-        for name, value, need in zip(self.inputs, args, needed):
-            values[name] = traced(value, need) if isinstance(value, self.torch.Tensor) else value
-        for name, out, adjoint in zip(self.outputs, outputs, adjoints):
-            values[name] = traced(out, True)
-            if values[name].requires_grad:
-                values[name].grad = contiguous(adjoint)
-        wanted = [values[name] for name, need in zip(self.inputs, needed) if need]
-        for tensor in wanted:
-            tensor.grad = tensor.detach().new_zeros(tensor.shape)
-        session, specialization, bound = self._check(values)
-        made = self.kernel.grad.of(session, specialization)
-        made.check_bare(COPY_HINT.format(framework="torch"))
-        packer = self.kernel.pack(session, specialization, bound, gradients=True)
-        made.launch(packer, adjoints[0].item() if self.result is not None and made.returned else None, None)
-        return [tensor.grad for tensor in wanted]
-
-    def fake_gradient(self, adjoints: Sequence[Any], needed: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
-        """What `gradient` would return, without contents."""
-        return [value.new_empty(value.shape) for value, need in zip(args, needed) if need]
-
-    # --- second derivatives ------------------------------------------------------------------------------------------------
-
-    def _keep_gradient(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        adjoints, needed, outputs, *args = inputs
-        ctx.counts = len(adjoints), len(outputs)
-        ctx.save_for_backward(*adjoints, *outputs, *(v for v, name in zip(args, self.inputs) if name in self.tensors))
-        ctx.others = [None if name in self.tensors else v for v, name in zip(args, self.inputs)]
-        ctx.needed = list(needed)
-
-    def _backward_twice(self, ctx: Any, cotangents: Sequence[Any]) -> Any:
-        adjoints, outputs = ctx.counts
-        left = iter(ctx.saved_tensors)
-        first = [next(left) for _ in range(adjoints)]
-        kept = [next(left) for _ in range(outputs)]
-        args = [next(left) if name in self.tensors else other for name, other in zip(self.inputs, ctx.others)]
-        wanted = [v for v, need in zip(args, ctx.needed) if need]
-        given = [self.torch.zeros_like(v) if u is None else u for u, v in zip(cotangents, wanted)]
-        # Has the form of the arguments here, but not in `_keep_gradient`, where lists are flat.
-        needs = zip(ctx.needs_input_grad[3:], self.inputs, args)
-        asked = [name in self.tensors and need and v.is_floating_point() for need, name, v in needs]
-        found = iter(self._second(given, first, ctx.needed, asked, kept, *args))
-        by_adjoints = [next(found) if a.is_floating_point() else None for a in first]
-        return by_adjoints, None, [None] * outputs, *[next(found) if ask else None for ask in asked]
-
-    def second(
-        self, cotangents: Sequence[Any], adjoints: Sequence[Any], needed: Sequence[bool], asked: Sequence[bool], outputs: Sequence[Any],
-        *args: Any,
-    ) -> list[Any]:  # fmt: skip
-        """The derivatives of `gradient` along ``cotangents``: by the adjoints of floats, and by the arguments that are ``asked`` for."""
-        names = list(self.inputs)
-        tensors = {name: v for name, v in zip(names, args) if name in self.tensors} | dict(zip(self.outputs, outputs))
-        active = [name for name, need, ask in zip(names, needed, asked) if need or ask]
-        values = {**self.constants, **dict(zip(names, args)), **dict.fromkeys(tensors)}
-        wanted = active + [name for name in self.outputs if tensors[name].is_floating_point()]
-        of_args = dict(zip(names, asked))
-        call = Call(self.function, values, wanted, [n for n in names if of_args[n]], list(self.outputs), None, [])
-        self._check({**values, **tensors})
-        given = dict(zip((name for name, need in zip(names, needed) if need), cotangents))
-        by_adjoints, by_values = call.second(adjoints, [tensors[n] for n in values if n in tensors], [given.get(n) for n in values])
-        found = dict(zip(values, by_values))
-        return [b for a, b in zip(adjoints, by_adjoints) if a.is_floating_point()] + [found[n] for n in names if of_args[n]]
-
-    def fake_second(
-        self, cotangents: Sequence[Any], adjoints: Sequence[Any], needed: Sequence[bool], asked: Sequence[bool], outputs: Sequence[Any],
-        *args: Any,
-    ) -> list[Any]:  # fmt: skip
-        """What `second` would return, without contents."""
-        return [v.new_empty(v.shape) for v in adjoints if v.is_floating_point()] + [v.new_empty(v.shape) for v, a in zip(args, asked) if a]
-
-    def tangent(self, directions: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
-        """The tangents of the outputs of floats, from those of the arguments that are ``along``."""
-        names = list(self.inputs)
-        tensors = {name: v for name, v in zip(names, args) if name in self.tensors} | dict(zip(self.outputs, outputs))
-        values = {**self.constants, **dict(zip(names, args)), **dict.fromkeys(tensors)}
-        active = [name for name, chosen in zip(names, along) if chosen]
-        wanted = active + [name for name in self.outputs if tensors[name].is_floating_point()]
-        self._check({**values, **tensors})
-        call = Call(self.function, values, wanted, [], list(self.outputs), None, [])
-        return call.tangents([tensors[n] for n in values if n in tensors], dict(zip(active, directions)))
-
-    def fake_tangent(self, directions: Sequence[Any], along: Sequence[bool], outputs: Sequence[Any], *args: Any) -> list[Any]:
-        """What `tangent` would return, without contents."""
-        return [out.new_empty(out.shape) for out in outputs if out.is_floating_point()]
-
-    def _refuse_third(self, ctx: Any, *cotangents: Any) -> Any:
-        problem = f"kernel `{self.label}` has first and second derivatives, no third ones"
-        raise SpirogradRuntimeError(render(problem, None, "differentiate a second time without `create_graph=True`"))
-
-    # --- batches ---------------------------------------------------------------------------------------------------------
-
-    def _batched(self, operator: Any, info: Any, dims: Sequence[Any], args: Sequence[Any]) -> Any:
-        """The operator for each entry of a batch, in a loop."""
-        axes = [d if isinstance(a, self.torch.Tensor) else None for a, d in zip(args, dims)]
-        entries = [[a if d is None else a.select(d, k) for a, d in zip(args, axes)] for k in range(info.batch_size)]
-        results = [operator(*entry) for entry in entries]
-        if not results:
-            raise no_entries(self.label)
-        if isinstance(results[0], self.torch.Tensor):
-            return self.torch.stack(results), 0
-        stacked = tuple([self.torch.stack(parts) for parts in zip(*results)])
-        return stacked, (0,) * len(stacked)
+    def _refuse_tangents(self, args: Sequence[Any]) -> None:
+        """Raise where a graph that was compiled without tangents gets some: those of its results would be zero, with no error."""
+        forward = self.torch.autograd.forward_ad
+        if forward._current_level < 0 or not self.torch._C._is_fwd_grad_enabled():
+            return
+        if any(isinstance(v, self.torch.Tensor) and forward.unpack_dual(v).tangent is not None for v in args):
+            problem = f"a graph with {self.label} was compiled without tangents, and gets some"
+            raise SpirogradUnsupportedError(problem, None, "call what is not compiled, or compile it in the dual level")
 
 
-def _schema_type(p: Parameter, label: str) -> str:
-    if isinstance(p, ArrayParameter):
-        return "Tensor"
-    if isinstance(p, ScalarParameter):
-        return "float" if p.t.is_float else "bool" if p.t.kind == "bool" else "SymInt"
-    if isinstance(p, AggregateParameter) and len({t.is_float for t in p.t.leaf_dtypes()}) == 1:
-        return "float[]" if p.t.leaf_dtypes()[0].is_float else "SymInt[]"
-    template = isinstance(p, TemplateParameter)
-    hint = f"`torch_op(..., template_args={{{p.name!r}: ...}})`" if template else "pass its members one by one"
-    what = "a template argument" if template else "no number, tensor or vector"
-    raise SpirogradTypeError(f"kernel `{label}`: `{p.name}` is {what}, which an operator of torch cannot take", None, hint)
+def _unpacked(outputs: Mapping[str, Tensor]) -> Any:
+    tensors = tuple(outputs.values())
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _alike(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
 
 __all__ = ["torch_op"]

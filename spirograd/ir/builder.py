@@ -62,6 +62,11 @@ class Builder:
         self._stack.append((params, self.ops))
         return params
 
+    def add_param(self, param: Op) -> None:
+        """Give the innermost region one more parameter."""
+        params, body = self._stack[-1]
+        self._stack[-1] = (*params, param), body
+
     def end(self, results: Sequence[Op] = ()) -> Region:
         """Close the innermost region with its results."""
         params, body = self.suspend()
@@ -117,6 +122,17 @@ class Builder:
 
     def atomic(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:
         return self.emit(ops.atomic, *indices_and_value, attr=(kind, ref), type=ref.dtype)
+
+    def combined(self, kind: str, old: Op, value: Op) -> Op:
+        """The element that an atomic of ``kind`` leaves in place of ``old``."""
+        return value if kind == "exchange" else self.emit(ops.COMBINE[kind], old, value)
+
+    def update(self, kind: str, ref: Any, *indices_and_value: Op) -> Op:
+        """Do what an atomic does by a load and a store; returns the old element."""
+        *indices, value = indices_and_value
+        old = self.load(ref, *indices)
+        self.store(ref, *indices, self.combined(kind, old, value))
+        return old
 
     def results(self, op: Op) -> tuple[Op, ...]:
         """The results of a control operation as values."""

@@ -244,6 +244,8 @@ class SharedRef:
 
 
 Ref = Union[FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef]
+# Memory of programs, as opposed to adstacks, shared memory, and buffers of devices.
+VARIABLES = (FieldRef, ArrayRef, TempRef)
 REFS = (FieldRef, ArrayRef, TempRef, AdstackRef, BufferRef, SharedRef)
 
 

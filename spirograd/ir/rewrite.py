@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -137,6 +137,13 @@ class Rewriter:
         self.visit_all(region.ops[:-1])
         self.cloning -= clone
         return self.args(region.ops[-1])
+
+    def rematerialised(self, value: Op, inside: Container[Op]) -> Op:
+        """``value``, computed here from values that are not among ``inside``. Loads and control operations are not."""
+        if value not in inside:
+            return self.value(value)
+        args = tuple([self.rematerialised(a, inside) for a in value.args])
+        return self.b.append(Op(value.code, value.type, args, value.attr, (), value.loc))
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The kernel rewritten; at once as it is if there is nothing in it that a handler is for. A rewriter is for one kernel."""

@@ -125,7 +125,7 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 
 @elementwise
-def pow(x: object, y: object) -> Any:
+def pow(x: Any, y: Any) -> Any:
     """``x ** y``; of two integers an integer, truncated if the exponent is negative. A negative constant exponent raises
     SpirogradTypeError.
     """
@@ -156,7 +156,7 @@ def isinf(x: Any) -> Any:
     return _classify(ir.isinf, math.isinf, x)
 
 
-def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> Any:
+def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> bool | Value:
     if not isinstance(x, Value):
         return python(traced_numbers.plain(x))
     return emit(code, x) if x.dtype.is_float else scalar.constant(False)

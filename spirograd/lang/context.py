@@ -17,6 +17,9 @@ from spirograd.ir.builder import Builder
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.session_protocol import Session
 
+# Kernels, what is compiled of them, their arguments and memory are classes that this module does not know.
+AnyRecorder = Recorder[Any, Any, Any, Any]
+
 
 @dataclass(slots=True)
 class GroupScope:
@@ -32,7 +35,7 @@ class GroupScope:
 
 class _Scope(threading.local):
     trace: Trace | None = None
-    recorder: Recorder | None = None
+    recorder: AnyRecorder | None = None
     watched = False  # whether there is one of these
 
 
@@ -122,12 +125,12 @@ def set_trace(trace: Trace | None) -> Trace | None:
     return before
 
 
-def recorder() -> Recorder | None:
+def recorder() -> AnyRecorder | None:
     """What sees every launch of a kernel by this thread, or None."""
     return _scope.recorder
 
 
-def set_recorder(new: Recorder | None) -> Recorder | None:
+def set_recorder(new: AnyRecorder | None) -> AnyRecorder | None:
     """Make ``new`` see every launch of this thread; returns the one before."""
     before = _scope.recorder
     _scope.recorder = new

@@ -285,7 +285,7 @@ _OPERATORS = {
     "mod": (np.remainder, lambda a, b: a % b),
     "floordiv": (np.floor_divide, lambda a, b: a // b),
 }
-_COMPARISONS: dict[str, Callable[[object, object], bool]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b,

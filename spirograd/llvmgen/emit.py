@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
@@ -203,7 +202,7 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
     return _function(name, linkage, BLOCK_PARAMETER, emitter)
 
 
-def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: str, updated: frozenset[Any] = frozenset()) -> str:
+def _range_task(module: ModuleText, op: Op, name: str, body: Region, linkage: str, updated: frozenset[BufferRef] = frozenset()) -> str:
     """The loop over [begin, end) of one chunk, then `finish` on what it accumulated. ``body``: that of ``op``, or the same without atomics,
     which updates the memory ``updated``: there its iterations are not independent."""
     bounds, _, finish = op.regions
@@ -262,7 +261,7 @@ def _emitter(
     op: Op,
     body: Region,
     found: Uniformity | None,
-    updated: frozenset[Any],
+    updated: frozenset[BufferRef],
     about: Callable[[Region], tuple[str, str]],
 ) -> TaskEmitter:
     """What emits the range task ``op`` as function ``name``. ``about``: makes the metadata of the loop over a stage. ``body``, ``updated``:

@@ -246,7 +246,7 @@ class FunctionEmitter:
         """Where an element of an adstack lies, from its number in the thread slots of a thread; different where a thread has several."""
         return index, t
 
-    def access_suffix(self, ref: Any) -> str:
+    def access_suffix(self, ref: BufferRef | SharedRef) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
         one worker share a thread slot."""
         return "" if isinstance(ref, SharedRef) or ref.slot.kind == "adstacks" else self.memory_suffix

@@ -45,8 +45,4 @@ class _WithoutAtomics(Rewriter):
         self.handlers[ops.atomic] = self._atomic
 
     def _atomic(self, op: Op) -> Op:
-        kind, ref = op.attr
-        index, value = self.args(op)
-        old = self.b.load(ref, index)
-        self.b.store(ref, index, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
-        return old
+        return self.b.update(*op.attr, *self.args(op))

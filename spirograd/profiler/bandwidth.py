@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from spirograd.base.dtypes import f32
 from spirograd.lang.annotations import MatrixType
@@ -42,7 +42,7 @@ def copy_bandwidth() -> float:
     return float(session.bandwidth)
 
 
-def _measured(session: Session, element: object, size: int, copy: Any) -> float:
+def _measured(session: Session, element: object, size: int, copy: Callable[[object, object], object]) -> float:
     """Return the bytes per second of the fastest of several copies of elements of ``size`` bytes. Drivers compile both kernels
     differently."""
     device = session.device

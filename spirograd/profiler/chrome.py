@@ -7,14 +7,13 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from spirograd.base.spans import Span
 from spirograd.runtime.profiling import HostRecord, TaskRecord
 
 _HOST, _DEVICES = 1, 2  # numbers of the processes of a trace: the host, then one for each back end
 _THREADS = 1000  # the first row of threads, behind those of tasks
-Event = dict[str, Any]
+Event = dict[str, object]
 
 
 def write(path: str | os.PathLike[str], begin: int, spans: Sequence[Span], host: Sequence[HostRecord], tasks: Sequence[TaskRecord]) -> None:
@@ -43,7 +42,7 @@ def _host_events(begin: int, spans: Sequence[Span], host: Sequence[HostRecord]) 
             events.append(_slice(s.name, s.category, s.begin - begin, s.end - begin, _HOST, s.thread, dict(s.details)))
     for r in host:
         name = f"launch {r.name}" if r.category == "launch" else r.name
-        args = {"bytes": r.nbytes} if r.category == "transfer" else {"launch": r.launch}
+        args: Event = {"bytes": r.nbytes} if r.category == "transfer" else {"launch": r.launch}
         events.append(_slice(name, r.category, r.begin - begin, r.end - begin, _HOST, r.thread, args))
     return events
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import i32, u32, u64
 from spirograd.base.sizes.size_text import size_text
@@ -25,7 +23,7 @@ def signature(kernel: Kernel) -> str:
     return f"{kernel.name}({', '.join(parts)})"
 
 
-def block_rows(compiled: CompiledKernel, kernel: Kernel) -> list[dict[str, Any]]:
+def block_rows(compiled: CompiledKernel, kernel: Kernel) -> list[dict[str, object]]:
     """Return the entries of the argument block, each with the tasks whose descriptor sets bind it: ``task:binding``."""
     names = slot_names(kernel, compiled.args.slots)
     rows = []

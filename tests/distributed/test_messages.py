@@ -66,7 +66,7 @@ def test_nccl_that_does_not_start(session, monkeypatch):
 
     broken = Broken(False)
     monkeypatch.setattr(world, "_transport", broken)
-    cuda = SimpleNamespace(arch="cuda", device=SimpleNamespace(ordinal=0))
+    cuda = SimpleNamespace(arch="cuda", sharing=SimpleNamespace(ordinal=0))
     monkeypatch.setattr(world, "context", SimpleNamespace(session=lambda: cuda))
     with pytest.raises(sg.SpirogradRuntimeError, match=r"process 0 of 2 failed in `sg.distributed.init`: .*\(no link\)"):
         world._use_gpu(broken)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from grad.chains import AMPLIFIED, advanced, chains, starts
+from grad.chains import AMPLIFIED, advance, advanced, chains, starts
 
 import spirograd as sg
 from spirograd.lang import context
@@ -34,6 +35,15 @@ class Data:
         self.y.grad.from_numpy(seeds)
         return seeds
 
+    def check_gradient(self, run: Any, trips: np.ndarray, many: Any = None, on: Any = True, args: Sequence[Any] = ()) -> None:
+        """Run the gradient of a kernel whose results are 200 times the ends of chains of ``many`` iterations (by default ``trips``) where
+        ``on``, else constants."""
+        seeds = self.write(trips)
+        run.grad(*args)
+        sg.sync()
+        slopes = advanced(starts(self.n), trips if many is None else many)[1]
+        np.testing.assert_allclose(self.x.grad.to_numpy(), np.where(on, AMPLIFIED * slopes, 0) * seeds, rtol=3e-3, atol=1e-3)
+
     def check(self, run: Any, on: np.ndarray, trips: np.ndarray, off: float = 0.0) -> None:
         """``run`` gives 200 times the end of the chain where ``on``, elsewhere ``off`` times its start."""
         seeds = self.write(trips)
@@ -46,6 +56,22 @@ class Data:
         wanted = np.where(on, AMPLIFIED * slopes, off) * seeds
         np.testing.assert_allclose(self.x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
         check_slots(run, on)
+
+
+def guarded_chains(data: Data) -> Any:
+    """Return a kernel that runs a chain of ``trips`` iterations where ``b`` is above 0."""
+    x, y, trips, b = data.x, data.y, data.trips, data.b
+
+    @sg.kernel
+    def run():
+        for i in x:
+            if b[i] > 0:
+                v = x[i]
+                for _ in range(trips[i]):
+                    v = advance(v)
+                y[i] = AMPLIFIED * v
+
+    return run
 
 
 def counts() -> bool:

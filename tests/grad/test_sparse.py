@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grad.chains import AMPLIFIED, advance, advanced, chains, starts
-from grad.guarded import Data, N, check_slots, counts, masks
+from grad.guarded import Data, N, check_slots, counts, guarded_chains, masks
 
 import spirograd as sg
 
@@ -141,10 +141,7 @@ def test_tapes_of_floats_and_of_integers() -> None:
             for _ in range(more[i] if more[i] > 1 else 0):
                 made[i] += k % 3 != 0
                 k = (k * k + 1) % 1009
-        seeds = data.write(given)
-        run.grad()
-        wanted = np.where(on, AMPLIFIED * advanced(starts(N), made)[1], 0) * seeds
-        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        data.check_gradient(run, given, made, on)
         check_slots(run, on)
 
 
@@ -234,10 +231,7 @@ def test_two_conditions_in_one_task() -> None:
             more, given = other[:N], np.arange(N) % 7
             b.from_numpy(on.astype(np.int32))
             at.from_numpy(more.astype(np.int32))
-            seeds = data.write(given)
-            run.grad()
-            wanted = AMPLIFIED * advanced(starts(N), on * given + more * (given + 2))[1] * seeds
-            np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+            data.check_gradient(run, given, on * given + more * (given + 2))
             if counts():
                 assert sorted(guarded_slots(run)) == sorted(max(int(n.sum()), 1) for n in (on, more))
 
@@ -283,10 +277,7 @@ def test_conditions_in_each_other() -> None:
             for _ in range(given[i] + 3):
                 even[i] += k % 2 == 0
                 k = (k * 7 + 3) % 1013
-        seeds = data.write(given)
-        run.grad()
-        wanted = AMPLIFIED * advanced(starts(N), on * (given + np.where(inner, given + 1, even)))[1] * seeds
-        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        data.check_gradient(run, given, on * (given + np.where(inner, given + 1, even)))
         if counts():
             passing = [on, on & inner, on & ~inner]
             assert sorted(guarded_slots(run)) == sorted(max(int(n.sum()), 1) for n in passing)
@@ -327,12 +318,9 @@ def test_a_loop_around_the_condition() -> None:
         many = np.array([bin(k).count("1") for k in bits])
         a.from_numpy(on.astype(np.float32))
         b.from_numpy(bits.astype(np.int32))
-        seeds = data.write(given)
-        guarded.grad()
-        wanted = np.where(on, AMPLIFIED * advanced(starts(N), many * given)[1], 0) * seeds
-        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        data.check_gradient(guarded, given, many * given, on)
         check_slots(guarded, on)
-        data.write(given)
+        seeds = data.write(given)
         open.grad()
         wanted = AMPLIFIED * advanced(starts(N), given)[1] * many * seeds
         np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
@@ -368,10 +356,7 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
             for _ in range(given[i]):
                 k = (k * 5 + 3) % 7
                 many[i] += k
-        seeds = data.write(given)
-        run.grad()
-        wanted = np.where(on, AMPLIFIED * advanced(starts(N), many)[1], 0) * seeds
-        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        data.check_gradient(run, given, many, on)
         check_slots(run, on)
 
 
@@ -386,17 +371,7 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
     n, k = 4_000, 512
     sg.init(arch=arch, ad_memory_GB=2**19 / 2**30)
     data = Data(n)
-    x, y, trips, b = data.x, data.y, data.trips, data.b
-
-    @sg.kernel
-    def run():
-        for i in x:
-            if b[i] > 0:
-                v = x[i]
-                for _ in range(trips[i]):
-                    v = advance(v)
-                y[i] = AMPLIFIED * v
-
+    x, y, b, run = data.x, data.y, data.b, guarded_chains(data)
     on = np.random.default_rng(1).random(n) < part
     b.from_numpy(on.astype(np.int32))
     seeds = data.write(np.full(n, k))
@@ -439,11 +414,7 @@ def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: f
     b.from_numpy(on.astype(np.int32))
     at.from_numpy(more.astype(np.int32))
     for _ in range(2):
-        seeds = data.write(np.full(n, k))
-        run.grad()
-        sg.sync()
-        wanted = AMPLIFIED * advanced(starts(n), k * (on.astype(int) + more))[1] * seeds
-        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
+        data.check_gradient(run, np.full(n, k), k * (on.astype(int) + more))
     plan = run.grad.memory_plan()
     assert plan.nbytes <= plan.budget == 2**19
 
@@ -463,26 +434,19 @@ def test_more_pass_than_were_counted(session: Any) -> None:
                     v = advance(v)
                 y[i] = AMPLIFIED * v
 
-    def gradient(on: np.ndarray) -> None:
-        seeds = data.write(np.full(N, 25))
-        run.grad(b)
-        sg.sync()
-        wanted = np.where(on, AMPLIFIED * advanced(starts(N), 25)[1], 0) * seeds
-        np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=3e-3, atol=1e-3)
-
     for few in (1, 6):
         on = np.arange(N) < few
         b.from_numpy(on.astype(np.int32))
         trips.from_numpy(np.full(N, 25, np.int32))
-        gradient(on)
+        data.check_gradient(run, np.full(N, 25), on=on, args=(b,))
         values = np.ones(N, np.int32)
         b.allocation.device.upload(b.allocation.buffer, 0, memoryview(values).cast("B"))
         x.grad.fill(0.0)
-        with pytest.raises(sg.AdStackOverflow, match="iterations get to the loops with tapes here") as caught:
+        with pytest.raises(sg.AdStackOverflow, match="iterations get to the loops with adstacks here") as caught:
             run.grad(b)
             sg.sync()
         assert "test_sparse.py" in str(caught.value)
-        gradient(np.ones(N, bool))
+        data.check_gradient(run, np.full(N, 25), args=(b,))
 
 
 @pytest.mark.vulkan_or_wgpu
@@ -490,20 +454,10 @@ def test_more_pass_than_were_counted(session: Any) -> None:
 def test_more_pass_than_at_the_last_launch() -> None:
     """The host hears of that later; the launch has the memory of the one before, and does with it."""
     data = Data(N)
-    x, y, trips, b = data.x, data.y, data.trips, data.b
-
-    @sg.kernel
-    def run():
-        for i in x:
-            if b[i] > 0:
-                v = x[i]
-                for _ in range(trips[i]):
-                    v = advance(v)
-                y[i] = AMPLIFIED * v
-
+    run = guarded_chains(data)
     for part in (0.02, 1.0, 0.0, 1.0):
         on = np.random.default_rng(9).random(N) < part
-        b.from_numpy(on.astype(np.int32))
+        data.b.from_numpy(on.astype(np.int32))
         data.check(run, on, np.full(N, 25))
 
 
@@ -513,21 +467,11 @@ def test_bytes_follow_what_passes(arch: str, monkeypatch: pytest.MonkeyPatch, ca
     sg.init(arch=arch)
     n = 4_000
     data = Data(n)
-    x, y, trips, b = data.x, data.y, data.trips, data.b
-
-    @sg.kernel
-    def run():
-        for i in x:
-            if b[i] > 0:
-                v = x[i]
-                for _ in range(trips[i]):
-                    v = advance(v)
-                y[i] = AMPLIFIED * v
-
+    run = guarded_chains(data)
     taken = []
     for active in (4, 200, n):
         on = np.arange(n) % (n // active) == 0
-        b.from_numpy(on.astype(np.int32))
+        data.b.from_numpy(on.astype(np.int32))
         for _ in range(2):  # by the second launch the host knows
             data.write(np.full(n, 32))
             run.grad()

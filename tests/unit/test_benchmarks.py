@@ -157,7 +157,7 @@ def test_the_table_of_many_processes():
         each, alone = (
             {what: many_processes.Time(k * one, python) for what, k in passes.items()} for one in (seconds, seconds * (1 - share))
         )
-        return many_processes.Measured(each, alone, 1_000_000, 1, True)
+        return many_processes.Measured(each, alone, 1_000_000, 1, 1, True)
 
     two = {"wave 64 weak": measured(0.002, 0.1), "wave 64 strong": measured(0.00125, 0.2)}
     results = {2: two, 1: {name: measured(0.002, 0.0) for name in two}}
@@ -173,7 +173,7 @@ def test_the_model_of_many_processes():
     """Halos are hidden by cells, unless the program takes turns; links that are slow, and launches, are not."""
     times = {"forward": many_processes.Time(2e-3, 1e-4), "gradient": many_processes.Time(6e-3, 3e-4)}
     fast, slow = many_processes.Link(1e-5, 1e-5, 1e10), many_processes.Link(1e-5, 1e-5, 1e8)
-    overlapping = many_processes.Measured(times, times, 1_000_000, 1, True)
+    overlapping = many_processes.Measured(times, times, 1_000_000, 1, 1, True)
     turns = overlapping._replace(overlaps=False)
     assert many_processes.predicted(overlapping, overlapping, "forward", 1.0, fast) == (pytest.approx(2e-3), "cells")
     assert many_processes.predicted(turns, turns, "forward", 1.0, fast) == (pytest.approx(2e-3 + 1e-5 + 1e-4), "cells")

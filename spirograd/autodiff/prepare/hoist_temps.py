@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from spirograd.autodiff.prepare.element_aliases import contents, in_range, indices_of
+from spirograd.analysis.effects import writes
+from spirograd.analysis.existence import exists
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, TempRef, ref_of
+from spirograd.ir.nodes import Kernel, Op, Region, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -43,8 +44,7 @@ class _Hoist(Rewriter):
     def _for(self, op: Op) -> Op:
         if self.depth != 1 or not op.attr.parallel:
             return self.copy(op)
-        inside = contents(op)
-        written = {ref_of(x) for x in inside if x.code.effect in ("write", "atomic")}
+        written = writes(op)
         for load in op.regions[0].walk():
             if load.code is ops.load and isinstance(load.attr, TempRef) and load.attr not in written:
                 self._before(load)
@@ -57,8 +57,8 @@ class _Hoist(Rewriter):
         """Read in front of the loop what ``load`` needs."""
         ref: TempRef = load.attr
         self.b.loc = load.loc
-        if in_range(ref, load.args):
-            at = tuple([int(i.attr) for i in load.args])
+        at = _constant(load)
+        if at is not None:
             if (ref, at) not in self.scalars:
                 self.scalars[ref, at] = self.b.load(ref, *[self.b.const(i) for i in at])
         elif ref not in self.vectors and prod(ref.shape) <= _MAX_ENTRIES:
@@ -69,11 +69,12 @@ class _Hoist(Rewriter):
         ref = op.attr
         if not isinstance(ref, TempRef):
             return self.copy(op)
-        if in_range(ref, op.args):
-            found = self.scalars.get((ref, tuple([int(i.attr) for i in op.args])))
+        at = _constant(op)
+        if at is not None:
+            found = self.scalars.get((ref, at))
             return self.copy(op) if found is None else found
         vector = self.vectors.get(ref)
-        return self.copy(op) if vector is None else self.b.emit(ops.extract, vector, self._flat(ref, indices_of(op)))
+        return self.copy(op) if vector is None else self.b.emit(ops.extract, vector, self._flat(ref, op.args))
 
     def _flat(self, ref: TempRef, indices: tuple[Op, ...]) -> Op:
         """The number of an entry, counted row by row."""
@@ -84,6 +85,12 @@ class _Hoist(Rewriter):
             row = self.b.emit(ops.mul, at, self.b.const(size, t), attr="nsw")
             at = self.b.emit(ops.add, row, self.b.cast(self.value(i), t), attr="nsw")
         return at
+
+
+def _constant(load: Op) -> tuple[int, ...] | None:
+    """The indices of a load, if they are constants within the temporary."""
+    known = all(i.code is ops.const for i in load.args) and exists(load.attr, load.args, {})
+    return tuple([int(i.attr) for i in load.args]) if known else None
 
 
 def _entries(shape: tuple[int, ...]) -> list[tuple[int, ...]]:

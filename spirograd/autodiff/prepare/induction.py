@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spirograd.autodiff.prepare.element_aliases import contents, invariant
+from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -44,12 +44,13 @@ class _Induction(Rewriter):
     def _for(self, op: Op) -> Op:
         if op.attr.parallel or len(op.args) == 2:
             return self.copy(op)
-        inside = contents(op)
-        closed = [c for k in range(len(op.args) - 2) if (c := _closed(op, k, inside)) is not None]
+        inside = contents(*op.regions)
+        invariant = Invariants(inside)
+        closed = [c for k in range(len(op.args) - 2) if (c := _closed(op, k, invariant)) is not None]
         if not closed:
             return self.copy(op)
         for c in closed:
-            c.steps = [(plus, self._outside(v, inside)) for plus, v in c.steps]
+            c.steps = [(plus, self.rematerialised(v, inside)) for plus, v in c.steps]
         args = self.args(op)
         body = op.regions[0]
         self.b.begin()
@@ -65,12 +66,6 @@ class _Induction(Rewriter):
         for c in closed:
             self.results[op, c.number] = self._final(c, args)
         return new
-
-    def _outside(self, value: Op, inside: set[Op]) -> Op:
-        """``value``, which is the same throughout the loop, made before the loop."""
-        if value not in inside:
-            return self.value(value)
-        return self.b.append(Op(value.code, value.type, tuple([self._outside(a, inside) for a in value.args]), value.attr, (), value.loc))
 
     def _sum(self, start: Op, steps: _Steps) -> Op:
         for plus, value in steps:
@@ -111,7 +106,7 @@ class _Closed:
         self.steps = steps
 
 
-def _closed(loop: Op, k: int, inside: set[Op]) -> _Closed | None:
+def _closed(loop: Op, k: int, invariant: Invariants) -> _Closed | None:
     body = loop.regions[0]
     index, param = body.params[0], body.params[1 + k]
     t = param.type
@@ -122,9 +117,9 @@ def _closed(loop: Op, k: int, inside: set[Op]) -> _Closed | None:
     while value.code in (ops.add, ops.sub):
         a, b = value.args
         plus = value.code is ops.add
-        if plus and invariant(a, inside):
+        if plus and a in invariant:
             a, b = b, a
-        if not invariant(b, inside):
+        if b not in invariant:
             return None
         steps.append((plus, b))
         value = a

@@ -7,11 +7,11 @@ accumulates those of the factors after.
 
 from __future__ import annotations
 
+from spirograd.analysis.dependence import Dependence, access_of, iterations_of
 from spirograd.autodiff.activity import ShadowOf
-from spirograd.autodiff.prepare.element_aliases import fixes
 from spirograd.base.records import replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef, rank, ref_of
+from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, Op, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 
@@ -54,8 +54,8 @@ def _is_shared_product(op: Op, loop: Op, shadow: ShadowOf) -> bool:
 
 def _is_own(op: Op, parallel: Op) -> bool:
     """Whether the element that ``op`` changes belongs to one iteration of a loop."""
-    ref = ref_of(op)
-    return isinstance(ref, (FieldRef, ArrayRef)) and fixes(op.args[: rank(ref) - len(ref.element_shape)], parallel)
+    access = access_of(op)
+    return isinstance(access.ref, (FieldRef, ArrayRef)) and not Dependence().carried(access, access, iterations_of(parallel))
 
 
 def serial_products(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -81,10 +81,7 @@ class _SerialProducts(Rewriter):
         kind, ref = op.attr
         if kind not in _KINDS or not ref.dtype.is_float or not self._own(op):
             return self.copy(op)
-        *indices, value = self.args(op)
-        old = self.b.load(ref, *indices)
-        self.b.store(ref, *indices, value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value))
-        return old
+        return self.b.update(kind, ref, *self.args(op))
 
     def _own(self, op: Op) -> bool:
         return self.parallel is None or _is_own(op, self.parallel)

@@ -13,6 +13,7 @@ from spirograd.base.once import one_at_a_time
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context, scalar, traced_numbers
 from spirograd.lang.data import elements, shadows, tree
+from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.enums import Layout as Arrangement
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.nodes import SNode
@@ -104,15 +105,9 @@ class MatrixField(ScalarField):
     def _entries_of(self, value: object) -> Sequence[Any]:
         """What an element is set to, number by number."""
         short = elements.entries_of(value, self.element_shape)
-        return np.broadcast_to(self._number(value), self.element_shape).reshape(-1).tolist() if short is None else short
+        return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
-    def _number(self, value: object) -> Any:
-        if scalar.is_number(value):
-            return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
-        if data.shape != self.element_shape or data.dtype.kind not in "biuf":
-            raise SpirogradTypeError(f"an element of field `{self.name}` has shape {self.element_shape}, got {scalar.describe(value)}")
-        return data
+    _filling = Contents._filling
 
     def to_numpy(self, keep_dims: object = False, dtype: object = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
         """As `ScalarField.to_numpy`; ``keep_dims`` gives vectors a trailing axis of 1."""

@@ -12,16 +12,16 @@ from spirograd.base import validity
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradBoundsError, SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError
 from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
-from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, slices
-from spirograd.lang.data.exports import Exported
+from spirograd.lang.data import elements, numpy_transfer, shadows, slices
+from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.numpy_transfer import Array
-from spirograd.lang.data.scalar_field import BuildElement, contents_of, matching
+from spirograd.lang.data.scalar_field import BuildElement
 from spirograd.lang.data.shapes import element_index, extents_of
 from spirograd.lang.data.views import HostView, dense_view
 
 
-class Ndarray(Exported, HostScope):
+class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
     ``shape``: the extents of the index space; ``element_shape``: those of an element. ``allocation``: the memory, row-major. ``layout``:
@@ -215,69 +215,12 @@ class Ndarray(Exported, HostScope):
         if not self.element_shape and scalar.is_number(value):
             return (value,)
         short = elements.entries_of(value, self.element_shape)
-        return np.broadcast_to(self._element(value), self.element_shape).reshape(-1).tolist() if short is None else short
+        return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
     def clear_element(self, key: object, component: int | None) -> None:
         """Set the element at index ``key``, or one component of it, to zero."""
         part = (0,) * (math.prod(self.element_shape) if component is None else 1)
         self._write_scalars(self._address(key) + (component or 0) * self.dtype.size, part)
-
-    def _element(self, value: object) -> Any:
-        if scalar.is_number(value):
-            return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
-        if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
-            raise SpirogradTypeError(f"an element of this ndarray has shape {self.element_shape}, got {scalar.describe(value)}")
-        return data
-
-    # --- whole contents ---
-
-    def fill(self, value: Any) -> None:
-        """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
-        value, numbers = traced_numbers.split(value, self.element_shape)
-        element = self._element(value)
-        shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
-        numpy_transfer.fill(self.allocation, self.view, element)
-
-    def copy_from(self, other: Any) -> None:
-        """Copy the contents of ``other``, an array or a field of the same shape.
-
-        Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
-        """
-        if not hasattr(other, "view") or not hasattr(other, "tree"):
-            raise SpirogradTypeError(f"`copy_from` takes an ndarray, not {scalar.describe(other)}")
-        if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise SpirogradValueError(
-                f"an ndarray of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
-            )
-        if other.sparse_path is not None:
-            self.from_numpy(other.to_numpy())
-            return
-        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
-        numpy_transfer.copy(self.allocation, self.view, other.tree.allocation, other.view)
-
-    def to_numpy(self, dtype: object = None, *, copy: bool | None = True) -> Array:
-        """The contents as an array of ``shape`` + ``element_shape``. ``copy=False``: over the memory itself, or ValueError; ``None``: over
-        the memory if that is possible."""
-        return contents_of(self.allocation, self.view, dtype, copy)
-
-    def from_numpy(self, array: object) -> None:
-        """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + ``element_shape``."""
-        data = matching(array, self.shape, self.element_shape, "the ndarray")
-        shadows.host_write(self)
-        numpy_transfer.write(self.allocation, self.view, data)
-
-    def to_torch(self, device: object = None, *, copy: bool | None = True) -> Any:
-        """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
-        allocation = self.allocation
-        share = device_arrays.shared_with_torch
-        made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
-        return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
-
-    def from_torch(self, tensor: object) -> None:
-        """Set the contents from a torch tensor on any device."""
-        if not device_arrays.copy_from_torch(self.allocation, self.view, tensor, lambda: shadows.host_write(self)):
-            self.from_numpy(numpy_transfer.from_torch(tensor))
 
     def __copy__(self) -> Ndarray:
         return self.__deepcopy__({})
@@ -385,7 +328,7 @@ class BufferView(Ndarray):
         return None if shadow is None else BufferView(shadow, axes=self._axes)
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> BufferView | None:
         """The view of the array's gradient, or None. Gradients are set for the whole array."""
         return self._of(self.arr.grad)
 
@@ -394,7 +337,7 @@ class BufferView(Ndarray):
         raise SpirogradTypeError("the gradient of a view is part of that of its array", None, "set `view.arr.grad`")
 
     @property
-    def dual(self) -> Any:
+    def dual(self) -> BufferView | None:
         """The view of the array's tangents; assignment as of `grad`."""
         return self._of(self.arr.dual)
 

@@ -9,33 +9,28 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import (
     SpirogradRuntimeError,
-    SpirogradRuntimeTypeError,
     SpirogradTypeError,
-    SpirogradValueError,
 )
 from spirograd.base.once import one_at_a_time
 from spirograd.base.tracebacks import user_location
 from spirograd.ir.addresses import NUMBERS, cell_offset
 from spirograd.ir.nodes import FieldRef, Layout
 from spirograd.lang import arithmetic, context, plain_python, scalar, traced_numbers
-from spirograd.lang.data import device_arrays, elements, numpy_transfer, shadows, sparse_contents
-from spirograd.lang.data.exports import Exported
+from spirograd.lang.data import elements, numpy_transfer, shadows, sparse_contents
+from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
 from spirograd.lang.data.nodes import Place, SNode
-from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Scalar, Value
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
@@ -56,9 +51,9 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
     """The index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
-    out: list[Any] = [origin[axis] if origin else 0 for axis in range(ndim)]
+    out: list[Scalar] = [origin[axis] if origin else 0 for axis in range(ndim)]
     for axis, div, mod, mul in digits:
-        digit: object = counter if div == 1 else scalar.raw_div(counter, div)
+        digit: Scalar = counter if div == 1 else scalar.raw_div(counter, div)
         digit = scalar.raw_mod(digit, mod) if mod else digit
         digit = digit if mul == 1 else scalar.mul(digit, mul)
         out[axis] = digit if isinstance(out[axis], int) and out[axis] == 0 else scalar.add(digit, out[axis])
@@ -150,12 +145,13 @@ def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin:
     return new
 
 
-class ScalarField(Exported, Field):
+class ScalarField(Contents, Field):
     """A field of scalars of ``dtype``, made by `field`; the base of `MatrixField`.
 
     ``role``: "primal", "grad", "dual", or "grad_dual" (tangents of gradients).
     """
 
+    _kind = "a field"
     element_shape: tuple[int, ...] = ()
     hidden = False  # whether it is one of a sparse tree's own
     sparse_node: SNode | None = None  # of a hidden field that is the table of a sparse node: that node
@@ -480,105 +476,10 @@ class ScalarField(Exported, Field):
 
     # --- whole contents ---
 
-    def _number(self, value: object) -> Any:
+    def _subject(self) -> str:
+        return f"field `{self.name}`"
+
+    def _filling(self, value: Any) -> Any:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
         return value
-
-    def fill(self, value: Any) -> None:
-        """Set all elements to ``value``."""
-        value, numbers = traced_numbers.split(value, self.element_shape)
-        number = self._number(value)
-        shadows.host_write(self, repeat=lambda: self.fill(number), numbers=numbers)
-        if self.sparse_path is not None and np.any(number):
-            sparse_contents.fill(self, number)
-        else:
-            numpy_transfer.fill(self.tree.allocation, self.view, number)
-
-    def copy_from(self, other: Any) -> None:
-        """Copy the contents of ``other``, a field or an array of the same shape.
-
-        Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
-        """
-        if not hasattr(other, "view") or not hasattr(other, "tree"):
-            raise SpirogradTypeError(f"`copy_from` takes a field, not {scalar.describe(other)}")
-        if other.shape != self.shape or other.element_shape != self.element_shape:
-            raise SpirogradValueError(
-                f"field `{self.name}` of shape {self.shape} cannot copy from one of shape {other.shape}: the shapes must be equal"
-            )
-        if self.sparse_path is not None or other.sparse_path is not None:
-            self.from_numpy(other.to_numpy())
-            return
-        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
-        numpy_transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
-
-    def to_numpy(self, dtype: object = None, *, copy: bool | None = True) -> Array:
-        """The contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
-
-        ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
-        """
-        if self.sparse_path is not None:
-            if copy is False:
-                problem = f"the elements of field `{self.name}` are not contiguous, because it is below sparse nodes"
-                raise SpirogradValueError(f"{problem}: leave out `copy=False`")
-            return converted(sparse_contents.read(self), dtype)
-        return contents_of(self.tree.allocation, self.view, dtype, copy)
-
-    def from_numpy(self, array: object) -> None:
-        """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + element shape.
-
-        Below sparse nodes all cells are activated.
-        """
-        data = matching(array, self.shape, self.element_shape, f"field `{self.name}`")
-        shadows.host_write(self)
-        if self.sparse_path is not None:
-            sparse_contents.write(self, data)
-            return
-        numpy_transfer.write(self.tree.allocation, self.view, data)
-
-    def to_torch(self, device: object = None, *, copy: bool | None = True) -> Any:
-        """The contents as a torch tensor on ``device`` (the CPU by default). ``copy=False``: over the memory itself, or ValueError."""
-        if self.sparse_path is not None:
-            return numpy_transfer.to_torch(self.to_numpy(copy=copy), device)
-        allocation = self.tree.allocation
-        share = device_arrays.shared_with_torch
-        made = device_arrays.copy_to_torch(allocation, self.view, device) if copy else share(allocation, self, device)
-        return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if made is None else made
-
-    def from_torch(self, tensor: object) -> None:
-        """Set the contents from a torch tensor on any device."""
-        moved = self.sparse_path is None and device_arrays.copy_from_torch(
-            self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
-        )
-        if not moved:
-            self.from_numpy(numpy_transfer.from_torch(tensor))
-
-
-def converted(array: Array, dtype: Any) -> Array:
-    """``array`` as a NumPy dtype or one of ours; as it is for None."""
-    return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
-
-
-def contents_of(allocation: object, view: HostView, dtype: Any, copy: bool | None) -> Array:
-    """A copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either (None)."""
-    out = None if copy else numpy_transfer.shared(allocation, view)
-    if out is not None and (dtype is None or np.dtype(dtype.np if isinstance(dtype, DType) else dtype) == out.dtype):
-        return out
-    if copy is False:
-        raise SpirogradValueError(
-            "`copy=False` needs memory that the host can address, in one regular range, and no conversion: omit it to get a copy"
-        )
-    return converted(numpy_transfer.read(allocation, view), dtype)
-
-
-def matching(array: object, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
-    """``array`` as NumPy has it, with elements of a shape; a trailing axis of 1 is dropped from matrices of one column."""
-    out: Array = np.asarray(array)
-    wanted = (*shape, *element_shape)
-    if len(element_shape) == 1 and out.shape == (*wanted, 1):
-        out = out[..., 0]
-    if out.shape != wanted:
-        raise SpirogradValueError(f"{what} needs an array of shape {wanted}, got {out.shape}")
-    if out.dtype.kind not in "biuf":
-        raise SpirogradRuntimeTypeError(f"{what} needs an array of numbers, got one of {out.dtype}")
-    return out

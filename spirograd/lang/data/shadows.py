@@ -34,7 +34,7 @@ def host_write(
     memory: Any,
     key: object = None,
     component: int | None = None,
-    source: object = None,
+    source: Any = None,
     repeat: Callable[[], None] | None = None,
     numbers: Sequence[object] = (),
 ) -> None:

@@ -41,7 +41,7 @@ def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
     return lvalue
 
 
-def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, Any]:
+def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, object]:
     """The lvalue that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)
@@ -53,7 +53,7 @@ def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, Any]:
     return None, t.expression(node)
 
 
-def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, base: Any) -> tuple[Lvalue | None, Any]:
+def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, base: object) -> tuple[Lvalue | None, object]:
     """As `resolve`, of a part of the lvalue ``whole``, or else of the object ``base``."""
     if isinstance(node, ast.Subscript):
         key = t.expression(node.slice)
@@ -85,7 +85,7 @@ def _member(whole: Lvalue, name: str) -> Lvalue | None:
     return None
 
 
-def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> Any:
+def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
     """``base.name``, of an object. ``text``: what messages call it."""
     has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
     if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
@@ -101,7 +101,7 @@ def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> Any:
         raise no_attribute(base, name) from None
 
 
-def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
+def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
     """``base[key]``, of something that is no memory."""
     if isinstance(base, (Matrix, Struct)):
         return base[key]
@@ -127,7 +127,7 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> Any:
         raise type_error(f"{describe(base)} cannot be indexed with {describe(key)}", str(error)) from None
 
 
-def _named(t: Tracer, node: ast.Subscript, key: Any, item: Any) -> Any:
+def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
     """``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
@@ -139,12 +139,12 @@ def _named(t: Tracer, node: ast.Subscript, key: Any, item: Any) -> Any:
 # --- expressions -------------------------------------------------------------------------------------------------------------
 
 
-def _name(t: Tracer, node: ast.Name) -> Any:
+def _name(t: Tracer, node: ast.Name) -> object:
     found = lookup(t, node)
     return t.captures.item(found, node.id) if node.id in t.frame.variables else t.captures.global_name(node.id, found)
 
 
-def _attribute(t: Tracer, node: ast.Attribute) -> Any:
+def _attribute(t: Tracer, node: ast.Attribute) -> object:
     lvalue, value = resolve(t, node)
     if lvalue is None:
         return value
@@ -154,7 +154,7 @@ def _attribute(t: Tracer, node: ast.Attribute) -> Any:
         raise type_error(str(error)) from None
 
 
-def _subscript(t: Tracer, node: ast.Subscript) -> Any:
+def _subscript(t: Tracer, node: ast.Subscript) -> object:
     lvalue, value = resolve(t, node)
     if isinstance(value, DynamicList):
         raise _no_value(value)

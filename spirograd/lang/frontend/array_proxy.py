@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError
@@ -73,11 +72,11 @@ class ArrayProxy:
     def dual(self) -> ArrayProxy:
         return self._shadow("dual", "dual", self.decl.needs_dual)
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         """Stands for the loop that a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
-    def subview(self, offset: Any, size: Any) -> Any:
+    def subview(self, offset: object, size: object) -> object:
         """As of a view. Stands for what a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 

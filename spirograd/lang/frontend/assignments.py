@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 from spirograd.lang import arithmetic, scalar, tiles
 from spirograd.lang.frontend.access import lvalue_of
@@ -35,7 +34,7 @@ def _assign(t: Tracer, node: ast.Assign) -> None:
         _assign_to(t, target, value)
 
 
-def _assign_to(t: Tracer, target: ast.expr, value: Any) -> None:
+def _assign_to(t: Tracer, target: ast.expr, value: object) -> None:
     if isinstance(target, ast.Name):
         _assign_name(t, target, value)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -46,7 +45,7 @@ def _assign_to(t: Tracer, target: ast.expr, value: Any) -> None:
         raise t.syntax_error("this cannot be assigned to in a kernel", target)
 
 
-def _assign_name(t: Tracer, target: ast.Name, value: Any) -> None:
+def _assign_name(t: Tracer, target: ast.Name, value: object) -> None:
     name = target.id
     if isinstance(value, FormattedText):
         raise t.syntax_error("an f-string with run-time values can only be printed", target, "put it into the `print`")
@@ -55,12 +54,12 @@ def _assign_name(t: Tracer, target: ast.Name, value: Any) -> None:
     assign(t, name, Matrix(value) if isinstance(value, list) and value and _is_numeric(value) else value)
 
 
-def _is_numeric(items: list[Any]) -> bool:
+def _is_numeric(items: list[object]) -> bool:
     """Whether lists are made of what vectors and matrices are made of."""
     return all(scalar.is_scalar(x) or isinstance(x, Matrix) or (isinstance(x, list) and x and _is_numeric(x)) for x in items)
 
 
-def _unpack(t: Tracer, target: ast.Tuple | ast.List, value: Any) -> None:
+def _unpack(t: Tracer, target: ast.Tuple | ast.List, value: object) -> None:
     if isinstance(value, Matrix):
         value = [value[i] for i in range(value.n)]
     starred = next((e for e in target.elts if isinstance(e, ast.Starred)), None)
@@ -74,7 +73,7 @@ def _unpack(t: Tracer, target: ast.Tuple | ast.List, value: Any) -> None:
         _assign_to(t, element, item)
 
 
-def _assign_part(t: Tracer, target: ast.Subscript | ast.Attribute, value: Any) -> None:
+def _assign_part(t: Tracer, target: ast.Subscript | ast.Attribute, value: object) -> None:
     lvalue = lvalue_of(t, target)
     t.at(target)
     if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):

@@ -33,12 +33,12 @@ def branch(t: Tracer, condition: Value, then: Callable[[], None], orelse: Callab
     _join(t, condition, sides, sorted(name for name in {*a, *b} if not a.get(name) is before.get(name) is b.get(name)))
 
 
-def choose(t: Tracer, condition: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+def choose(t: Tracer, condition: object, then: Callable[[], object], orelse: Callable[[], object]) -> object:
     """``then()`` or ``orelse()``; only the one chosen runs, unless running both cannot be told apart."""
     if not isinstance(condition, Value):
         return then() if condition else orelse()
 
-    def kept(side: Callable[[], Any]) -> Callable[[], None]:
+    def kept(side: Callable[[], object]) -> Callable[[], None]:
         def run() -> None:
             value = side()
             value = pack_tuple(value) if isinstance(value, tuple) else settle(value)
@@ -94,7 +94,7 @@ def _join(t: Tracer, condition: Value, sides: Sequence[_Side], candidates: Seque
     bind(t, list(merged), then_vars, t.b.if_(condition.op, *regions))
 
 
-def _merge(t: Tracer, candidates: Sequence[str], a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[DType]]:
+def _merge(t: Tracer, candidates: Sequence[str], a: dict[str, object], b: dict[str, object]) -> dict[str, list[DType]]:
     """Names that become results, with the types of their scalars; the others keep their meaning or go out of scope."""
     merged: dict[str, list[DType]] = {}
     for name in candidates:
@@ -115,7 +115,7 @@ def _common(a: DType, b: DType) -> DType:
     return a if a is b else promote(a, b)
 
 
-def _broadcast(a: Any, b: Any) -> Any:
+def _broadcast(a: object, b: object) -> object:
     return make([a] * len(b.entries), b.shape) if isinstance(a, Value) and isinstance(b, Matrix) else a
 
 

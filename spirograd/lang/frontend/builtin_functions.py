@@ -33,22 +33,22 @@ def _range(*args: Any) -> Any:
     return range(*map(int, args))
 
 
-def _convert(t: Any) -> Callable[[Any], Any]:
-    def run(x: Any = 0) -> Any:
+def _convert(t: Any) -> Callable[[object], object]:
+    def run(x: Any = 0) -> object:
         return arithmetic.cast(x, t) if not scalar.is_number(x) else t(x)
 
     return run
 
 
-def _reduce(method: str) -> Callable[[Any], Any]:
-    def run(x: Any) -> Any:
+def _reduce(method: str) -> Callable[[object], object]:
+    def run(x: object) -> object:
         items = x if isinstance(x, Matrix) else Matrix(_items(x, method))
         return getattr(items, method)()
 
     return run
 
 
-def _items(x: Any, what: str) -> list[Any]:
+def _items(x: object, what: str) -> list[object]:
     """The items of something whose length is known while compiling."""
     if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not isinstance(x, (Iterable, Matrix)):
         hint = "" if isinstance(x, Value) else "write a loop"
@@ -56,8 +56,8 @@ def _items(x: Any, what: str) -> list[Any]:
     return list(x)
 
 
-def _extremum(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
+def _extremum(function: Callable[..., object], name: str) -> Callable[..., object]:
+    def run(*args: object) -> object:
         return function(*(args if len(args) != 1 else _items(args[0], name)))
 
     return run

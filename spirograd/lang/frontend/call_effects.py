@@ -1,7 +1,7 @@
-"""Predicts which variables calls change, before anything is evaluated.
+"""Which variables calls change, before anything is evaluated.
 
-Loops and branches need to know what their bodies change before they trace these. What a call is assumed to mutate is recorded with the
-frame. A call that mutates more raises `UnassumedMutation`, and the kernel is traced again with the wider assumption.
+Loops need to know what their bodies change before they trace these. That a call whose target is not known yet changes nothing is one of the
+`assumptions`.
 """
 
 from __future__ import annotations
@@ -9,43 +9,38 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.lang import forms
+from spirograd.lang.frontend.assumptions import Changes
 from spirograd.lang.frontend.call_targets import Callee, is_atomic, resolved, struct_method
 from spirograd.lang.frontend.runtime_values import is_runtime
-from spirograd.lang.frontend.syntax_facts import RNG, assigned
+from spirograd.lang.frontend.syntax_facts import assigned
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.struct import Struct
 
 
-class UnassumedMutation(Exception):
-    """A call mutates ``arguments``, which the loops around it do not carry: the kernel must be traced again, assuming that it does."""
-
-    def __init__(self, call: ast.Call, arguments: Sequence[ast.expr]) -> None:
-        super().__init__()
-        self.call = call
-        self.arguments = arguments
-
-
 def changed_names(t: Tracer, statements: Sequence[ast.stmt]) -> set[str]:
-    """What the statements may change: variables, flags of jumps, the counter of random numbers."""
-    out = assigned(statements, functools.partial(changed_arguments, t))
-    return out | {RNG} if t.random_key is not None else out
+    """What the statements may change: variables and flags of jumps."""
+    return assigned(statements, functools.partial(changed_arguments, t))
 
 
 def changed_arguments(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
     """The arguments that a call may change: those for parameters taken by reference, and the object of a method."""
-    found = [*_known_to_change(t, node), *t.foreseen.get(node, ())]
-    t.frame.reported[node] = t.frame.reported.get(node, frozenset(found)).intersection(found)
-    return found
+    changed = [*_known_to_change(t, node)]
+    held = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    for argument in (*held, *node.args, *[k.value for k in node.keywords]):
+        if argument not in changed:
+            change = Changes(argument)
+            if t.assumptions.holds(change):
+                changed.append(argument)
+            else:
+                t.frame.unchanged.add(change)
+    return changed
 
 
-def check_foreseen(t: Tracer, node: ast.Call, arguments: Sequence[ast.expr]) -> None:
-    """A call is about to change what ``arguments`` name: raises `UnassumedMutation` if a loop around it assumed otherwise."""
-    reported = t.frame.reported.get(node)
-    if reported is not None and not reported.issuperset(arguments):
-        raise UnassumedMutation(node, arguments)
+def check_unchanged(t: Tracer, arguments: Sequence[ast.expr]) -> None:
+    """A call is about to change what ``arguments`` name: raises Contradiction if a loop around it assumes otherwise."""
+    t.assumptions.learn(*t.frame.unchanged.intersection(map(Changes, arguments)))
 
 
 def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
@@ -61,7 +56,7 @@ def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
     return () if function is None else function.changed_by(node)
 
 
-def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> Any:
+def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
     """What a name or dotted name stands for, if that is known without evaluating anything at run time."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)

@@ -67,7 +67,7 @@ def changed_parameters(func: Func) -> frozenset[str]:
     return func.changed
 
 
-def _possibly_changed(names: Mapping[str, Any], call: ast.Call) -> Sequence[ast.expr]:
+def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[ast.expr]:
     """The expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
     callee = _found_outside(call.func, names)
     target = resolved(callee)
@@ -87,7 +87,7 @@ def _possibly_changed(names: Mapping[str, Any], call: ast.Call) -> Sequence[ast.
 _READING = frozenset(name for name in vars(Matrix) if not name.startswith("_") and name != "fill")
 
 
-def _found_outside(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def _found_outside(node: ast.expr, names: Mapping[str, object]) -> object:
     """What a name or a dotted name stands for; None if that is not among ``names``."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
@@ -97,12 +97,12 @@ def _found_outside(node: ast.expr, names: Mapping[str, Any]) -> Any:
     return None if base is None else getattr(base, node.attr, None)
 
 
-def is_atomic(callee: Any) -> bool:
+def is_atomic(callee: object) -> bool:
     """Whether a callee is an atomic operation, which changes its first argument."""
     return is_hashable(callee) and (callee in forms.ATOMICS or callee is forms.atomic_cas)
 
 
-def is_hashable(x: Any) -> bool:
+def is_hashable(x: object) -> bool:
     return type(x).__hash__ is not None
 
 
@@ -115,7 +115,7 @@ class Argument:
     lvalue: Lvalue | None = None
 
 
-def resolved(callee: Any) -> Callee | None:
+def resolved(callee: object) -> Callee | None:
     """The function of the kernel language that ``callee`` is; None if it is none."""
     if isinstance(callee, Func):
         return Callee(callee)

@@ -11,7 +11,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError, SpirogradSyntaxError, SpirogradTypeError
 from spirograd.lang.frontend.access import get_attribute, resolve
 from spirograd.lang.frontend.builtin_functions import BUILTINS
-from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.call_targets import is_hashable, resolved
 from spirograd.lang.frontend.expressions import arguments, display, values_of
 from spirograd.lang.frontend.formatted_text import formatted
@@ -46,7 +46,7 @@ def _call(t: Tracer, node: ast.Call) -> Any:
         return call_function(t, function, node, lvalue)
     if lvalue is not None and getattr(callee, "__func__", None) is Matrix.fill:
         assert isinstance(node.func, ast.Attribute)
-        check_foreseen(t, node, [node.func.value])
+        check_unchanged(t, [node.func.value])
         lvalue.store(callee.__self__.filled(*values_of(t, node.args)))
         return None
     args, kwargs = arguments(t, node)
@@ -71,7 +71,7 @@ def _callee(t: Tracer, node: ast.expr) -> tuple[Any, Lvalue | None]:
     return get_attribute(t, base if lvalue is None else lvalue.load(), node.attr, ast.unparse(node)), lvalue
 
 
-def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_python(t: Tracer, callee: Any, args: list[object], kwargs: dict[str, object]) -> object:
     """Call something that runs while tracing: our own dual functions and types, or any function of compile-time values."""
     if getattr(callee, "__sg_is_kernel__", False):
         raise SpirogradSyntaxError("a kernel cannot be called from a kernel", t.b.loc, "make it a function with `@sg.func`")
@@ -103,7 +103,7 @@ def _call_python(t: Tracer, callee: Any, args: list[Any], kwargs: dict[str, Any]
         raise SpirogradCompilationError(message, t.b.loc) from error
 
 
-def _run(t: Tracer, name: str, callee: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object], kwargs: dict[str, object]) -> Any:
     """Call a function of the language, whose arguments may not fit."""
     try:
         return callee(*args, **kwargs)
@@ -113,7 +113,7 @@ def _run(t: Tracer, name: str, callee: Callable[..., Any], args: list[Any], kwar
         raise SpirogradTypeError(f"`{name}`: {re.sub(_OWN_NAME, '', str(error))}", t.b.loc) from error
 
 
-def _check_change(t: Tracer, callee: Any, values: Sequence[Any]) -> None:
+def _check_change(t: Tracer, callee: Any, values: Sequence[object]) -> None:
     """Python's lists and dicts change while compiling, once: inside of a loop or branch that is not the list's own that misleads."""
     owner = getattr(callee, "__self__", None)
     if not isinstance(owner, (list, dict, set)) or callee.__name__ not in _CHANGES:
@@ -126,7 +126,7 @@ def _check_change(t: Tracer, callee: Any, values: Sequence[Any]) -> None:
         )
 
 
-def _is_traceable(callee: Any) -> bool:
+def _is_traceable(callee: object) -> bool:
     """Whether a callable is made to run while tracing."""
     owner = getattr(callee, "__self__", None)
     if getattr(callee, "__sg_traceable__", False) or getattr(type(callee), "__sg_traceable__", False):

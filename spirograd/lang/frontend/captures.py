@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.dtypes import DType, i32
 from spirograd.base.records import replace
 from spirograd.ir import ops as ir
@@ -55,22 +53,22 @@ class Captures:
     def __init__(self) -> None:
         self.declarations = Declarations()
         self.arrays: list[tuple[Ndarray, Path | None]] = []
-        self.guarded: dict[Path, Any] = {}
+        self.guarded: dict[Path, object] = {}
         self.outside = OutsideValues()
-        self._proxies: dict[Any, ArrayProxy | ViewProxy] = {}
+        self._proxies: dict[object, ArrayProxy | ViewProxy] = {}
         self._paths: dict[int, Path] = {}
 
-    def reachable(self, path: Path, obj: Any) -> None:
+    def reachable(self, path: Path, obj: object) -> None:
         """Attributes of ``obj``, which a launch reaches by ``path``, may change between launches: they are guarded."""
         self._paths[id(obj)] = path
 
-    def global_name(self, name: str, obj: Any) -> Any:
+    def global_name(self, name: str, obj: object) -> object:
         """What ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
         if isinstance(obj, Field):
             obj.suggest_name(name)
         return self.item(obj, name)
 
-    def attribute(self, owner: Any, name: str, obj: Any, text: str = "") -> Any:
+    def attribute(self, owner: object, name: str, obj: object, text: str = "") -> object:
         """As `global_name`, of ``owner.name``, which is guarded if ``owner`` can be reached from the arguments. ``text``: what messages
         call it."""
         if isinstance(obj, Field):
@@ -86,7 +84,7 @@ class Captures:
             self._paths.setdefault(id(obj), path)
         return obj
 
-    def item(self, obj: Any, name: str = "") -> Any:
+    def item(self, obj: object, name: str = "") -> object:
         """As `global_name`, of an object that has no name, as an item of a list has none, or of a local variable."""
         return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
 

@@ -18,6 +18,7 @@ from spirograd.lang.data.nodes import Dynamic, SNode
 from spirograd.lang.data.regions import NULL, Group, Level, Path, Region, path_to
 from spirograd.lang.data.scalar_field import Field, indices_of
 from spirograd.lang.data.tree_layout import decode_of
+from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.expressions import arguments
 from spirograd.lang.frontend.indices import index_values
 from spirograd.lang.frontend.lvalues import Element
@@ -59,18 +60,6 @@ def activate(t: Tracer, node: ast.Call) -> None:
     cell_of(t, path.levels, index, True)
 
 
-class EndsCells(Exception):
-    """The kernel deactivates cells: trace it again, such that accesses do not take the cell for active that a loop visits."""
-
-
-class HoldsCells(Exception):
-    """The kernel names ``nodes`` of which no write of it activates cells: trace it again, such that those before do not either."""
-
-    def __init__(self, nodes: Sequence[SNode]) -> None:
-        super().__init__()
-        self.nodes = nodes
-
-
 def no_activate(t: Tracer, node: ast.Call) -> None:
     """Have no write of the kernel activate cells of some nodes. Fields are taken, as by the family: their own nodes have no cells."""
     values, kwargs = arguments(t, node)
@@ -81,18 +70,14 @@ def no_activate(t: Tracer, node: ast.Call) -> None:
             t.trace.warn(("no_activate", str(t.b.loc)), render(text, t.b.loc, "name the node: `x.parent()`"))
         elif not isinstance(what, SNode):
             raise type_error(f"`no_activate` takes nodes of field trees, not {describe(what)}", "`x.parent()` is the node that holds `x`")
-    values = [what for what in values if isinstance(what, SNode)]
     if kwargs or not node.args:
         raise type_error("`no_activate` takes nodes of field trees", "as in `sg.no_activate(node)`")
-    new = [what for what in values if what not in t.held_nodes]
-    if new:
-        raise HoldsCells(new)
+    t.assumptions.learn(*[HoldsCells(what) for what in values if isinstance(what, SNode)])
 
 
 def deactivate(t: Tracer, node: ast.Call) -> None:
     """Deactivate a cell: what it holds is 0 afterwards, and inactive itself."""
-    if t.cells_last:
-        raise EndsCells
+    t.assumptions.learn(Deactivates())
     path, index, what = _cell(t, node, "deactivate")
     level = path.levels[-1]
     if level.node is not what:
@@ -126,8 +111,7 @@ def _entry(t: Tracer, outer: Sequence[Level], level: Level, index: Sequence[Valu
 
 def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
     """Have a list no entries, and deactivate its chunks."""
-    if t.cells_last:
-        raise EndsCells
+    t.assumptions.learn(Deactivates())
     level, b = path.levels[-1], scalar.builder()
     entries = level.list
     assert entries is not None
@@ -166,7 +150,7 @@ def _free_cell(t: Tracer, region: Region, number: Value) -> None:
         t.freed_regions.append(region)
 
 
-def _clear(t: Tracer, region: Region, node: Any, cell: Value | None, begin: dict[int, Value]) -> None:
+def _clear(t: Tracer, region: Region, node: object, cell: Value | None, begin: dict[int, Value]) -> None:
     """Set to 0 what lies below a node of a region, in ``cell``. ``begin``: where along each axis, in cells of the node."""
     for group in region.groups:
         path = group.node.path
@@ -211,7 +195,7 @@ def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNod
     return path, [Value(i) for i in index], what
 
 
-def sparse_node(what: Any, name: str) -> tuple[SNode, Path]:
+def sparse_node(what: object, name: str) -> tuple[SNode, Path]:
     """A sparse node, or the node of a field, and the way to its cells. ``name``: the function that takes it."""
     node = what.snode.above if isinstance(what, Field) else what
     if not isinstance(node, SNode):
@@ -224,7 +208,7 @@ def sparse_node(what: Any, name: str) -> tuple[SNode, Path]:
     return node, path
 
 
-def list_index(node: SNode, key: Any) -> list[Value]:
+def list_index(node: SNode, key: object) -> list[Value]:
     """The index of a list of a `dynamic` node, with 0 for the entry. ``key``: the index of the cell around it."""
     around = node.above
     assert around is not None

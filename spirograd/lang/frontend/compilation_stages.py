@@ -18,7 +18,7 @@ class Staged:
     def _label(self) -> str:
         raise NotImplementedError
 
-    def stages(self) -> dict[str, Any]:
+    def stages(self) -> dict[str, object]:
         """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
 
         Raises SpirogradRuntimeError before the first call.
@@ -52,12 +52,11 @@ class Staged:
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + str(text)
 
-    def _stages(self, generate: bool = True) -> dict[str, Any]:
+    def _stages(self, generate: bool = True) -> dict[str, object]:
         kernel = self._compiled_last()
         if kernel is None:
             raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
-        stages: dict[str, Any] = context.session().stages(kernel, generate)
-        return stages
+        return dict[str, object](context.session().stages(kernel, generate))
 
     def _some(self, suffix: str, what: str) -> dict[str, Any]:
         found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}

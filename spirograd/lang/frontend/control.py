@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 from spirograd.lang import scalar
 from spirograd.lang.frontend.branches import branch
@@ -46,7 +46,7 @@ def block_where(t: Tracer, test: Value | None, statements: Sequence[ast.stmt]) -
         branch(t, test, lambda: block(t, statements), lambda: None)
 
 
-def condition(t: Tracer, node: ast.expr) -> Any:
+def condition(t: Tracer, node: ast.expr) -> Value | bool:
     """A test: a Python bool if it is known while compiling, else a value of type u1."""
     value = t.expression(node)
     t.at(node)
@@ -97,7 +97,8 @@ def _is_unrolled(t: Tracer, node: ast.For) -> bool:
 
 def _unless(t: Tracer, flags: Sequence[str], rest: Sequence[ast.stmt]) -> None:
     """Trace ``rest`` under the condition that none of the flags is set."""
-    stopped = functools.reduce(scalar.bit_or, [t.frame.variables[name] for name in flags])
+    conditions = cast("list[scalar.Scalar]", [t.frame.variables[name] for name in flags])
+    stopped = functools.reduce(scalar.bit_or, conditions)
     go = scalar.known(scalar.logical_not(stopped))
     if go is True:
         block(t, rest)

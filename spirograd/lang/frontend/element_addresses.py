@@ -40,7 +40,7 @@ def get_addr(t: Tracer, node: ast.Call) -> Value:
     return Value(b.emit(ir.add, address, b.cast(offset, u64), attr="wrap"))
 
 
-def _field_place(element: Element) -> tuple[Any, Op]:
+def _field_place(element: Element) -> tuple[object, Op]:
     """What `ir.address` names, and the offset in bytes from there."""
     ref = element.ref
     assert isinstance(ref, FieldRef)
@@ -56,7 +56,7 @@ def _field_place(element: Element) -> tuple[Any, Op]:
     return ("tree", ref.tree), b.const(first, i64) if total is None else _binary(ir.add, total, first)
 
 
-def _array_place(element: Element) -> tuple[Any, Op]:
+def _array_place(element: Element) -> tuple[object, Op]:
     """As `_field_place`."""
     ref = element.ref
     assert isinstance(ref, ArrayRef)

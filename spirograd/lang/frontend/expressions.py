@@ -15,7 +15,7 @@ from spirograd.lang.scalar import describe, type_error
 
 def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
     """The values of expressions, of which starred ones have several."""
-    out: list[Any] = []
+    out: list[object] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
             out += list(t.expression(node.value))
@@ -24,7 +24,7 @@ def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
     return out
 
 
-def arguments(t: Tracer, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+def arguments(t: Tracer, node: ast.Call) -> tuple[list[object], dict[str, object]]:
     """The values of the arguments of a call, by position and by name."""
     args = values_of(t, node.args)
     kwargs: dict[str, Any] = {}
@@ -37,15 +37,15 @@ def arguments(t: Tracer, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
     return args, kwargs
 
 
-def display(t: Tracer, x: Any) -> Any:
+def display(t: Tracer, x: object) -> Any:
     """``x``, with a record of the block in which a list, dict or set was made: only there it can be changed."""
     if isinstance(x, (list, dict, set)):
         t.displays[id(x)] = (x, t.b.depth)
     return x
 
 
-def _dictionary(t: Tracer, node: ast.Dict) -> dict[Any, Any]:
-    out: dict[Any, Any] = {}
+def _dictionary(t: Tracer, node: ast.Dict) -> dict[object, object]:
+    out: dict[object, object] = {}
     for key_node, value_node in zip(node.keys, node.values):
         key = None if key_node is None else t.expression(key_node)
         value = t.expression(value_node)
@@ -71,11 +71,11 @@ def _comprehension(t: Tracer, node: Any, *elements: ast.expr) -> list[Any]:
     return out
 
 
-def _items(t: Tracer, generators: list[ast.comprehension], elements: tuple[ast.expr, ...]) -> list[Any]:
+def _items(t: Tracer, generators: list[ast.comprehension], elements: tuple[ast.expr, ...]) -> list[object]:
     if not generators:
         values = [t.expression(e) for e in elements]
         return [values[0] if len(values) == 1 else tuple(values)]
-    out: list[Any] = []
+    out: list[object] = []
     first = generators[0]
     for item in static_items(t, first.iter):
         bind_static(t, first.target, item)
@@ -87,7 +87,7 @@ def _items(t: Tracer, generators: list[ast.comprehension], elements: tuple[ast.e
     return out
 
 
-def _walrus(t: Tracer, node: ast.NamedExpr) -> Any:
+def _walrus(t: Tracer, node: ast.NamedExpr) -> object:
     assign(t, node.target.id, t.expression(node.value))
     return lookup(t, node.target)
 

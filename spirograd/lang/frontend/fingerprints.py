@@ -31,10 +31,10 @@ class Identity:
 
     __slots__ = ("number", "ref")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.number = id(value)
-        kind: Any = type(value)
-        self.ref: Callable[[], Any] = weakref.ref(value) if _can_be_weak(kind) else lambda: value
+        kind: object = type(value)
+        self.ref: Callable[[], object] = weakref.ref(value) if _can_be_weak(kind) else lambda: value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Identity):
@@ -52,14 +52,14 @@ def _can_be_weak(t: Any) -> bool:
 
 
 @functools.cache
-def compared_by_identity(t: Any) -> bool:
+def compared_by_identity(t: object) -> bool:
     """Whether instances of ``t`` are told apart by identity, and weak references to them stand for them."""
     return _can_be_weak(t) and all(getattr(t, name) is getattr(object, name) for name in ("__eq__", "__hash__"))
 
 
-def fingerprint(value: Any) -> Hashable:
+def fingerprint(value: object) -> Hashable:
     """What is equal for two values that mean the same to a kernel: value and type of numbers, contents of containers, else identity."""
-    kind: Any = type(value)
+    kind: object = type(value)
     if compared_by_identity(kind):
         return weakref.ref(value)
     if isinstance(value, BY_VALUE):
@@ -83,7 +83,7 @@ def fingerprint(value: Any) -> Hashable:
     return Identity(value)
 
 
-def is_dead(key: Any) -> bool:
+def is_dead(key: object) -> bool:
     """Whether a key names an object that is gone: nothing will ever equal it."""
     if isinstance(key, tuple):
         return any(is_dead(part) for part in key)
@@ -92,7 +92,7 @@ def is_dead(key: Any) -> bool:
     return isinstance(key, weakref.ref) and key() is None
 
 
-def named_by(key: Any) -> Iterator[Any]:
+def named_by(key: object) -> Iterator[object]:
     """The objects that a key, or a `fingerprint`, tells apart by identity: once one of them is gone, `is_dead`."""
     if isinstance(key, tuple):
         for part in key:

@@ -21,7 +21,7 @@ from spirograd.lang.struct import Struct
 class FormattedText:
     """An f-string: literal strings and (value, format spec) pairs. Only `print` and `assert` can use one with run-time values."""
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: list[object]) -> None:
         self.parts = parts
 
 
@@ -41,7 +41,7 @@ def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
     return "".join(parts) if all(isinstance(p, str) for p in parts) else FormattedText(parts)
 
 
-def formatted(text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FormattedText:
+def formatted(text: str, args: Sequence[object], kwargs: Mapping[str, object]) -> FormattedText:
     """``text.format(*args, **kwargs)`` with values that are known at run time only."""
     formatter, parts, number = string.Formatter(), list[Any](), 0
     try:
@@ -64,7 +64,7 @@ def formatted(text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Form
     return FormattedText(parts)
 
 
-def _shown(value: Any, spec: str, quoted: bool) -> list[Any]:
+def _shown(value: object, spec: str, quoted: bool) -> list[object]:
     """The parts that show a value."""
     if isinstance(value, FormattedText) and not spec:
         return value.parts
@@ -75,22 +75,22 @@ def _shown(value: Any, spec: str, quoted: bool) -> list[Any]:
     return [(value, spec)]
 
 
-def _format(value: Any, spec: str, what: str) -> str:
+def _format(value: object, spec: str, what: str) -> str:
     try:
         return format(value, spec)
     except (TypeError, ValueError):
         raise type_error(f"the format {spec!r} does not fit {what}") from None
 
 
-def text_parts(value: Any) -> list[Any]:
+def text_parts(value: object) -> list[object]:
     """``value`` as literal strings and (value, format spec) pairs."""
     return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
 
 
-def _holes(value: Any, spec: str, operands: list[Value]) -> list[Any]:
+def _holes(value: object, spec: str, operands: list[Value]) -> list[Any]:
     """The parts that show a run-time value, with each of its scalars appended to ``operands``."""
     if isinstance(value, Struct):
-        out: list[Any] = ["{"]
+        out: list[object] = ["{"]
         for k, (name, member) in enumerate(value.entries.items()):
             out += [f"{', ' if k else ''}{name}: ", *_holes(member, spec, operands)]
         return [*out, "}"]

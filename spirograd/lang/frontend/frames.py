@@ -8,6 +8,7 @@ from typing import Any
 
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
+from spirograd.lang.frontend.assumptions import Changes
 from spirograd.lang.frontend.source import Source
 
 
@@ -28,13 +29,13 @@ class Frame:
     is_kernel: bool
     returns: Any = None
     caller: Loc | None = None
-    variables: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, object] = field(default_factory=dict)
     out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
-    reported: dict[ast.Call, frozenset[ast.expr]] = field(default_factory=dict)  # see `call_effects`
+    unchanged: set[Changes] = field(default_factory=set)  # what loops of this function assume that calls do not do
     locs: dict[ast.AST, Loc] = field(default_factory=dict)
 
     def loc(self, node: ast.AST) -> Loc:

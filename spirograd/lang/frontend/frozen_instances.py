@@ -21,7 +21,7 @@ _known: dict[tuple[type, int], Facts] = {}
 class HashedKey(tuple[Hashable, ...]):
     """A tuple that is hashed once: one with hundreds of items takes longer to hash than a launch."""
 
-    def __init__(self, _: Any) -> None:
+    def __init__(self, _: object) -> None:
         self._hash = super().__hash__()
 
     def __hash__(self) -> int:
@@ -40,7 +40,7 @@ class Facts:
     flat: dict[bool, tuple[list[Any], list[Any]]] = field(default_factory=dict)
 
 
-def facts(cls: type, value: Any, is_steady: Callable[[], bool]) -> Facts | None:
+def facts(cls: type, value: object, is_steady: Callable[[], bool]) -> Facts | None:
     """Those of ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
     place = cls, id(value)
     found = _known.get(place)

@@ -24,12 +24,12 @@ from spirograd.lang.scalar import describe
 from spirograd.lang.tuples import result_type
 
 
-def is_template(annotation: Any) -> bool:
+def is_template(annotation: object) -> bool:
     """Whether a parameter is taken by reference: `template()`, `Template` or the call-less `template`."""
     return annotation is Template or isinstance(annotation, Template) or getattr(annotation, "__name__", "") == "template"
 
 
-def is_scalar_type(annotation: Any) -> bool:
+def is_scalar_type(annotation: object) -> bool:
     """Whether an annotation names a type of scalars."""
     if isinstance(annotation, type) and issubclass(annotation, np.generic):
         return True
@@ -84,7 +84,7 @@ class Func(NearNames):
             "`@sg.pyfunc` makes one that Python can call, too"
         )
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else BoundFunc(self, instance)
 
 
@@ -102,7 +102,7 @@ class RealFunc(Func):
 class BoundFunc(NearNames):
     """A `Func` that is a method, with its object."""
 
-    def __init__(self, func: Func, instance: Any) -> None:
+    def __init__(self, func: Func, instance: object) -> None:
         self.func = func
         self.instance = instance
 
@@ -161,7 +161,7 @@ def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) ->
         raise SpirogradTypeError(f"annotation `{text}` of `{function.__qualname__}`: {error}") from None
 
 
-def plain_function(function: Any, decorator: str) -> Any:
+def plain_function(function: object, decorator: str) -> Any:
     """``function``; SpirogradTypeError unless it is a Python function as it was written."""
     below = f"put `@{decorator}` below the other decorator"
     if inspect.isfunction(function):

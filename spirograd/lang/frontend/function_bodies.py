@@ -26,7 +26,7 @@ from spirograd.lang.tuples import TupleType
 class _FoundReturn(Exception):
     """The value of the first `return`, while probing for it."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         super().__init__()
         self.value = value
 
@@ -43,7 +43,7 @@ def function_body(t: Tracer, statements: list[ast.stmt]) -> None:
     _check_result(t, statements)
 
 
-def _probe_result(t: Tracer, statements: list[ast.stmt]) -> Any:
+def _probe_result(t: Tracer, statements: list[ast.stmt]) -> object:
     """What the function returns: trace it up to the first `return`, and throw that away."""
     frame, depth, outer = t.frame, t.b.depth, t.probing
     saved = (dict(frame.variables), dict(frame.out_of_scope), list(frame.loops), t.temps)
@@ -93,7 +93,7 @@ def _return(t: Tracer, node: ast.Return) -> None:
         frame.variables[RETURNED] = scalar.constant(True)
 
 
-def _returned(t: Tracer, value: Any, node: ast.Return) -> Any:
+def _returned(t: Tracer, value: Any, node: ast.Return) -> object:
     """The value of a `return`, converted to the type that the annotation of the function names."""
     frame, annotation = t.frame, t.frame.returns
     if annotation in (None, type(None)) and frame.is_kernel and value is not None:

@@ -89,7 +89,7 @@ class GraphKernel(Kernel):
             return super().__call__(*args, **kwargs)
         return self._start_run(args, kwargs, None)
 
-    def resume(self, *args: Any, from_checkpoint: Any, **kwargs: Any) -> GraphStatus:
+    def resume(self, *args: Any, from_checkpoint: object, **kwargs: Any) -> GraphStatus:
         """Go on at a checkpoint: run its block again, and what comes after. The arguments are those of the call.
 
         Raises SpirogradRuntimeError if the kernel has no such checkpoint."""
@@ -189,7 +189,7 @@ class GraphKernel(Kernel):
         if loops is None or loop.labels or context.recorder() is not None:
             return False
 
-        def plan(made: Any) -> None:
+        def plan(made: object) -> None:
             run.plan = made
             try:
                 self._loop(loop, run)
@@ -232,5 +232,5 @@ def _address(memory: Any) -> int:
     return int(whole.allocation.address + whole._address(index))
 
 
-def _has_components(memory: Any) -> bool:
+def _has_components(memory: object) -> bool:
     return bool(getattr(memory, "element_shape", ()))

@@ -89,7 +89,7 @@ class _Splitter:
         self.names = source.names()
         self.is_graph, self.checkpoints = is_graph, checkpoints
         self.parts: list[Part] = []
-        self.labels: list[Any] = []
+        self.labels: list[object] = []
 
     def run(self) -> Structure:
         tree = self.source.tree
@@ -173,7 +173,7 @@ class _Splitter:
         inside = (inner for inner in ast.walk(loop) if inner is not loop and isinstance(inner, (ast.For, ast.While)))
         return not any(jump is below for inner in inside for below in ast.walk(inner))
 
-    def _block(self, block: Any, node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
+    def _block(self, block: object, node: ast.With, call: ast.expr, around: tuple[str, ...]) -> Node:
         assert isinstance(call, ast.Call)
         what = _written(block)
         if block is not graph_statements.stream_parallel and not self.is_graph:
@@ -225,7 +225,7 @@ class _Splitter:
 
     # --- names -----------------------------------------------------------------------------------------------------------
 
-    def _value(self, node: ast.expr) -> Any:
+    def _value(self, node: ast.expr) -> object:
         """What a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)
@@ -257,7 +257,7 @@ class _Splitter:
                 return False
         return True
 
-    def _is_pure_function(self, function: Any) -> bool:
+    def _is_pure_function(self, function: object) -> bool:
         if isinstance(function, DType) or function is forms.static or any(function is each for each in _PURE_BUILTINS):
             return True
         return getattr(function, "__module__", None) in _PURE_MODULES

@@ -27,7 +27,7 @@ class Path:
     def then(self, name: str) -> Path:
         return Path(self.argument, (*self.names, name))
 
-    def getter(self) -> Callable[[Sequence[Any]], Any]:
+    def getter(self) -> Callable[[Sequence[object]], object]:
         """A function from arguments to the object; raises AttributeError if it is not there any more."""
         argument = self.argument
         if not self.names:
@@ -36,12 +36,12 @@ class Path:
         return lambda args: follow(args[argument])
 
 
-def is_stored(owner: Any, name: str) -> bool:
+def is_stored(owner: object, name: str) -> bool:
     """Whether an attribute is data of the instance, rather than a method or something computed."""
     return name in getattr(owner, "__dict__", ()) or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType)
 
 
-def is_guardable(owner: Any, name: str, value: Any) -> bool:
+def is_guardable(owner: object, name: str, value: object) -> bool:
     """Whether the kernel depends on an attribute of ``owner`` such that a change must be noticed."""
     return isinstance(value, PLAIN) or (is_stored(owner, name) and not isinstance(value, (types.ModuleType, Ndarray)))
 
@@ -56,15 +56,15 @@ def guards(watched: Mapping[Path, Any]) -> list[Guard]:
     return out
 
 
-def _as_tuple(follow: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _as_tuple(follow: Callable[[object], object]) -> Callable[[object], tuple[object, ...]]:
     return lambda obj: (follow(obj),)
 
 
-def unchanged(value: Any) -> Callable[[Any], bool]:
+def unchanged(value: Any) -> Callable[[object], bool]:
     """A function that tells whether something still is what ``value`` is now."""
     print_, kind = fingerprint(value), type(value)
     if isinstance(print_, (weakref.ref, Identity)):
-        ref: Callable[[], Any] = print_ if isinstance(print_, weakref.ref) else print_.ref
+        ref: Callable[[], object] = print_ if isinstance(print_, weakref.ref) else print_.ref
         return lambda now: now is not None and now is ref()  # of an object that is gone, the reference gives None
     if isinstance(value, BY_VALUE):
         return lambda now: now is value or fingerprint(now) == print_

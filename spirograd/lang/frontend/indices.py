@@ -15,7 +15,7 @@ from spirograd.lang.scalar import as_value, describe, type_error
 
 
 def index_values(
-    key: Any, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = (), fixed: bool = False
+    key: object, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = (), fixed: bool = False
 ) -> list[Op]:
     """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them. ``shape``: if it is
     known, constants are checked. ``fixed``: the memory is declared in the code of the kernel, with this shape."""
@@ -38,7 +38,7 @@ def index_values(
     return [integer_index(k, name) for k in parts]
 
 
-def flat_index(key: Any) -> list[Any]:
+def flat_index(key: object) -> list[Any]:
     """The parts of an index, as they are."""
     if isinstance(key, Matrix):
         return list(key.entries)
@@ -47,7 +47,7 @@ def flat_index(key: Any) -> list[Any]:
     return [] if key is None else [key]
 
 
-def integer_index(key: Any, name: str) -> Op:
+def integer_index(key: object, name: str) -> Op:
     """One index as i32 or i64."""
     if isinstance(key, slice):
         raise type_error(f"`{name}` cannot be sliced in a kernel", "loop over the indices; slices work on vectors and matrices")

@@ -14,7 +14,7 @@ from spirograd.base.loc import Loc
 from spirograd.lang import arithmetic, scalar
 from spirograd.lang.annotations import Reference, ref
 from spirograd.lang.frontend.access import resolve
-from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.call_targets import Argument, Callee
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.func import Func, RealFunc, bound_arguments, is_scalar_type, is_template
@@ -33,7 +33,7 @@ from spirograd.lang.struct import Struct
 MAX_DEPTH = 64
 
 
-def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> Any:
+def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> object:
     """The value of a call. ``lvalue``: of the object whose method the function is."""
     func = callee.func
     _check_depth(t, func)
@@ -42,7 +42,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
     bound = _bound(func, [a.value for a in args], {name: a.value for name, a in kwargs.items()}, call_loc)
     by_reference = func.references()
     references = {name: a for name, a in [*zip(callee.parameters, args), *kwargs.items()] if name in by_reference}
-    variables: dict[str, Any] = {}
+    variables: dict[str, object] = {}
     for name, value in bound.arguments.items():
         target = references[name].lvalue if name in references else None
         if isinstance(func.signature.parameters[name].annotation, Reference) or func.signature.parameters[name].annotation is ref:
@@ -56,11 +56,11 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
         return called.value
     frame = inline(t, func, variables, frozenset(by_reference), call_loc)
     t.at(node)
-    _copy_back(t, callee, node, frame, bound.arguments, references)
+    _copy_back(t, callee, frame, bound.arguments, references)
     return unpack_tuple(frame.variables.get(RESULT))
 
 
-def call_with_values(t: Tracer, callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call_with_values(t: Tracer, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """The value of a call of a function that takes nothing by reference, with arguments that are evaluated."""
     func, call_loc = callee.func, t.b.loc
     assert call_loc is not None
@@ -80,7 +80,7 @@ def _check_depth(t: Tracer, func: Func) -> None:
         )
 
 
-def _bound(func: Func, args: Sequence[Any], kwargs: Mapping[str, Any], call_loc: Loc) -> inspect.BoundArguments:
+def _bound(func: Func, args: Sequence[object], kwargs: Mapping[str, object], call_loc: Loc) -> inspect.BoundArguments:
     try:
         bound = bound_arguments(func.signature, args, kwargs)
     except TypeError as error:
@@ -89,19 +89,19 @@ def _bound(func: Func, args: Sequence[Any], kwargs: Mapping[str, Any], call_loc:
     return bound
 
 
-def inline(t: Tracer, func: Func, variables: dict[str, Any], by_reference: frozenset[str], call_loc: Loc) -> Frame:
+def inline(t: Tracer, func: Func, variables: dict[str, object], by_reference: frozenset[str], call_loc: Loc) -> Frame:
     """Trace the body of ``func`` here; the frame as it is at the end."""
     caller = t.frame
     frame = Frame(func.source, func.source.names(), False, func.returns, call_loc, variables)
     frame.loops, frame.by_reference, frame.depth = list(caller.loops), by_reference, t.b.depth
-    if t.random_key is not None:
+    if t.random_stream is not None:
         frame.variables[RNG] = caller.variables[RNG]
     t.frame, t.call_depth = frame, t.call_depth + 1
     try:
         function_body(t, func.source.tree.body)
     finally:
         t.frame, t.call_depth = caller, t.call_depth - 1
-    if t.random_key is not None:
+    if t.random_stream is not None:
         caller.variables[RNG] = frame.variables[RNG]
     return frame
 
@@ -150,7 +150,7 @@ def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -
         raise type_error(f"{called} takes a reference to a scalar of type {wanted}, got {describe(value)}")
 
 
-def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
+def _converted(name: str, value: Any, annotation: Any, func: Func) -> object:
     """The value of a parameter: cast to its annotation if it has one."""
     if isinstance(annotation, Later):
         annotation()  # says that there is no such type
@@ -169,9 +169,7 @@ def _converted(name: str, value: Any, annotation: Any, func: Func) -> Any:
     return settle(value) if is_scalar(value) and not is_template(annotation) else value
 
 
-def _copy_back(
-    t: Tracer, callee: Callee, node: ast.Call, frame: Frame, given: Mapping[str, Any], references: Mapping[str, Argument]
-) -> None:
+def _copy_back(t: Tracer, callee: Callee, frame: Frame, given: Mapping[str, object], references: Mapping[str, Argument]) -> None:
     """Store what parameters taken by reference have become to the variables that they stand for."""
     func, changed = callee.func, list[tuple[ast.expr, Lvalue, Any]]()
     for name, argument in references.items():
@@ -194,6 +192,6 @@ def _copy_back(
         if texts[ast.dump(expression)] > 1:
             message = f"`{func.function.__name__}` changes `{ast.unparse(expression)}`, which it takes by reference more than once"
             raise type_error(message, "pass a copy of it, which the function may read: `old = " + ast.unparse(expression) + "`")
-    check_foreseen(t, node, [argument for argument, _, _ in changed])
+    check_unchanged(t, [argument for argument, _, _ in changed])
     for _, lvalue, value in changed:
         lvalue.store(value)

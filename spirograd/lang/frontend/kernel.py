@@ -85,10 +85,10 @@ class Kernel(Staged, NearNames):
     def grad(self) -> Any:
         return context.services().gradient_of(self)
 
-    def __set_name__(self, owner: Any, name: str) -> None:
+    def __set_name__(self, owner: object, name: str) -> None:
         self._is_method = True  # the first parameter is the object, whatever it is called
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         if instance is None:
             return self
         self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
@@ -144,7 +144,7 @@ class Kernel(Staged, NearNames):
             return self._run_as_python(session, args, kwargs)
         return self._launch(*self.specialized(args, kwargs))
 
-    def _run_as_python(self, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_as_python(self, session: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call on ``arch=sg.python``."""
         if session is not self._in_session.session:
             self._start(session)
@@ -239,7 +239,7 @@ class Kernel(Staged, NearNames):
         """Records how compiled code checks and packs such arguments: see `native_calls`."""
         return recorder(self._parameters, specialization, args)
 
-    def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
+    def pack(self, session: object, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
         packer = Packer(session, gradients)
         for parameter, value in zip(self._parameters, args):
@@ -274,7 +274,7 @@ class Kernel(Staged, NearNames):
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _specialize(self, now: _InSession, key: Any, args: Sequence[Any]) -> Specialization:
+    def _specialize(self, now: _InSession, key: object, args: Sequence[Any]) -> Specialization:
         session, _, _, _, specializations = now
         with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
@@ -288,7 +288,7 @@ class Kernel(Staged, NearNames):
             self._last = made
             return made
 
-    def forget(self, key: Any, specialization: Specialization | None) -> None:
+    def forget(self, key: object, specialization: Specialization | None) -> None:
         """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
         another thread adds meanwhile is forgotten too, and compiled again."""
         others = [made for made in self._specializations.get(key, ()) if made is not specialization]
@@ -348,7 +348,7 @@ class Kernel(Staged, NearNames):
         return f"kernel `{self.function.__name__}`"
 
 
-def _forgetter(kernel: weakref.ref[Kernel], key: Any, made: weakref.ref[Specialization]) -> Callable[[], None]:
+def _forgetter(kernel: weakref.ref[Kernel], key: object, made: weakref.ref[Specialization]) -> Callable[[], None]:
     """A function that has a kernel forget a specialization; it keeps neither alive."""
 
     def forget() -> None:
@@ -364,7 +364,7 @@ class BoundKernel:
 
     __sg_is_kernel__ = True
 
-    def __init__(self, kernel: Kernel, instance: Any) -> None:
+    def __init__(self, kernel: Kernel, instance: object) -> None:
         if not getattr(type(instance), "__sg_data_oriented__", False):
             raise SpirogradRuntimeError(
                 f"`{kernel.function.__qualname__}` is a kernel and a method: "

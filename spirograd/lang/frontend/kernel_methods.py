@@ -18,11 +18,11 @@ def _fill(memory: Any, value: Any) -> None:
         memory[index] = value
 
 
-def _subview(array: Any, offset: Any, size: Any) -> Any:
+def _subview(array: Any, offset: Any, size: Any) -> object:
     return array[offset : offset + size]
 
 
-def _of_library(function: Callable[..., Any]) -> Func:
+def _of_library(function: Callable[..., object]) -> Func:
     function.__sg_library__ = True  # type: ignore[attr-defined]
     return func(function)
 

@@ -7,32 +7,29 @@ import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spirograd.base.dtypes import u32
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.python_limits import deep_recursion
-from spirograd.ir import ops as ir
 from spirograd.ir.builder import Builder
 from spirograd.ir.called_accesses import restate_calls
 from spirograd.ir.nodes import FieldRef, Kernel, TempRef, called
 from spirograd.lang import context, scalar
 from spirograd.lang.context import Trace
-from spirograd.lang.frontend.call_effects import UnassumedMutation
+from spirograd.lang.frontend.assumptions import Assumptions, Contradiction
 from spirograd.lang.frontend.captures import Captures
-from spirograd.lang.frontend.cell_activation import EndsCells, HoldsCells
 from spirograd.lang.frontend.frames import Frame
 from spirograd.lang.frontend.freed_cells import collect
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.handlers import HANDLERS
 from spirograd.lang.frontend.parameters import Parameter
+from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.runtime_values import leaves
 from spirograd.lang.frontend.source import Source
 from spirograd.lang.frontend.stopped_memory import apply_stops
 from spirograd.lang.frontend.syntax_facts import RESULT, RNG
-from spirograd.lang.frontend.tracer import Foreseen, NeedsRandom, Tracer
+from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import as_type, leaf_dtypes
-from spirograd.lang.scalar import Value
 from spirograd.lang.tuples import result_type
 
 
@@ -48,37 +45,24 @@ class TracedKernel(NamedTuple):
 
 
 def trace_kernel(
-    source: Source, parameters: Sequence[Parameter], returns: Any, args: Sequence[Any], options: LanguageOptions
+    source: Source, parameters: Sequence[Parameter], returns: object, args: Sequence[object], options: LanguageOptions
 ) -> TracedKernel:
-    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result.
-
-    What the loops of a kernel carry must be known before their bodies are traced. Where tracing finds out more, it begins again.
-    """
-    draws_random, cells_last, foreseen = False, True, Foreseen()
-    held: list[Any] = []
+    """Trace a kernel for arguments like ``args``. ``returns``: the annotation of its result."""
+    assumptions = Assumptions()
     while True:
         try:
-            return _trace(source, parameters, returns, args, options, draws_random, cells_last, held, foreseen)
-        except NeedsRandom:
-            draws_random = True
-        except EndsCells:
-            cells_last = False
-        except HoldsCells as found:
-            held += found.nodes
-        except UnassumedMutation as found:
-            foreseen.setdefault(found.call, []).extend(found.arguments)
+            return _trace(source, parameters, returns, args, options, assumptions)
+        except Contradiction:
+            assumptions.begin_trace()
 
 
 def _trace(
     source: Source,
     parameters: Sequence[Parameter],
-    annotation: Any,
-    args: Sequence[Any],
+    annotation: object,
+    args: Sequence[object],
     options: LanguageOptions,
-    draws_random: bool,
-    cells_last: bool,
-    held: Sequence[Any],
-    foreseen: Foreseen,
+    assumptions: Assumptions,
 ) -> TracedKernel:
     trace, loc = Trace(Builder(), options), source.loc(source.tree, None)
     before = context.set_trace(trace)
@@ -86,14 +70,11 @@ def _trace(
         trace.b.loc = loc
         returns = None if annotation in (inspect.Signature.empty, None, type(None)) else as_type(result_type(annotation))
         frame = Frame(source, source.names(), True, returns, constants=frozenset(p.name for p in parameters))
-        t = Tracer(trace, frame, HANDLERS, foreseen)
-        t.cells_last, t.held_nodes = cells_last, list(held)
+        t = Tracer(trace, frame, HANDLERS, assumptions)
         trace.b.begin()
         _declare(t, parameters, args)
-        if draws_random:
-            seed = Value(trace.b.emit(ir.seed, type=u32))
-            t.random_key = (seed, scalar.constant(0, u32))
-            frame.variables[RNG] = scalar.constant(0, u32)
+        t.random_stream = RandomStream(trace.b)
+        frame.variables[RNG] = t.random_stream.first
         _refuse_assigned_arguments(source, parameters)
         with deep_recursion():
             function_body(t, source.tree.body)
@@ -110,7 +91,7 @@ def _trace(
     return TracedKernel(kernel, returns, t.captures, t.fields, trace.warnings)
 
 
-def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[Any]) -> None:
+def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[object]) -> None:
     """Declare the arguments of the kernel, and bind its parameters to them."""
     for number, (parameter, value) in enumerate(zip(parameters, args)):
         for names, obj in parameter.constants(value):

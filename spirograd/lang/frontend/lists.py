@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, i32, u1
@@ -35,7 +34,7 @@ class DynamicList:
     def __sg_describe__(self) -> str:
         return "a list of a `dynamic` node"
 
-    def append(self, value: Any) -> Value:
+    def append(self, value: object) -> Value:
         """Add an entry, in which other fields of the node are 0; its number in the list."""
         return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
 
@@ -51,7 +50,7 @@ class DynamicList:
 METHODS = ("append", "length", "deactivate")
 
 
-def list_at(t: Tracer, base: Any, key: Any = ()) -> DynamicList | None:
+def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
     """The list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
     if not isinstance(base, Field) or not isinstance(base.snode.above, Dynamic):
         return None
@@ -87,7 +86,7 @@ def length(t: Tracer, node: ast.Call) -> Value:
     return _length(t, path, index)
 
 
-def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[Any]]:
+def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[object]]:
     """The node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
     values, kwargs = arguments(t, node)
     t.at(node)
@@ -129,7 +128,7 @@ def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: S
     return number
 
 
-def _element(field: Any, at: Callable[[ScalarField], Element]) -> Lvalue:
+def _element(field: object, at: Callable[[ScalarField], Element]) -> Lvalue:
     """The entry of a field."""
     if isinstance(field, StructField):
         return StructElement({name: _element(member, at) for name, member in field.members.items()}, field.make_value)

@@ -25,7 +25,7 @@ class RunTimeRange:
     def __sg_describe__(self) -> str:
         return "a range whose bounds are only known at run time"
 
-    def __init__(self, begin: Any, end: Any, step: Any = 1) -> None:
+    def __init__(self, begin: object, end: object, step: object = 1) -> None:
         self.begin, self.end, self.step = begin, end, step
 
 
@@ -38,7 +38,7 @@ class LoopSpace(NamedTuple):
     is_active: Callable[[Value, list[Value]], Value] | None = None
 
 
-def loop_space(t: Tracer, space: Any) -> LoopSpace | None:
+def loop_space(t: Tracer, space: object) -> LoopSpace | None:
     """The points of ``space``; None if it has no indices."""
     if isinstance(space, (ScalarField, MatrixField, StructField, SNode)):
         cells = active_cells(t, space)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def _for(t: Tracer, node: ast.For) -> None:
         _space_loop(t, node, inner, grouped, options)
 
 
-def _space_loop(t: Tracer, node: ast.For, space: Any, grouped: bool, options: dict[str, Any]) -> None:
+def _space_loop(t: Tracer, node: ast.For, space: object, grouped: bool, options: dict[str, object]) -> None:
     """A loop over an index space. ``grouped``: its indices are one vector."""
     points = loop_space(t, space)
     if points is None:
@@ -83,7 +82,7 @@ def _bind_indices(t: Tracer, target: ast.expr, indices: Sequence[Value], grouped
     bind_static(t, target, list(indices))
 
 
-def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: dict[str, Any]) -> None:
+def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: dict[str, object]) -> None:
     if not isinstance(node.target, ast.Name):
         raise t.syntax_error("a loop over a range has one index, which is a name", node.target)
     name = node.target.id
@@ -100,7 +99,7 @@ def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: 
     _run_time_loop(t, node, low, high, bind, options)
 
 
-def _run_time_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
+def _run_time_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, object]) -> None:
     """A loop from ``begin`` to below ``end``; ``bind`` gives its targets their values."""
     _refuse_hidden(t, node)
     parallel = at_top_level(t) and not options.get("serialize", False) and not needs_order(t, node, begin, end)

@@ -22,7 +22,7 @@ _HINT = (
 )
 
 
-def warn_of_lost_gradients(kernel: Any, made: Specialization, tensors: Mapping[int, tuple[str, Any]], session: Any) -> None:
+def warn_of_lost_gradients(kernel: Any, made: Specialization, tensors: Mapping[int, tuple[str, object]], session: Any) -> None:
     """Warn, once for each kernel and parameter, of tensors that require a gradient and that the launch reads: ``tensors``, which torch
     records at present, by flat argument, with what messages call them."""
     effects = made.plan.compiled.effects

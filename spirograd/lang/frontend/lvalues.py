@@ -36,10 +36,10 @@ class Lvalue:
     def load(self) -> Any:
         raise NotImplementedError
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         raise NotImplementedError
 
-    def index(self, key: Any) -> Lvalue:
+    def index(self, key: object) -> Lvalue:
         """The part at ``[key]``."""
         return Part(self, "index", key)
 
@@ -47,13 +47,13 @@ class Lvalue:
         """The part at ``.name``."""
         return Part(self, "member", name)
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         """Update with a value, returning the old one: atomic in memory; of what is no memory, a plain update."""
         old = self.load()
         self.store(combined(kind, old, value))
         return old
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         """As `atomic`, where the old value is not used."""
         self.atomic(kind, value)
 
@@ -102,20 +102,20 @@ class Element(Lvalue):
         values = [Value(b.load(self.ref, *at)) for at in self._each()]
         return values[0] if not self.shape else make(values, self.shape)
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         b = scalar.builder()
         self._accessed()
         for at, v in zip(self._each(), self._entries(value)):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
-    def _entries(self, value: Any) -> list[Any]:
+    def _entries(self, value: object) -> list[Any]:
         """The scalars of a value that this takes."""
         entries = entries_for(value, self.shape, self.what)
         kind = lossy_conversions.VARIABLE if isinstance(self.ref, TempRef) else lossy_conversions.MEMORY
         lossy_conversions.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
         return entries
 
-    def index(self, key: Any) -> Lvalue:
+    def index(self, key: object) -> Lvalue:
         keys = key if isinstance(key, tuple) else (key,)
         if isinstance(key, Matrix):
             keys = tuple(key.entries)
@@ -144,7 +144,7 @@ class Element(Lvalue):
         parts = [self._component((k,)) for k in positions]
         return parts[0] if len(parts) == 1 else Selection(parts, (len(parts),))
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         b = scalar.builder()
         dtype = self.ref.dtype
         values = self._entries(value)
@@ -160,7 +160,7 @@ class Element(Lvalue):
             old.append(Value(b.atomic(kind, self.ref, *at, scalar.fitting(v, dtype).op)))
         return old[0] if not self.shape else make(old, self.shape)
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         if self.ref.dtype.kind != "bool" or kind not in ("and", "or"):
             self.atomic(kind, value)
             return
@@ -203,7 +203,7 @@ class SharedElement(Element):
     def _with(self, components: tuple[Op, ...]) -> Element:
         return SharedElement(self.array, self.indices, components)
 
-    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+    def compare_and_swap(self, expected: object, desired: object) -> Value:
         raise type_error(f"`atomic_cas` does not work on shared arrays such as {self.owner}", "use a field or an ndarray")
 
 
@@ -217,18 +217,18 @@ class Selection(Lvalue):
     def load(self) -> Any:
         return make([part.load() for part in self.parts], self.shape)
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):
             part.store(v)
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         return make([part.atomic(kind, v) for part, v in zip(self.parts, self._values(value))], self.shape)
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         for part, v in zip(self.parts, self._values(value)):
             part.update(kind, v)
 
-    def _values(self, value: Any) -> list[Any]:
+    def _values(self, value: object) -> list[Any]:
         return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")
 
 
@@ -242,7 +242,7 @@ class StructElement(Lvalue):
     def load(self) -> Any:
         return self.make({name: member.load() for name, member in self.members.items()})
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         if not isinstance(value, Struct):
             raise type_error(f"cannot store {describe(value)} in an element that is a struct with {', '.join(self.members)}")
         check_members(value, self.members)
@@ -308,7 +308,7 @@ class Part(Lvalue):
             raise type_error(f"cannot assign to a part of {describe(whole)}")
 
 
-def combined(kind: str, old: Any, value: Any) -> Any:
+def combined(kind: str, old: object, value: object) -> Any:
     """What an atomic of this kind leaves in a local variable."""
     return _COMBINE[kind](old, value)
 
@@ -326,12 +326,12 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def has_elements(base: Any) -> bool:
+def has_elements(base: object) -> bool:
     """Whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
     return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
-def entries_for(value: Any, shape: tuple[int, ...], what: str) -> list[Any]:
+def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Any]:
     """The scalars of ``value`` for something of ``shape``; a scalar fills it."""
     if scalar.is_scalar(value):
         count = int(np.prod(shape)) if shape else 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.lang.data.field import MatrixField, ScalarField, StructField
 from spirograd.lang.frontend.array_proxy import ArrayProxy, TripletsProxy
 from spirograd.lang.frontend.indices import index_values
@@ -15,7 +13,7 @@ from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.groups import SharedArray
 
 
-def element_of(t: Tracer, base: Any, key: Any) -> Lvalue | None:
+def element_of(t: Tracer, base: object, key: object) -> Lvalue | None:
     """The element of a field or array at ``key``; None if ``base`` is neither. Records which field a reference stands for."""
     if isinstance(base, ViewProxy):
         return element_of(t, base.base, base.element(index_values(key, len(base.shape), base.name)))

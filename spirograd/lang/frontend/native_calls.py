@@ -59,16 +59,16 @@ class NativeCalls:
         self,
         plan: Any,
         trees: Any,
-        args: Sequence[Any],
-        flat: tuple[Sequence[Any], Sequence[Any]],
+        args: Sequence[object],
+        flat: tuple[Sequence[object], Sequence[object]],
         steps: Steps,
-        result: Callable[[tuple[Any, ...]], Any] | None = None,
+        result: Callable[[tuple[object, ...]], object] | None = None,
     ) -> None:
         """Record the launch of ``plan`` with these arguments, packed as these ``flat`` scalars and arrays. ``steps``: see `recorder`.
         ``result``: makes the result from the values that the kernel returns."""
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
-        watched: list[Any] = []
+        watched: list[object] = []
         number = validity.number()
 
         def record(into: Any) -> None:
@@ -83,7 +83,7 @@ class NativeCalls:
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
         self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
 
-    def forget(self, prepared: Any = None) -> None:
+    def forget(self, prepared: object = None) -> None:
         """Use a record no longer, or none of them."""
         self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
 
@@ -97,8 +97,8 @@ class NativeCalls:
             self._use([r for r in self._records if all(reference() is not None for reference in r.watched)])
 
 
-def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any], None]:
-    def forget(_: Any) -> None:
+def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[object], None]:
+    def forget(_: object) -> None:
         owner = calls()
         if owner is not None:
             owner.forget(prepared)
@@ -106,7 +106,7 @@ def _forgetter(calls: weakref.ref[NativeCalls], prepared: Any) -> Callable[[Any]
     return forget
 
 
-def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequence[Any]) -> Steps:
+def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequence[object]) -> Steps:
     """Records how a launch checks and packs its arguments: as `Kernel.pack` does, after what `Kernel.specialized` compares."""
 
     def steps(into: Any) -> None:
@@ -125,7 +125,7 @@ def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequen
     return steps
 
 
-def _follow(path: Path, args: Sequence[Any], into: Any) -> Any:
+def _follow(path: Path, args: Sequence[object], into: Any) -> object:
     """Look at what is at the end of ``path``; what is there now."""
     into.argument(path.argument)
     for name in path.names:

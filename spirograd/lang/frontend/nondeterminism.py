@@ -14,7 +14,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from spirograd.base.errors import SpirogradSyntaxError
 from spirograd.base.loc import Loc
@@ -42,7 +41,7 @@ _FOREIGN = frozenset(("numpy", "scipy", "torch", "jax", "cupy", "spirograd"))
 Finding = tuple[str, str]  # the name of a function, and the hint of the message
 
 
-def _finding(function: Any) -> Finding | None:
+def _finding(function: object) -> Finding | None:
     """What ``function`` is, if its results differ from call to call."""
     if isinstance(function, functools.partial):
         return _finding(function.func)
@@ -70,7 +69,7 @@ def _of_module(module: str, name: str) -> Finding | None:
     return (f"torch.{name}", _RANDOM_HINT) if package == "torch" and name in _OF_TENSORS else None
 
 
-def _of_object(owner: Any, name: str) -> Finding | None:
+def _of_object(owner: object, name: str) -> Finding | None:
     """What the method ``name`` of ``owner`` is."""
     if is_generator(owner):
         shared = [module for module in ("random", "numpy.random") if _is_method_of(owner, module, name)]
@@ -79,16 +78,16 @@ def _of_object(owner: Any, name: str) -> Finding | None:
     return _of_module(type(owner).__module__, name) if type(owner).__module__.partition(".")[0] == "torch" else None
 
 
-def _is_method_of(owner: Any, module: str, name: str) -> bool:
+def _is_method_of(owner: object, module: str, name: str) -> bool:
     return getattr(getattr(sys.modules.get(module), name, None), "__self__", None) is owner
 
 
-def is_generator(value: Any) -> bool:
+def is_generator(value: object) -> bool:
     """Whether ``value`` is a generator of random numbers, of Python or of NumPy."""
     return any(c.__module__ == "random" or c.__module__.startswith(("numpy.random", "cupy.random")) for c in type(value).__mro__)
 
 
-def check_callee(callee: Any, loc: Loc | None) -> None:
+def check_callee(callee: object, loc: Loc | None) -> None:
     """Raise SpirogradSyntaxError if ``callee`` gives random numbers or times."""
     found = _finding(callee)
     if found is not None:
@@ -101,14 +100,14 @@ def _refusal(found: Finding, loc: Loc | None, caller: str = "") -> SpirogradSynt
     return SpirogradSyntaxError(f"{what} would run once, while compiling, and all iterations and launches would get one value", loc, hint)
 
 
-def watched(t: Tracer, callee: Any, arguments: Sequence[Any] = ()) -> AbstractContextManager[None]:
+def watched(t: Tracer, callee: object, arguments: Sequence[object] = ()) -> AbstractContextManager[None]:
     """A context in which ``callee`` runs while compiling: see `watching`. Nothing is watched within `static`."""
     if t.in_static or not _may_run_python(callee, arguments):
         return nullcontext()
     return watching(t.b.loc, getattr(callee, "__name__", type(callee).__name__))
 
 
-def _may_run_python(callee: Any, arguments: Sequence[Any]) -> bool:
+def _may_run_python(callee: object, arguments: Sequence[object]) -> bool:
     """Whether a call may run functions written in Python."""
     built_in = isinstance(callee, types.BuiltinFunctionType) or type(callee).__module__ == "numpy"
     if isinstance(callee, type):
@@ -147,7 +146,7 @@ def _states() -> dict[str, bytes]:
     return out
 
 
-def _look(found: list[Finding], outer: Callable[..., Any] | None, frame: types.FrameType, event: str, arg: Any) -> None:
+def _look(found: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
     """The profile function: look at a call of a built-in function, and at the frame of a Python function that returns."""
     if outer is not None:
         outer(frame, event, arg)

@@ -49,7 +49,7 @@ _STATIC_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-def _logical_not(value: Any) -> Any:
+def _logical_not(value: object) -> object:
     hook = getattr(value, "__sg_elementwise__", None)
     if hook is not None:
         return hook(scalar.logical_not, (value,))
@@ -64,13 +64,13 @@ _UNARY: dict[type[ast.unaryop], tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def _binary(t: Tracer, node: ast.BinOp) -> Any:
+def _binary(t: Tracer, node: ast.BinOp) -> object:
     left, right = t.expression(node.left), t.expression(node.right)
     t.at(node)
     return apply_binary(type(node.op), left, right)
 
 
-def apply_binary(op: type[ast.operator], left: Any, right: Any) -> Any:
+def apply_binary(op: type[ast.operator], left: object, right: object) -> object:
     """The value of a binary operator."""
     left, right = _as_matrix(left, right), _as_matrix(right, left)
     symbol, function = BINARY[op]
@@ -84,12 +84,12 @@ def apply_binary(op: type[ast.operator], left: Any, right: Any) -> Any:
         raise undefined(symbol, left, right) from None
 
 
-def _as_matrix(x: Any, other: Any) -> Any:
+def _as_matrix(x: object, other: object) -> Any:
     """Lists take part in vector arithmetic."""
     return Matrix(x) if isinstance(x, list) and isinstance(other, Matrix) else x
 
 
-def _unary(t: Tracer, node: ast.UnaryOp) -> Any:
+def _unary(t: Tracer, node: ast.UnaryOp) -> object:
     value = t.expression(node.operand)
     t.at(node)
     symbol, function = _UNARY[type(node.op)]
@@ -106,9 +106,9 @@ def _unary(t: Tracer, node: ast.UnaryOp) -> Any:
 # --- comparisons -------------------------------------------------------------------------------------------------------------
 
 
-def _compare(t: Tracer, node: ast.Compare) -> Any:
+def _compare(t: Tracer, node: ast.Compare) -> object:
     left = t.expression(node.left)
-    out: Any = True
+    out: object = True
     for op, right_node in zip(node.ops, node.comparators):
         right = t.expression(right_node)
         t.at(node)
@@ -121,14 +121,14 @@ def _compare(t: Tracer, node: ast.Compare) -> Any:
     return out
 
 
-def _both(first: Any, second: Any) -> Any:
+def _both(first: Any, second: Any) -> object:
     """Whether both hold; of vectors entry by entry."""
     if isinstance(first, Matrix) or isinstance(second, Matrix):
         return first & second
     return scalar.bit_and(scalar.truth(first), scalar.truth(second))
 
 
-def _compare_values(op: type[ast.cmpop], left: Any, right: Any) -> Any:
+def _compare_values(op: type[ast.cmpop], left: object, right: object) -> Any:
     symbol, function = _COMPARE[op]
     try:
         result = function(left, right)
@@ -141,7 +141,7 @@ def _compare_values(op: type[ast.cmpop], left: Any, right: Any) -> Any:
     return result
 
 
-def _compare_objects(op: type[ast.cmpop], left: Any, right: Any) -> bool:
+def _compare_objects(op: type[ast.cmpop], left: object, right: object) -> bool:
     if isinstance(left, Value) or (op in (ast.In, ast.NotIn) and contains_runtime(right)):
         raise type_error("`is` and `in` work on compile-time objects only", "compare run-time values with `==`")
     return bool(_STATIC_COMPARE[op](left, right))
@@ -150,7 +150,7 @@ def _compare_objects(op: type[ast.cmpop], left: Any, right: Any) -> bool:
 # --- choices -----------------------------------------------------------------------------------------------------------------
 
 
-def _boolean(t: Tracer, node: ast.BoolOp) -> Any:
+def _boolean(t: Tracer, node: ast.BoolOp) -> object:
     return _operands_from(t, node, 0)
 
 
@@ -175,13 +175,13 @@ def _operands_from(t: Tracer, node: ast.BoolOp, first: int) -> Any:
         truth = scalar.cast(scalar.truth(right), u1)
         return truth if scalar.dtype_of(right) is u1 else right
 
-    def known() -> Any:
-        return scalar.constant(not is_and) if scalar.dtype_of(left) is u1 else left
+    def known() -> object:
+        return scalar.constant(not is_and) if scalar.as_value(left).dtype is u1 else left
 
     return choose(t, condition, otherwise, known) if is_and else choose(t, condition, known, otherwise)
 
 
-def _conditional(t: Tracer, node: ast.IfExp) -> Any:
+def _conditional(t: Tracer, node: ast.IfExp) -> object:
     condition = t.expression(node.test)
     t.at(node)
     if not is_runtime(condition):

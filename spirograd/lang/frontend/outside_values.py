@@ -49,7 +49,7 @@ class OutsideValue:
     loc: Loc | None
     hides: Any = _MISSING
 
-    def getter(self) -> Callable[[], Any]:
+    def getter(self) -> Callable[[], object]:
         """A function that gives the present value, or raises an error if there is none."""
         if self.kind == "item":
             return functools.partial(self.owner.get, self.key, _MISSING)
@@ -59,7 +59,7 @@ class OutsideValue:
             return functools.partial(self.owner.__getitem__, self.key)
         return functools.partial(getattr, self.owner, self.key, _MISSING)
 
-    def now(self) -> Any:
+    def now(self) -> object:
         """The present value; `_MISSING` if there is none."""
         try:
             return self.getter()()
@@ -72,8 +72,8 @@ class OutsideValues:
 
     def __init__(self) -> None:
         self.values: list[OutsideValue] = []
-        self._known: set[tuple[int, Any]] = set()
-        self._looks: list[tuple[Callable[[], Any], Any]] | None = None
+        self._known: set[tuple[int, object]] = set()
+        self._looks: list[tuple[Callable[[], object], object]] | None = None
 
     # --- while tracing -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class OutsideValues:
         elif name in function.__globals__:
             self._add(OutsideValue("item", function.__globals__, name, value, f"the global `{name}`", loc))
 
-    def member(self, owner: Any, name: str, value: Any, text: str, loc: Loc | None) -> None:
+    def member(self, owner: object, name: str, value: object, text: str, loc: Loc | None) -> None:
         """``value`` is the attribute ``name`` of ``owner``, which no argument leads to; messages call it ``text``."""
         if isinstance(value, _STEADY) or _is_ours(owner) or _is_of_package(value) or not _is_member(owner, name, value):
             return
@@ -108,7 +108,7 @@ class OutsideValues:
         if own is not None:  # the object may get an attribute that hides that of the class
             self._add(OutsideValue("item", own, name, _MISSING, text, loc, value))
 
-    def item(self, owner: Any, key: Any, value: Any, text: str, loc: Loc | None) -> None:
+    def item(self, owner: object, key: object, value: object, text: str, loc: Loc | None) -> None:
         """As `member`, of an item of a dict or a list."""
         if isinstance(value, _STEADY):
             return
@@ -140,7 +140,7 @@ class OutsideValues:
 
     def record(self, into: Any) -> None:
         """Record how compiled code compares them: see `runtime.native.launch_preparation.Recording`."""
-        dictionaries: dict[int, tuple[dict[Any, Any], dict[Any, tuple[Any, ...]]]] = {}
+        dictionaries: dict[int, tuple[dict[object, object], dict[object, tuple[object, ...]]]] = {}
         cells = [value for value in self.values if value.kind == "cell"]
         for value in self.values:
             if value.kind == "item":
@@ -155,7 +155,7 @@ class OutsideValues:
         if cells:
             into.cells([cell.owner for cell in cells], [cell.value for cell in cells])
 
-    def report(self, kernel: Callable[..., Any], warned: set[Any]) -> bool:
+    def report(self, kernel: Callable[..., object], warned: set[object]) -> bool:
         """Warn of those that have changed, once for each, and follow them no more. Whether there were any."""
         kept, changed = list[OutsideValue](), False
         for value in self.values:
@@ -174,12 +174,12 @@ class OutsideValues:
         return changed
 
 
-def _message(kernel: str, name: str, old: Any, now: Any) -> str:
+def _message(kernel: str, name: str, old: object, now: object) -> str:
     became = "is gone" if now is _MISSING else f"is now {_shown(now, old)}"
     return f"kernel `{kernel}` was compiled with {_shown(old, now)} for {name}, which {became}: it keeps what it was compiled with"
 
 
-def _dictionary(owner: Any, name: str) -> dict[Any, Any] | None:
+def _dictionary(owner: object, name: str) -> dict[object, object] | None:
     """The dictionary in which ``owner`` has its own attributes, if ``name`` may be one of them."""
     if isinstance(owner, type) or hasattr(getattr(type(owner), name, None), "__set__"):
         return None
@@ -187,7 +187,7 @@ def _dictionary(owner: Any, name: str) -> dict[Any, Any] | None:
     return found if type(found) is dict else None
 
 
-def _holder(cls: type, name: str) -> dict[Any, Any] | None:
+def _holder(cls: type, name: str) -> dict[object, object] | None:
     """The dictionary of the class in which ``cls`` finds ``name``."""
     for base in cls.__mro__:
         if name in vars(base):
@@ -196,7 +196,7 @@ def _holder(cls: type, name: str) -> dict[Any, Any] | None:
     return None
 
 
-def _shown(value: Any, other: Any) -> str:
+def _shown(value: object, other: object) -> str:
     """How messages show ``value``, so that it can be told from ``other``."""
     if isinstance(value, (*BY_VALUE, list, tuple, dict)):
         return repr(value)
@@ -204,7 +204,7 @@ def _shown(value: Any, other: Any) -> str:
     return f"another {text.partition(' ')[2] or text}" if text == describe(other) and text.startswith(("a ", "an ")) else text
 
 
-def _is_ours(owner: Any) -> bool:
+def _is_ours(owner: object) -> bool:
     """Whether what ``owner`` holds does not change: a function or an object of this package or of another library."""
     if isinstance(owner, types.ModuleType):
         return owner.__name__.partition(".")[0] in _PACKAGES
@@ -214,12 +214,12 @@ def _is_ours(owner: Any) -> bool:
     return of is not types.SimpleNamespace and (of.__module__ or "").partition(".")[0] in _PACKAGES
 
 
-def _is_of_package(value: Any) -> bool:
+def _is_of_package(value: object) -> bool:
     """Whether ``value`` is a function or a class of this package or of another library: such names are imported."""
     return isinstance(value, (type, types.FunctionType)) and (value.__module__ or "").partition(".")[0] in _PACKAGES
 
 
-def _is_member(owner: Any, name: str, value: Any) -> bool:
+def _is_member(owner: object, name: str, value: object) -> bool:
     if isinstance(owner, (types.ModuleType, type)):
         return name in vars(owner) or isinstance(owner, type)
     return is_guardable(owner, name, value) and (

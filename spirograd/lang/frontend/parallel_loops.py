@@ -6,14 +6,15 @@ import ast
 import functools
 from typing import Any
 
-from spirograd.base.dtypes import VOID, u32
+from spirograd.base.dtypes import VOID
 from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Label, LoopAttr
-from spirograd.lang import groups, randoms, scalar
+from spirograd.lang import groups, scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names, static_callee
 from spirograd.lang.frontend.call_targets import is_atomic
 from spirograd.lang.frontend.control import block_where
 from spirograd.lang.frontend.loop_dependences import ORDERED, PRIVATE, SHARED, sharing
+from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves
 from spirograd.lang.frontend.serial_loops import INDEX, LOOP_LOCAL, Bind
 from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, RNG, jumps, names_in
@@ -25,16 +26,15 @@ from spirograd.lang.scalar import Value
 def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
     """A parallel `for` operation, from ``begin`` to below ``end``; ``bind`` gives the targets their values."""
     _refuse_jumps(t, node)
-    b, random_key = t.b, t.random_key
+    b, random_stream = t.b, t.random_stream
     memory = {name: held for name, held in t.frame.variables.items() if isinstance(held, MemoryVariable)}
     _share_variables(t, node)
     before, loc = dict(t.frame.variables) | memory, b.loc
     t.parallel_loops += 1
     (index,) = b.begin(begin.op.type)
-    if random_key is not None:
-        seed = Value(b.emit(ir.seed, type=u32))
-        t.random_key = (randoms.stream_key(seed, t.parallel_loops), scalar.cast(Value(index), u32))
-        t.frame.variables[RNG] = scalar.constant(0, u32)
+    if random_stream is not None:
+        t.random_stream = RandomStream(b, t.parallel_loops, index)
+        t.frame.variables[RNG] = t.random_stream.first
     t.trace.group = scope = groups.enter(index, begin, end, int(options.get("block_dim") or 0))
     runs = bind(Value(index))
     if t.trace.options.detect_races:
@@ -45,7 +45,7 @@ def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind
     t.trace.group = None
     end_scope(t, before, LOOP_LOCAL, node.body)
     t.frame.out_of_scope |= {name: INDEX for name in names_in(node.target) if name not in before}
-    t.random_key = random_key
+    t.random_stream = random_stream
     size = scope.size if scope.used else int(options.get("block_dim") or 0)
     attr = LoopAttr(True, str(options.get("name") or ""), size, t.trace.options.unfused_by, scope.used)
     b.loc = loc

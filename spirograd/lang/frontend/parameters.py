@@ -67,7 +67,7 @@ class Packer:
         """Another one, of no arguments."""
         return Packer(self.session)
 
-    def put_scalar(self, value: Any) -> None:
+    def put_scalar(self, value: object) -> None:
         self.scalars.append(value)
         self.arrays.append(None)
 
@@ -95,26 +95,26 @@ class Parameter:
         self.name = name
         self.label = f"kernel `{kernel}`: argument `{name}`"  # what errors call it
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         raise NotImplementedError
 
-    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
         """Objects that are known while compiling: the names of attributes that lead to each from ``value``, and the object."""
         return []
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         """Add the flat arguments; returns what the name stands for in the kernel."""
         raise NotImplementedError
 
-    def pack(self, value: Any, into: Packer) -> None:
+    def pack(self, value: object, into: Packer) -> None:
         """Append the flat arguments of a launch."""
         raise NotImplementedError
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         """Whether ``key`` and what is packed cannot change, but where `validity` tells."""
         return False
 
-    def record(self, value: Any, into: Any) -> None:
+    def record(self, value: object, into: object) -> None:
         """Record how compiled code checks and packs values like this one, which it looks at. ``into``: a
         `runtime.native.launch_preparation.Recording`. Raises NotPrepared if that is for Python only."""
         raise NotPrepared
@@ -122,7 +122,7 @@ class Parameter:
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
 
-    def misfit(self, wanted: str, value: Any) -> SpirogradRuntimeTypeError:
+    def misfit(self, wanted: str, value: object) -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(f"{self.label} takes {wanted}, got {describe(value)}")
 
 
@@ -136,17 +136,17 @@ class ScalarParameter(Parameter):
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         return None
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return to.scalar(self.name, self.t)
 
     def pack(self, value: Any, into: Packer) -> None:
         of_type = type(value) is self.plain
         into.put_scalar(value if of_type and self._least <= value <= self._most else self.convert(value))
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         return type(value) in (int, float, bool)
 
     def record(self, value: Any, into: Any) -> None:
@@ -198,13 +198,13 @@ class AggregateParameter(Parameter):
         for leaf in self.leaves:
             leaf.label = self.label  # users do not know the leaves by number
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         return None
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
 
-    def pack(self, value: Any, into: Packer) -> None:
+    def pack(self, value: object, into: Packer) -> None:
         try:
             numbers = self.t.numbers_of(value)
         except TypeError as error:
@@ -223,7 +223,7 @@ class ArrayParameter(Parameter):
         super().__init__(name, kernel)
         self.t = t
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
         return (*self.external(value), False)
@@ -261,7 +261,7 @@ class ArrayParameter(Parameter):
             raise self.error(problem, self._conversion(value, decl.dtype))
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
-    def _conversion(self, value: Any, dtype: DType) -> str:
+    def _conversion(self, value: object, dtype: DType) -> str:
         """How to get an array of the wanted type from one of another type."""
         wanted = self.t.dtype
         if wanted is None or wanted is dtype:
@@ -279,7 +279,7 @@ class ArrayParameter(Parameter):
         else:
             into.put_external(value, self.t.element_shape_of(value.shape), self.label)
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         return isinstance(value, Ndarray)
 
     def record(self, value: Any, into: Any) -> None:
@@ -294,7 +294,7 @@ class ArrayParameter(Parameter):
 class TripletsParameter(Parameter):
     """A `linalg.SparseMatrixBuilder`: the arrays that it is made of."""
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         if not isinstance(value, Triplets):
             raise self.misfit("a `linalg.SparseMatrixBuilder`", value)
         return tuple(array_signature(array) for array in value.arrays().values())
@@ -307,29 +307,29 @@ class TripletsParameter(Parameter):
         for array in value.arrays().values():
             into.put_array(array)
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         return isinstance(value, Triplets)
 
 
 class TemplateParameter(Parameter):
     """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
         return fingerprint(value)
 
-    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
         return [((), value), (("instance",), value.instance)] if isinstance(value, BoundFunc) else [((), value)]
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else value
 
-    def pack(self, value: Any, into: Packer) -> None:
+    def pack(self, value: object, into: Packer) -> None:
         if isinstance(value, Ndarray):
             into.put_array(value)
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         kind: Any = type(value)
         return isinstance(value, (Ndarray, *BY_VALUE)) or compared_by_identity(kind)
 
@@ -347,22 +347,22 @@ class TensorParameter(TemplateParameter):
         super().__init__(name, kernel)
         self.array = ArrayParameter(name, kernel, NdarrayType())
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         return self.array.key(value) if is_external(value) else super().key(value)
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return self.array.declare(value, to) if is_external(value) else super().declare(value, to)
 
-    def pack(self, value: Any, into: Packer) -> None:
+    def pack(self, value: object, into: Packer) -> None:
         if is_external(value):
             self.array.pack(value, into)
         else:
             super().pack(value, into)
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         return not is_external(value) and super().is_steady(value)
 
-    def record(self, value: Any, into: Any) -> None:
+    def record(self, value: object, into: object) -> None:
         if is_external(value):
             self.array.record(value, into)
         else:
@@ -397,17 +397,17 @@ class DataclassParameter(Parameter):
         self.members = {key: make_parameter(f"{name}.{key}", t, options, kernel) for key, t in types.items()}
         self._frozen = bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
-    def _check(self, value: Any) -> None:
+    def _check(self, value: object) -> None:
         if not isinstance(value, self.cls):
             raise self.misfit(f"an instance of {self.cls.__name__}", value)
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         return self._frozen and isinstance(value, self.cls) and all(p.is_steady(getattr(value, name)) for name, p in self.members.items())
 
-    def _facts(self, value: Any) -> Facts | None:
+    def _facts(self, value: object) -> Facts | None:
         return facts(self.cls, value, lambda: self.is_steady(value)) if self._frozen else None
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         known = self._facts(value)
         if known is not None and known.key is not None:
             return known.key
@@ -417,13 +417,13 @@ class DataclassParameter(Parameter):
             known.key = key
         return key
 
-    def constants(self, value: Any) -> list[tuple[tuple[str, ...], Any]]:
+    def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
         return [((name, *names), obj) for name, p in self.members.items() for names, obj in p.constants(getattr(value, name))]
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
-    def pack(self, value: Any, into: Packer) -> None:
+    def pack(self, value: object, into: Packer) -> None:
         known = self._facts(value)
         if known is None:
             self._pack_members(value, into)
@@ -436,7 +436,7 @@ class DataclassParameter(Parameter):
         into.scalars += flat[0]
         into.arrays += flat[1]
 
-    def _pack_members(self, value: Any, into: Packer) -> None:
+    def _pack_members(self, value: object, into: Packer) -> None:
         for name, p in self.members.items():
             p.pack(getattr(value, name), into)
 
@@ -461,7 +461,7 @@ def record_constant(value: Any, into: Any) -> None:
         into.ask(unchanged(value))
 
 
-def is_external(value: Any) -> bool:
+def is_external(value: object) -> bool:
     """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
     if isinstance(value, (Exported, type)):  # ours, where asking for the interface would hand the memory out, or a class of arrays
         return False
@@ -479,7 +479,7 @@ def _element_type(array: Any) -> DType | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _foreign_type(dtype: Any) -> DType | None:
+def _foreign_type(dtype: object) -> DType | None:
     """The type that torch or another library means by ``dtype``; None for one that kernels do not have."""
     try:
         return dtypes.from_numpy(np.dtype(str(dtype).rpartition(".")[2]))
@@ -487,7 +487,7 @@ def _foreign_type(dtype: Any) -> DType | None:
         return None
 
 
-def make_parameter(name: str, annotation: Any, options: LanguageOptions, kernel: str) -> Parameter:
+def make_parameter(name: str, annotation: object, options: LanguageOptions, kernel: str) -> Parameter:
     """The kind of parameter of ``kernel`` that an annotation means; SpirogradTypeError for one that means nothing."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from typing import Any
 
 from spirograd.lang.frontend.call_targets import Callee
 from spirograd.lang.frontend.func import Func
@@ -14,7 +13,7 @@ from spirograd.lang.frontend.func import Func
 _FOREIGN = frozenset(("numpy", "scipy", "torch", "jax", "cupy")) | (sys.stdlib_module_names - {"__main__"})
 
 
-def plain_callee(callee: Any) -> Callee | None:
+def plain_callee(callee: object) -> Callee | None:
     """What a call reaches: of a Python function, lambda, method, object that can be called, or `functools.partial`; None for others."""
     if isinstance(callee, types.FunctionType):
         return None if _is_foreign(callee) else Callee(_func_of(callee))

@@ -72,7 +72,7 @@ def _running() -> Iterator[None]:
         plain_python.state.running = False
 
 
-def _argument(parameter: Parameter, value: Any, copies: list[tuple[Any, Ndarray]]) -> Any:
+def _argument(parameter: Parameter, value: object, copies: list[tuple[Any, Ndarray]]) -> Any:
     if isinstance(parameter, ScalarParameter):
         return parameter.t(parameter.convert(value))
     if isinstance(parameter, DataclassParameter):
@@ -109,7 +109,7 @@ def _put_back(array: Any, copy: Ndarray) -> None:
         array[...] = copy.to_numpy()
 
 
-def _value(value: Any, annotation: Any) -> Any:
+def _value(value: Any, annotation: object) -> Any:
     """A value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
     if is_scalar_type(annotation) and is_scalar(value):
         return arithmetic.cast(value, arithmetic.as_dtype(annotation))

@@ -26,7 +26,7 @@ from spirograd.lang.frontend.func import Func, is_scalar_type
 from spirograd.lang.frontend.function_bodies import function_body
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle, unpack_tuple
 from spirograd.lang.frontend.syntax_facts import RESULT
-from spirograd.lang.frontend.tracer import CalledFunction, Inlined, NeedsRandom, Tracer
+from spirograd.lang.frontend.tracer import CalledFunction, Inlined, NotCallable, Tracer
 from spirograd.lang.frontend.variables import MemoryVariable
 from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.leaves import AggregateType, build, leaf_dtypes
@@ -46,11 +46,7 @@ class Called(NamedTuple):
     value: Any
 
 
-class _NotCallable(Exception):
-    """The function cannot be called with these arguments."""
-
-
-def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, Any], found_in: Ref) -> Value:
+def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, object], found_in: Ref) -> Value:
     """The value of a call of ``func``, a function of the compiler, which can always be called. ``found_in``: see `MemoryCall`."""
     called = call_real_function(t, func, arguments, t.b.loc, found_in)
     if isinstance(called, Inlined):
@@ -59,7 +55,7 @@ def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, Any], found
 
 
 def call_real_function(
-    t: Tracer, func: Func, arguments: Mapping[str, Any], loc: Loc | None, found_in: Ref | None = None
+    t: Tracer, func: Func, arguments: Mapping[str, object], loc: Loc | None, found_in: Ref | None = None
 ) -> Called | Inlined:
     """Call ``func`` with ``arguments``, unless it must be inlined. ``found_in``: see `MemoryCall`. Raises SpirogradSyntaxError for
     functions that call themselves and do more than compute."""
@@ -70,7 +66,7 @@ def call_real_function(
         if any(is_runtime(settled[name]) for name in func.references()):
             return Inlined("it changes a variable")
         key = (func, *[(name, _signature(value, values, known.kept)) for name, value in settled.items()])
-    except _NotCallable as error:
+    except NotCallable as error:
         return Inlined(str(error))
     if key in known.being_traced:
         return Called(_call_itself(t, func, key, values, loc))
@@ -91,7 +87,7 @@ def call_real_function(
     return Called(None if called.model is None else unpack_tuple(rebuild(called.model, [Value(r) for r in results])))
 
 
-def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> Any:
+def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> object:
     """A call of a function that is being traced: of its result only what the annotation says is known."""
     known, name, returns = t.real_functions, func.function.__name__, func.returns
     if is_scalar_type(returns):
@@ -120,7 +116,7 @@ def _refused(t: Tracer, message: str, loc: Loc | None, hint: str) -> SpirogradSy
     return error
 
 
-def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
+def _signature(value: object, values: list[Value], kept: list[object]) -> Hashable:
     """What of an argument decides which function it calls; its scalars are appended to ``values``, objects to be kept alive to ``kept``."""
     if isinstance(value, Struct):
         kept.append(value._methods)
@@ -132,24 +128,23 @@ def _signature(value: Any, values: list[Value], kept: list[Any]) -> Hashable:
     if isinstance(value, tuple):
         return ("tuple", *[_signature(member, values, kept) for member in value])
     if isinstance(value, (*_MUTABLE, ViewProxy)):  # a view holds values of the caller
-        raise _NotCallable(f"it takes {describe(value)}")
+        raise NotCallable(f"it takes {describe(value)}")
     if isinstance(value, _NUMBERS):
         return (type(value), repr(value))
     kept.append(value)
     return ("object", id(value))
 
 
-def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Value], key: Hashable) -> CalledFunction | Inlined:
+def _trace(t: Tracer, func: Func, arguments: Mapping[str, object], values: list[Value], key: Hashable) -> CalledFunction | Inlined:
     """Trace ``func``. If it has to be inlined, its errors are found again, with the chain of calls."""
-    b, caller, depth, temps, random_key = t.b, t.frame, t.b.depth, t.temps, t.random_key
+    b, caller, depth, temps, random_stream = t.b, t.frame, t.b.depth, t.temps, t.random_stream
     frame = Frame(func.source, func.source.names(), False, func.returns)
     params = [Value(p) for p in b.begin(*[v.dtype for v in values])][::-1]
     frame.variables = {name: _rebuilt(value, params) for name, value in arguments.items()}
     given = {name: frame.variables[name] for name in func.references()}
     frame.by_reference, frame.depth = frozenset(given), b.depth
     t.real_functions.being_traced.add(key)
-    # A function that is called draws no random numbers, so that its loops have no counter of those to carry.
-    t.frame, t.call_depth, t.random_key = frame, t.call_depth + 1, None
+    t.frame, t.call_depth, t.random_stream = frame, t.call_depth + 1, None
     try:
         with t.trace.guarded():  # as another call of it may be
             function_body(t, func.source.tree.body)
@@ -158,10 +153,10 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
         if isinstance(made, Inlined) and key in t.real_functions.recursive:
             raise _refused_recursion(t, func)
         return made
-    except NeedsRandom:
+    except NotCallable as error:
         if key in t.real_functions.recursive:
             raise _refused_recursion(t, func) from None
-        return Inlined("it draws random numbers")
+        return Inlined(str(error))
     except SpirogradCompilationError as error:
         if error is t.real_functions.recursion or key in t.real_functions.recursive:
             t.real_functions.recursion = error
@@ -169,7 +164,7 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, Any], values: list[Val
         return Inlined(error.message)
     finally:
         t.real_functions.being_traced.discard(key)
-        t.frame, t.call_depth, t.temps, t.random_key = caller, t.call_depth - 1, temps, random_key
+        t.frame, t.call_depth, t.temps, t.random_stream = caller, t.call_depth - 1, temps, random_stream
         while b.depth > depth:
             b.suspend()
 
@@ -200,7 +195,7 @@ def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> Called
     return CalledFunction(function, model, accesses, loops, recursive)
 
 
-def _rebuilt(value: Any, params: list[Value]) -> Any:
+def _rebuilt(value: object, params: list[Value]) -> object:
     """``value`` with parameters, taken from the end of ``params``, for its scalars."""
     if is_runtime(value):
         return rebuild(value, [params.pop() for _ in leaves(value)])

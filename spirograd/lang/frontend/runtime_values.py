@@ -7,21 +7,24 @@ pass through branches, loops and calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeGuard
 
 from spirograd.lang import scalar
 from spirograd.lang.frontend import lossy_conversions
 from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, describe, type_error
-from spirograd.lang.struct import Struct, make_struct
+from spirograd.lang.struct import Methods, Struct, make_struct
+
+# A value that the kernel computes.
+Traced = Value | Matrix | Struct
 
 
-def is_runtime(x: Any) -> bool:
+def is_runtime(x: object) -> TypeGuard[Traced]:
     """Whether ``x`` is a value that the kernel computes (rather than an object known while compiling)."""
     return isinstance(x, (Value, Matrix, Struct))
 
 
-def contains_runtime(x: Any) -> bool:
+def contains_runtime(x: object) -> bool:
     """Whether ``x`` is, or holds, something that the kernel computes."""
     if isinstance(x, dict):
         return any(contains_runtime(e) for e in x.values())
@@ -30,7 +33,7 @@ def contains_runtime(x: Any) -> bool:
     return is_runtime(x)
 
 
-def leaves(x: Any) -> list[Value]:
+def leaves(x: object) -> list[Value]:
     """The scalars of a run-time value, in order."""
     if isinstance(x, Matrix):
         return [scalar.as_value(e) for e in x.entries]
@@ -39,12 +42,12 @@ def leaves(x: Any) -> list[Value]:
     return [scalar.as_value(x)]
 
 
-def rebuild(model: Any, values: Sequence[Value]) -> Any:
+def rebuild(model: Traced, values: Sequence[Value]) -> Traced:
     """A value of the structure of ``model`` from its scalars."""
     return _rebuild(model, list(reversed(values)))
 
 
-def _rebuild(model: Any, stack: list[Value]) -> Any:
+def _rebuild(model: Traced, stack: list[Value]) -> Traced:
     if isinstance(model, Matrix):
         return make([stack.pop() for _ in model.entries], model.shape)
     if isinstance(model, Struct):
@@ -52,7 +55,7 @@ def _rebuild(model: Any, stack: list[Value]) -> Any:
     return stack.pop()
 
 
-def settle(x: Any) -> Any:
+def settle(x: object) -> object:
     """``x`` as something a variable can hold: numbers become typed constants, in vectors and structs too."""
     if scalar.is_scalar(x):
         return scalar.as_value(x)
@@ -61,7 +64,7 @@ def settle(x: Any) -> Any:
     return x
 
 
-def pack_tuple(value: tuple[Any, ...]) -> Any:
+def pack_tuple(value: tuple[object, ...]) -> object:
     """A tuple of run-time values as a struct, so that the tuples of several `return` statements can be merged; others as they are."""
     members = [pack_tuple(v) if isinstance(v, tuple) else settle(v) for v in value]
     if not members or not all(is_runtime(m) for m in members):
@@ -69,17 +72,17 @@ def pack_tuple(value: tuple[Any, ...]) -> Any:
     return make_struct({f"{k}": m for k, m in enumerate(members)}, _TUPLE)
 
 
-def unpack_tuple(value: Any) -> Any:
+def unpack_tuple(value: object) -> object:
     """What `pack_tuple` was given."""
     if isinstance(value, Struct) and value._methods is _TUPLE:
         return tuple(unpack_tuple(v) for v in value.entries.values())
     return value
 
 
-_TUPLE: dict[str, Any] = {}  # marks such structs
+_TUPLE: Methods = {}  # marks such structs
 
 
-def same_structure(a: Any, b: Any) -> bool:
+def same_structure(a: object, b: object) -> bool:
     """Whether two run-time values have the same structure (types of scalars apart)."""
     if isinstance(a, Matrix) and isinstance(b, Matrix):
         return bool(a.shape == b.shape)
@@ -88,7 +91,7 @@ def same_structure(a: Any, b: Any) -> bool:
     return isinstance(a, Value) and isinstance(b, Value)
 
 
-def convert(value: Any, model: Any, what: str) -> Any:
+def convert(value: object, model: Traced, what: str) -> Traced:
     """``value`` with the structure and the types of ``model``, as assignment to an existing variable has it."""
     if isinstance(model, Matrix) and scalar.is_scalar(value):
         value = make([value] * len(model.entries), model.shape)

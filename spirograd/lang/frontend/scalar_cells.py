@@ -33,10 +33,10 @@ class Cell(NamedTuple):
 class CellParameter(ArrayParameter):
     """A number, taken from an array of one element."""
 
-    def __init__(self, name: str, kernel: str, t: Any) -> None:
+    def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> Any:
         b = scalar.builder()
         return Value(b.load(super().declare(value, to).ref, b.const(0, i32)))
 
@@ -109,12 +109,12 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
     return (with_cells(kernel, which), tuple(values), cells) if cells else None
 
 
-def _entries(value: Any) -> Sequence[Any]:
+def _entries(value: object) -> Sequence[Any]:
     members = getattr(value, "entries", None)
     return [n for member in members.values() for n in _entries(member)] if isinstance(members, dict) else entries_of(value)
 
 
-def _cell(number: TracedNumber, t: Any) -> Cell:
+def _cell(number: TracedNumber, t: object) -> Cell:
     array = ScalarNdarray(t, 1, needs_grad=True)
     array[0] = plain(number)
     return Cell(number, array)

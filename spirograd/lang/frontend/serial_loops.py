@@ -5,18 +5,17 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from spirograd.base.dtypes import u1
+from spirograd.base.dtypes import Type, u1, u32
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op
+from spirograd.ir.nodes import Op, Region
 from spirograd.lang import scalar
 from spirograd.lang.frontend.call_effects import changed_arguments, changed_names
 from spirograd.lang.frontend.control import block_where, condition
 from spirograd.lang.frontend.frames import LoopScope
 from spirograd.lang.frontend.graph_blocks import refuse_graph_loop
 from spirograd.lang.frontend.runtime_values import leaves
-from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, assigned, jumps, names_in
+from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, RNG, assigned, jumps, names_in
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.variables import bind, end_scope, runtime_variables, scalars_of
 from spirograd.lang.scalar import Value
@@ -47,18 +46,11 @@ def _while(t: Tracer, node: ast.While) -> None:
 
     t.frame.loops.append(LoopScope("serial", t.b.depth + 1))
     try:
-        if _condition_assigns(t, node.test):
+        assigns = bool(assigned([ast.Expr(node.test)], functools.partial(changed_arguments, t)))
+        if assigns or not _loop_with_jumps(t, test, node.body, read=[ast.Expr(node.test)]):
             _loop_with_jumps(t, lambda: scalar.constant(True), [_leave_unless(node.test), *node.body])
-        else:
-            _loop_with_jumps(t, test, node.body, read=[ast.Expr(node.test)])
     finally:
         t.frame.loops.pop()
-
-
-def _condition_assigns(t: Tracer, test: ast.expr) -> bool:
-    """Whether evaluating the condition of a loop changes variables (or draws random numbers): its region could not pass them on."""
-    draws = t.random_key is not None and any(isinstance(n, ast.Call) for n in ast.walk(test))
-    return draws or bool(assigned([ast.Expr(test)], functools.partial(changed_arguments, t)))
 
 
 def _leave_unless(test: ast.expr) -> ast.If:
@@ -75,9 +67,10 @@ def _loop_with_jumps(
     start: Callable[[], Value | None] = lambda: None,
     step: Callable[[], None] = lambda: None,
     read: Sequence[ast.stmt] = (),
-) -> None:
+) -> bool:
     """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter`` is
-    the variable that they use. ``read``: what is evaluated before the body."""
+    the variable that they use. ``read``: what is evaluated before the body. Returns False, and emits nothing, if ``test`` draws random
+    numbers: the region of a condition cannot pass on how many."""
     taken = jumps(body)
     changed = changed_names(t, body) | ({counter} if counter else set())
     saved = {name: t.frame.variables.get(name) for name in (BREAK, CONTINUE)}
@@ -97,31 +90,37 @@ def _loop_with_jumps(
         block_where(t, start(), body)
         step()
 
-    _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}), [*read, *body])
+    emitted = _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}), [*read, *body])
     for name, value in saved.items():
         t.frame.variables.pop(name, None)
         if value is not None:
             t.frame.variables[name] = value
+    return emitted
 
 
-def _while_op(
-    t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: Sequence[str], statements: Sequence[ast.stmt]
-) -> None:
-    """A `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace."""
+def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: list[str], statements: Sequence[ast.stmt]) -> bool:
+    """A `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace. Returns
+    False, and emits nothing, if ``test`` draws random numbers."""
     b, before, loc = t.b, dict(t.frame.variables), t.b.loc
-    models = {name: before[name] for name in carried}
     initial = scalars_of(t, carried)
-    types, names = [op.type for op in initial], _names_of_scalars(carried, models)
-    bind(t, carried, models, b.begin(*types, names=names))
-    test_region = b.end([test().op])
+    bind(t, carried, before, _begin(t, carried, before))
+    condition = test().op
+    if t.frame.variables.get(RNG) is not before.get(RNG):
+        b.suspend()
+        t.frame.variables = before
+        return False
+    test_region = b.end([condition])
     t.frame.variables = dict(before)
-    bind(t, carried, models, b.begin(*types, names=names))
+    params = _begin(t, carried, before)
     with t.trace.guarded():
-        body()
-    body_region = b.end(_next_values(t, carried, models))
+        body_region = _body_region(t, carried, before, params, body)
+    if carried[-1:] == [RNG]:
+        initial.append(scalar.as_value(before[RNG]).op)
+        test_region = Region((*test_region.params, Op(ops.param, u32, loc=loc)), test_region.ops)
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
-    bind(t, carried, models, b.while_(initial, test_region, body_region))
+    bind(t, carried, before, b.while_(initial, test_region, body_region))
+    return True
 
 
 # --- for ---------------------------------------------------------------------------------------------------------------------
@@ -151,37 +150,57 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
     t.frame.variables[counter] = begin
 
     def test() -> Value:
-        return scalar.cast(scalar.less(t.frame.variables[counter], end), u1)
+        return scalar.cast(scalar.less(scalar.as_value(t.frame.variables[counter]), end), u1)
 
     def start() -> Value | None:
-        return bind_targets(t.frame.variables[counter])
+        return bind_targets(scalar.as_value(t.frame.variables[counter]))
 
     def step() -> None:
-        t.frame.variables[counter] = t.frame.variables[counter] + 1
+        t.frame.variables[counter] = scalar.as_value(t.frame.variables[counter]) + 1
 
     _loop_with_jumps(t, test, node.body, counter, start, step)
     del t.frame.variables[counter]
 
 
-def _for_op(
-    t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]
-) -> None:
+def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]) -> None:
     """A serial `for` operation; ``body`` gets the index, and traces ``statements``."""
     b, carried = t.b, runtime_variables(t, changed)
     before, loc = dict(t.frame.variables), b.loc
-    models = {name: before[name] for name in carried}
     initial = scalars_of(t, carried)
-    index, *params = b.begin(begin.type, *[op.type for op in initial], names=_names_of_scalars(carried, models))
-    bind(t, carried, models, params)
+    index, *params = _begin(t, carried, before, begin.type)
     with t.trace.guarded(not (begin.code is ops.const and end.code is ops.const and begin.attr < end.attr)):
-        body(Value(index))
-    region = b.end(_next_values(t, carried, models))
+        region = _body_region(t, carried, before, params, lambda: body(Value(index)))
+    if carried[-1:] == [RNG]:
+        initial.append(scalar.as_value(before[RNG]).op)
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
-    bind(t, carried, models, b.for_(begin, end, initial, region))
+    bind(t, carried, before, b.for_(begin, end, initial, region))
 
 
-def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, Any]) -> list[Op]:
+# --- regions -----------------------------------------------------------------------------------------------------------------
+
+
+def _begin(t: Tracer, carried: Sequence[str], models: dict[str, object], *index: Type) -> tuple[Op, ...]:
+    """Open a region of a loop. Its parameters: an index, if ``index`` is the type of one, and the scalars of loop-carried variables."""
+    types = [leaf.dtype for name in carried for leaf in leaves(models[name])]
+    return t.b.begin(*index, *types, names=_names_of_scalars(carried, models))
+
+
+def _body_region(t: Tracer, carried: list[str], models: dict[str, object], params: Sequence[Op], body: Callable[[], None]) -> Region:
+    """Close the region that `_begin` opened, with what ``body`` traces. ``params``: for the variables ``carried``, which get RNG as the
+    last if the body draws random numbers."""
+    bind(t, carried, models, params)
+    counter = Value(Op(ops.param, u32, loc=t.b.loc))
+    if RNG in models:
+        t.frame.variables[RNG] = counter
+    body()
+    if RNG in models and t.frame.variables[RNG] is not counter:
+        t.b.add_param(counter.op)
+        carried.append(RNG)
+    return t.b.end(_next_values(t, carried, models))
+
+
+def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -> list[Op]:
     """The loop-carried values for the next iteration."""
     out: list[Op] = []
     for name in carried:
@@ -189,7 +208,7 @@ def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, Any]) -> l
     return out
 
 
-def _names_of_scalars(carried: Sequence[str], models: dict[str, Any]) -> list[str | None]:
+def _names_of_scalars(carried: Sequence[str], models: dict[str, object]) -> list[str | None]:
     """What the source calls each loop-carried scalar; None for what only the compiler has."""
     names: list[str | None] = []
     for name in carried:

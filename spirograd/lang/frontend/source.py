@@ -58,7 +58,7 @@ _HOW_OF_EXEC = (
 )
 
 
-def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
+def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
     """The source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called it)."""
     name, code = function.__qualname__, function.__code__
     if code.co_name == "<lambda>" and text is not None and kind != "kernel":
@@ -94,7 +94,7 @@ def of(function: Callable[..., Any], text: Text | None, kind: str) -> Source:
     return Source(function, tree, text.file, first - 1 - nested, function.__name__, getattr(function, "__sg_library__", False))
 
 
-def _of_lambda(function: Callable[..., Any], text: Text) -> Source:
+def _of_lambda(function: Callable[..., object], text: Text) -> Source:
     """The source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain which of
     several lambdas in a line it is."""
     code = function.__code__

@@ -18,6 +18,7 @@ from spirograd.lang.annotations import template
 from spirograd.lang.data.regions import BUSY, FIRST, NULL, OVERFLOW, WORD, Digits, Level, List, Path
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.forms import atomic_add, atomic_exchange, atomic_max, atomic_sub, volatile_load
+from spirograd.lang.frontend.assumptions import Deactivates, HoldsCells
 from spirograd.lang.frontend.func import func, real_func
 from spirograd.lang.frontend.lvalues import Element
 from spirograd.lang.frontend.real_functions import call_own_function
@@ -113,7 +114,9 @@ class SparseElement(Element):
         """The element in its region, if it is the one that the loop visits, whose cell is active for sure."""
         path: Path = self._field.sparse_path
         visited = self._t.visited
-        if visited is None or not self._t.cells_last or visited[:5] != (path.region, *self._index_space(), self.indices):
+        if visited is None or visited[:5] != (path.region, *self._index_space(), self.indices):
+            return None
+        if self._t.assumptions.holds(Deactivates()):
             return None
         at = [visited.cell, *[visited.local[position] for position, _, _ in path.digits.parts]]
         return Element(self.ref, [v.op for v in at], self.components, self.indices)
@@ -137,7 +140,7 @@ class SparseElement(Element):
     def _write_from(self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Callable[[Element], Any]) -> Any:
         """As `_write`, from ``cell`` of a region on, with the ``levels`` below."""
         t = self._t
-        stop = next((k for k, level in enumerate(levels) if level.node in t.held_nodes), len(levels))
+        stop = next((k for k, level in enumerate(levels) if t.assumptions.holds(HoldsCells(level.node))), len(levels))
         cell = cell_of(t, levels[:stop], index, True, cell)
         if stop == len(levels):
             return write(self._stored(cell, index))
@@ -164,16 +167,16 @@ class SparseElement(Element):
         chosen = [scalar.select(active, v, scalar.constant(0.0, v.dtype)) for v in entries]
         return make(chosen, value.shape) if isinstance(value, Matrix) else chosen[0]
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         self._write(lambda element: element.store(value))
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> Any:
         return self._write(lambda element: element.atomic(kind, value))
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         self._write(lambda element: element.update(kind, value))
 
-    def compare_and_swap(self, expected: Any, desired: Any) -> Value:
+    def compare_and_swap(self, expected: object, desired: object) -> Value:
         swapped: Value = self._write(lambda element: element.compare_and_swap(expected, desired))
         return swapped
 
@@ -244,12 +247,12 @@ def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate
 
     What an enclosing block has activated is active, unless the kernel deactivates cells, and is not looked up again."""
     key: Hashable = None
-    if activate and t.cells_last and levels and cell is None:
+    if activate and levels and cell is None:
         function = len(t.real_functions.being_traced)  # of whose own blocks it can use values
         digits = tuple([(level.digits, level.number) for level in levels])  # fields with other index spaces have others
         key = (id(levels[-1].node), digits, function, *[_value_key(v.op, _KEY_DEPTH) for v in index])
         known = t.activated.get(key)
-        if known is not None and t.b.is_open(known[1]):
+        if known is not None and t.b.is_open(known[1]) and not t.assumptions.holds(Deactivates()):
             return known[0]
     for level in levels:
         at = in_cell(cell, level.digits, index)

@@ -16,19 +16,19 @@ from spirograd.lang.data.ndarray import BufferView
 from spirograd.lang.frontend import cell_activation, element_addresses, lists
 from spirograd.lang.frontend.access import lvalue_of
 from spirograd.lang.frontend.array_proxy import ArrayProxy
-from spirograd.lang.frontend.call_effects import check_foreseen
+from spirograd.lang.frontend.call_effects import check_unchanged
 from spirograd.lang.frontend.expressions import arguments, values_of
 from spirograd.lang.frontend.formatted_text import emit_print, text_parts
 from spirograd.lang.frontend.lvalues import Element, Lvalue
 from spirograd.lang.frontend.runtime_values import is_runtime
 from spirograd.lang.frontend.syntax_facts import RNG
-from spirograd.lang.frontend.tracer import Handler, NeedsRandom, Tracer
+from spirograd.lang.frontend.tracer import Handler, NotCallable, Tracer
 from spirograd.lang.frontend.view_proxy import ViewProxy, subview
 from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Value, describe, type_error
 
 
-def _static(t: Tracer, node: ast.Call) -> Any:
+def _static(t: Tracer, node: ast.Call) -> object:
     with t.within_static():
         values = values_of(t, node.args)
     if not values:
@@ -65,7 +65,7 @@ def _example(what: str, count: int) -> str:
     return f"sg.{what}({', '.join(('x[i]', *_NAMES_OF_OPERANDS[count]))})"
 
 
-def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[Any]]:
+def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[object]]:
     """The memory that an atomic operation changes, and its other operands."""
     if len(node.args) != count or node.keywords:
         problem = f"`{what}` takes {counted(count, 'argument')}, got {len(node.args) + len(node.keywords)}"
@@ -85,20 +85,20 @@ def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue,
     return lvalue, values
 
 
-def _atomic(kind: str, t: Tracer, node: ast.Call) -> Any:
+def _atomic(kind: str, t: Tracer, node: ast.Call) -> object:
     lvalue, (value,) = _operands(t, node, f"atomic_{kind}", 2)
-    check_foreseen(t, node, node.args[:1])
+    check_unchanged(t, node.args[:1])
     return lvalue.atomic(kind, value)
 
 
-def _atomic_cas(t: Tracer, node: ast.Call) -> Any:
+def _atomic_cas(t: Tracer, node: ast.Call) -> Value:
     lvalue, (expected, desired) = _operands(t, node, "atomic_cas", 3)
     if not isinstance(lvalue, Element) or lvalue.shape:
         raise type_error("`atomic_cas` needs a scalar element of a field or array", "as in `sg.atomic_cas(x[i], expected, desired)`")
     return lvalue.compare_and_swap(expected, desired)
 
 
-def _volatile_load(t: Tracer, node: ast.Call) -> Any:
+def _volatile_load(t: Tracer, node: ast.Call) -> object:
     """An atomic that changes nothing, which no pass moves or merges with another access."""
     lvalue, _ = _operands(t, node, "volatile_load", 1)
     if not isinstance(lvalue, Element) or lvalue.shape:
@@ -110,8 +110,8 @@ def _volatile_load(t: Tracer, node: ast.Call) -> Any:
 
 
 def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
-    if t.random_key is None:
-        raise NeedsRandom
+    if t.random_stream is None:
+        raise NotCallable("it draws random numbers")
     args, kwargs = arguments(t, node)
     t.at(node)
     if len(args) + len(kwargs) > 1 or set(kwargs) - {"dtype"}:
@@ -119,12 +119,12 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
     dtype = arithmetic.as_dtype(kwargs.get("dtype", args[0] if args else float))
     if draw is randoms.normal and not dtype.is_float:
         raise type_error(f"`randn` gives floats, not {dtype}", "`sg.random(sg.i32)` draws integers")
-    counter = t.frame.variables[RNG]
+    counter = scalar.as_value(t.frame.variables[RNG])
     t.frame.variables[RNG] = scalar.add(counter, scalar.constant(1, u32))
-    return draw(dtype, counter, *t.random_key)
+    return draw(dtype, counter, *t.random_stream.key())
 
 
-def _super(t: Tracer, node: ast.Call) -> Any:
+def _super(t: Tracer, node: ast.Call) -> object:
     """``super()``: Python finds the class and the object by itself, from the method that is running."""
     if node.args or node.keywords:
         args, kwargs = arguments(t, node)
@@ -156,7 +156,7 @@ def _print(t: Tracer, node: ast.Call) -> None:
     for name, value in kwargs.items():
         if not isinstance(value, str):
             raise type_error(f"`{name}` of `print` is a string known while compiling, not {describe(value)}")
-    parts: list[Any] = []
+    parts: list[object] = []
     for k, value in enumerate(args):
         parts += [kwargs.get("sep", " ")] if k else []
         parts += text_parts(value)

@@ -28,7 +28,7 @@ class Specialization:
     Fields that the key or a guard names are not kept alive: without them nothing can launch it. Those that the kernel itself names are.
     """
 
-    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: Any = ()) -> None:
+    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = ()) -> None:
         captures = traced.captures
         self.kernel = traced.kernel
         self._prepare = prepare
@@ -105,7 +105,7 @@ class Specialization:
         return lambda values: leaves.build(returns, list(values))
 
 
-def _with_members(obj: Any) -> Iterator[Any]:
+def _with_members(obj: object) -> Iterator[Any]:
     """``obj``, and if it is a field of structs, the fields of its members."""
     yield obj
     for member in obj.members.values() if isinstance(obj, StructField) else ():

@@ -64,7 +64,7 @@ def _assert(t: Tracer, node: ast.Assert) -> None:
     if not t.trace.options.debug:
         return
     test = condition(t, node.test)
-    message: Any = f"assertion failed: {ast.unparse(node.test)}" if node.msg is None else t.expression(node.msg)
+    message: object = f"assertion failed: {ast.unparse(node.test)}" if node.msg is None else t.expression(node.msg)
     t.at(node)
     if isinstance(message, (tuple, list, dict)) or message is None:
         raise t.syntax_error(f"the message of an `assert` is a string, not {describe(message)}", node, "values go into an f-string")

@@ -15,7 +15,6 @@ import sys
 import tokenize
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from spirograd.base.records import dataclass
 
@@ -35,7 +34,7 @@ class Text:
     lines: list[str]
 
 
-def text_of(function: Callable[..., Any]) -> Text | None:
+def text_of(function: Callable[..., object]) -> Text | None:
     """The text that ``function`` comes from, or None if it cannot be had."""
     code = getattr(function, "__code__", None)
     if code is None:
@@ -82,7 +81,7 @@ def likely_block_of(lines: list[str]) -> list[str]:
     return lines
 
 
-def _kept(function: Callable[..., Any]) -> list[str]:
+def _kept(function: Callable[..., object]) -> list[str]:
     """The lines that Python keeps with the code itself: prompts of Python 3.13 and newer."""
     try:
         return inspect.findsource(function)[0]

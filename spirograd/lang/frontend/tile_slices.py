@@ -19,7 +19,7 @@ from spirograd.lang.scalar import Value, describe, type_error
 _SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.add}
 
 
-def load_tile(t: Tracer, lvalue: Lvalue | None, value: Any) -> bool:
+def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
     """``tile[:] = value``; False if what is assigned to is no tile."""
     if not isinstance(lvalue, Part) or lvalue.kind != "index":
         return False
@@ -35,7 +35,7 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: Any) -> bool:
     return True
 
 
-def store_tile(t: Tracer, view: Any, tile: Any) -> None:
+def store_tile(t: Tracer, view: object, tile: Any) -> None:
     """``view = tile``."""
     if not isinstance(view, ViewProxy) or len(view.shape) != 2:
         raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
@@ -76,7 +76,7 @@ def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tile
     lvalue.store(tiles.updated(tile, a, b, _SIGNS[op]))
 
 
-def _column(t: Tracer, x: Any, size: int) -> Value:
+def _column(t: Tracer, x: object, size: int) -> Value:
     """The entry of this thread."""
     if scalar.is_scalar(x):
         return scalar.as_value(x)

@@ -19,15 +19,15 @@ from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import FieldRef, Function, Op, Ref, TempRef
 from spirograd.lang.context import Trace
+from spirograd.lang.frontend.assumptions import Assumptions
 from spirograd.lang.frontend.captures import Captures
 from spirograd.lang.frontend.frames import Frame
+from spirograd.lang.frontend.random_streams import RandomStream
 from spirograd.lang.frontend.unsupported import unsupported_expression, unsupported_statement
 from spirograd.lang.scalar import Value
 
 # Traces a syntax node, of the type that the table has it for: gives the object that an expression stands for, None for a statement.
 Handler = Callable[["Tracer", Any], Any]
-# The arguments that calls were found to change while the kernel was traced before; see `call_effects.UnassumedMutation`.
-Foreseen = dict[ast.Call, list[ast.expr]]
 # What Python raises where our own checks have missed something.
 _INTERNAL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -63,8 +63,8 @@ class CalledFunction(NamedTuple):
     recursive: bool
 
 
-class NeedsRandom(Exception):
-    """The kernel draws random numbers, and has no counter of them: trace it again, with the counter carried through loops."""
+class NotCallable(Exception):
+    """The function being traced cannot be called, so it is inlined. The text says why."""
 
 
 class Inlined(NamedTuple):
@@ -88,23 +88,21 @@ class RealFunctions:
 class Tracer:
     """What the functions that trace syntax nodes share. ``frame``: the function being traced."""
 
-    def __init__(self, trace: Trace, frame: Frame, handlers: Handlers, foreseen: Foreseen) -> None:
+    def __init__(self, trace: Trace, frame: Frame, handlers: Handlers, assumptions: Assumptions) -> None:
         self.trace = trace
         self.b: Builder = trace.b
         self.frame = frame
         self._expressions, self._statements = handlers
-        self.foreseen = foreseen
+        self.assumptions = assumptions
         self.captures = Captures()
-        self.fields: dict[FieldRef, Any] = {}  # which field each reference stands for
+        self.fields: dict[FieldRef, object] = {}  # which field each reference stands for
         self.real_functions = RealFunctions()
-        self.displays: dict[int, tuple[Any, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
-        self.random_key: tuple[Value, Value] | None = None  # of the stream of random numbers, if the kernel draws any
-        self.loop_options: dict[str, Any] = {}  # for the next loop
+        self.displays: dict[int, tuple[object, int]] = {}  # lists, dicts and sets by identity, with the depth of the block that made them
+        self.random_stream: RandomStream | None = None  # None in functions that are called, which draw no random numbers
+        self.loop_options: dict[str, object] = {}  # for the next loop
         self.parallel_loops = 0  # traced so far
-        self.freed_regions: list[Any] = []  # in which the kernel deactivates cells
-        self.cells_last = True  # whether no cell is deactivated while the kernel runs
+        self.freed_regions: list[object] = []  # in which the kernel deactivates cells
         self.activated: dict[Hashable, tuple[Value | None, list[Op]]] = {}  # cells, with the block in which they were activated
-        self.held_nodes: list[Any] = []  # sparse nodes of which writes activate no cells
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined

@@ -41,7 +41,7 @@ def range_number(x: Any, t: DType) -> Value:
     return scalar.cast(x, t)
 
 
-def strided(first: Value, last: Value, step: Any) -> Strided:
+def strided(first: Value, last: Value, step: object) -> Strided:
     """``range(first, last, step)``, of bounds of one signed type, as a loop that counts by 1."""
     t = first.dtype
     if not isinstance(step, int):

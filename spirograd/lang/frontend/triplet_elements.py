@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.dtypes import i32
 from spirograd.ir.nodes import Op
 from spirograd.lang import arithmetic, scalar
@@ -24,21 +22,21 @@ def _as_i32(index: Value) -> Value:
 class TripletElement(Lvalue):
     """An entry of a matrix that is being built: it can be added to."""
 
-    def __init__(self, builder: TripletsProxy, key: Any) -> None:
+    def __init__(self, builder: TripletsProxy, key: object) -> None:
         self.builder = builder
         self.what = f"an entry of {describe(builder)}"
         self._position = index_values(key, 2, builder.name)
 
-    def load(self) -> Any:
+    def load(self) -> object:
         raise type_error(f"{self.what} cannot be read", _HINT)
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         raise type_error(f"{self.what} cannot be assigned", _HINT)
 
-    def atomic(self, kind: str, value: Any) -> Any:
+    def atomic(self, kind: str, value: object) -> object:
         raise type_error(f"{self.what} has no old value", _HINT)
 
-    def update(self, kind: str, value: Any) -> None:
+    def update(self, kind: str, value: object) -> None:
         if kind not in ("add", "sub"):
             raise type_error(f"{self.what} can be added to and subtracted from only", _HINT)
         if not scalar.is_scalar(value):
@@ -46,7 +44,7 @@ class TripletElement(Lvalue):
         arrays, b = self.builder.arrays, scalar.builder()
         first = b.const(0, i32)
         place: Value = Element(arrays["count"].ref, (first,)).atomic("add", 1)
-        has_room = scalar.truth(place < arrays["values"].shape[0]).op
+        has_room = scalar.as_value(place < arrays["values"].shape[0]).op
         b.begin()
         for array, index in zip(("rows", "columns"), self._position):
             self._put(array, place, _as_i32(Value(index)))
@@ -57,6 +55,6 @@ class TripletElement(Lvalue):
         b.begin()
         b.if_(has_room, then, b.end())
 
-    def _put(self, array: str, place: Value, value: Any) -> None:
+    def _put(self, array: str, place: Value, value: object) -> None:
         position: tuple[Op, ...] = (place.op,)
         Element(self.builder.arrays[array].ref, position).store(value)

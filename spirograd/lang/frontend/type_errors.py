@@ -15,7 +15,7 @@ from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct
 
 
-def operand_hint(x: Any) -> str:
+def operand_hint(x: object) -> str:
     """What to do about an operand that operators do not take."""
     if has_elements(x):
         return "name an element: `x[i]`, or `x[None]` where there are no axes"
@@ -28,14 +28,14 @@ def operand_hint(x: Any) -> str:
     return ""
 
 
-def undefined(symbol: str, left: Any, right: Any) -> SpirogradTypeError:
+def undefined(symbol: str, left: object, right: object) -> SpirogradTypeError:
     """The error for an operator that is not defined for its operands."""
     if symbol == "%" and isinstance(left, str):
         return type_error("strings cannot be formatted with run-time values", "print values as they are, or an f-string")
     return type_error(f"`{symbol}` is not defined for {describe(left)} and {describe(right)}", operand_hint(left) or operand_hint(right))
 
 
-def python_call(callee: Any) -> SpirogradTypeError:
+def python_call(callee: object) -> SpirogradTypeError:
     """The error for a Python function that is called with run-time values."""
     name = getattr(callee, "__name__", type(callee).__name__)
     if callee is str or isinstance(getattr(callee, "__self__", None), str):
@@ -51,7 +51,7 @@ def python_call(callee: Any) -> SpirogradTypeError:
     return type_error(f"`{name}` is a Python {what} and cannot take run-time values", hint)
 
 
-def is_host_only(callee: Any) -> bool:
+def is_host_only(callee: object) -> bool:
     """Whether a function of this package works outside of kernels only."""
     owner = getattr(callee, "__self__", None)
     module = str(getattr(callee, "__module__", ""))
@@ -75,7 +75,7 @@ _HOST_ONLY = {
 }  # fmt: skip
 
 
-def no_attribute(base: Any, name: str) -> SpirogradTypeError:
+def no_attribute(base: object, name: str) -> SpirogradTypeError:
     """The error for an attribute that is not there."""
     if isinstance(base, Struct):
         names: Iterable[str] = base.entries

@@ -47,7 +47,7 @@ def unroll(t: Tracer, node: ast.For) -> None:
         t.frame.loops.pop()
 
 
-def static_items(t: Tracer, node: ast.expr) -> list[Any]:
+def static_items(t: Tracer, node: ast.expr) -> list[object]:
     """The items of what an unrolled loop or a comprehension goes over."""
     if isinstance(node, ast.Call) and is_static(t, node) and len(node.args) == 1:
         with t.within_static():  # its argument alone: the entries of a vector may be run-time values, their number is known
@@ -55,7 +55,7 @@ def static_items(t: Tracer, node: ast.expr) -> list[Any]:
     return _items_of(t, node, t.expression(node))
 
 
-def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[Any]:
+def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[object]:
     t.at(node)
     if isinstance(space, (RunTimeRange, Value)):
         raise type_error(
@@ -72,7 +72,7 @@ def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[Any]:
     return items
 
 
-def bind_static(t: Tracer, target: ast.expr, item: Any) -> None:
+def bind_static(t: Tracer, target: ast.expr, item: object) -> None:
     """Bind a loop target to a compile-time object, as it is."""
     if isinstance(target, ast.Name):
         t.frame.variables[target.id] = item

@@ -45,10 +45,10 @@ class Variable(Lvalue):
         self.name = name
         self.what = f"`{name}`"
 
-    def load(self) -> Any:
+    def load(self) -> object:
         return self.t.frame.variables[self.name]
 
-    def store(self, value: Any) -> None:
+    def store(self, value: object) -> None:
         assign(self.t, self.name, value)
 
 
@@ -70,7 +70,7 @@ def lookup(t: Tracer, node: ast.Name) -> Any:
     raise SpirogradNameError(f"`{name}` is not defined", frame.loc(node), hint)
 
 
-def assign(t: Tracer, name: str, value: Any) -> None:
+def assign(t: Tracer, name: str, value: object) -> None:
     """Bind ``name``. The type of a run-time variable is that of its first value; later ones are converted."""
     held = t.frame.variables.get(name)
     if isinstance(held, MemoryVariable):
@@ -82,7 +82,7 @@ def assign(t: Tracer, name: str, value: Any) -> None:
     t.frame.out_of_scope.pop(name, None)
 
 
-def bind_known(t: Tracer, name: str, value: Any) -> None:
+def bind_known(t: Tracer, name: str, value: object) -> None:
     """Bind ``name``, which nothing else changes, to an object known while compiling."""
     t.frame.variables[name] = value
     t.frame.out_of_scope.pop(name, None)
@@ -96,7 +96,7 @@ def move_to_memory(t: Tracer, name: str) -> None:
     t.frame.variables[name] = MemoryVariable(memory)
 
 
-def _memory_for(t: Tracer, name: str, value: Any) -> Lvalue:
+def _memory_for(t: Tracer, name: str, value: object) -> Lvalue:
     if isinstance(value, Struct):
         members = {key: _memory_for(t, f"{name}.{key}", member) for key, member in value.entries.items()}
         return StructElement(members, value.with_entries)
@@ -131,7 +131,7 @@ def bind(t: Tracer, names: Sequence[str], models: dict[str, Any], values: Sequen
         at += count
 
 
-def end_scope(t: Tracer, before: dict[str, Any], why: str, statements: Sequence[ast.stmt]) -> None:
+def end_scope(t: Tracer, before: dict[str, object], why: str, statements: Sequence[ast.stmt]) -> None:
     """Restore the variables that there were before a loop of ``statements``. Those that it introduced are out of scope, for a reason that
     messages give; and so are those that it gave other objects known while compiling, which iterations cannot hand on."""
     after = t.frame.variables
@@ -144,12 +144,12 @@ def end_scope(t: Tracer, before: dict[str, Any], why: str, statements: Sequence[
     t.frame.variables = {name: value for name, value in before.items() if name not in replaced}
 
 
-def _is_carried(value: Any) -> bool:
+def _is_carried(value: object) -> bool:
     """Whether loops carry a variable that holds ``value``, or memory does."""
     return is_runtime(value) or isinstance(value, MemoryVariable)
 
 
-def _refuse_carried(name: str, value: Any, statements: Sequence[ast.stmt]) -> None:
+def _refuse_carried(name: str, value: object, statements: Sequence[ast.stmt]) -> None:
     """SpirogradTypeError if an iteration of a loop uses an object that is known while compiling, and leaves another one to the next."""
     if reads_first(statements, name):
         message = f"this loop gives `{name}`, {describe(value)} before it, to the next iteration as another object"

@@ -93,11 +93,11 @@ class ViewProxy:
             raise type_error(f"{describe(self.base)} has no {what}", f"declare it with `needs_{role}=True`")
         return ViewProxy(getattr(self.base, role), self.axes, f"{self.name}.{role}")
 
-    def subview(self, offset: Any, size: Any) -> ViewProxy:
+    def subview(self, offset: object, size: object) -> ViewProxy:
         """``size`` elements of a one-dimensional view from its element ``offset`` on."""
         return subview(self, offset, size)
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: object) -> None:
         """Stands for the loop that a kernel runs, see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
@@ -138,7 +138,7 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
 # --- slices ------------------------------------------------------------------------------------------------------------------
 
 
-def subview(base: Any, offset: Any, size: Any = None) -> ViewProxy:
+def subview(base: Any, offset: object, size: Any = None) -> ViewProxy:
     """``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
     if len(base.shape) != 1:
         raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
@@ -161,7 +161,7 @@ def sliced(base: Any, key: Any) -> ViewProxy:
     return ViewProxy(of, found, name)
 
 
-def _refuse_fields(base: Any) -> None:
+def _refuse_fields(base: object) -> None:
     """SpirogradTypeError for fields whose indices mean more than where an element lies."""
     field = base
     while isinstance(field, StructField):  # all members have the same indices
@@ -177,7 +177,7 @@ def _name(base: Any) -> str:
     return f"`{base.decl.name if isinstance(base, ArrayProxy) else base.name}`"
 
 
-def _part(outer: ViewAxis, key: Any, name: str, what: str) -> ViewAxis:
+def _part(outer: ViewAxis, key: object, name: str, what: str) -> ViewAxis:
     """What a slice, or one index, takes of an axis."""
     assert outer.extent is not None
     if not isinstance(key, slice):
@@ -201,7 +201,7 @@ def _part(outer: ViewAxis, key: Any, name: str, what: str) -> ViewAxis:
     return ViewAxis(outer.place(first), extent, None if isinstance(scale, int) and scale == 1 else scalar.as_value(scale))
 
 
-def _bound(bound: Any, extent: Value) -> Value | None:
+def _bound(bound: object, extent: Value) -> Value | None:
     """A bound of a slice as i32; constants below 0 count from the end."""
     bound = scalar.known(bound)
     if bound is None:

@@ -261,11 +261,7 @@ class FissionedBody(GroupBody):
         kind, ref = op.attr
         if not isinstance(ref, SharedRef):
             return self.copy(op)
-        index, value = self.args(op)
-        old = self.b.load(ref, index)
-        new = value if kind == "exchange" else self.b.emit(ops.COMBINE[kind], old, value)
-        self.b.store(ref, index, new)
-        return old
+        return self.b.update(kind, ref, *self.args(op))
 
     def _of_group(self, value: Op, op: Op) -> Op:
         """``value``, on which the control operation ``op`` depends, in the first thread."""

@@ -48,13 +48,13 @@ class _LowerAtomics(Rewriter):
         index, value = self.args(op)
         self._need_words(op, f"atomic {kind}", ref)
         if ref.dtype.bits < 32:
-            return update_subword(self.b, ref, index, lambda old: (combine(self.b, kind, old, value), None))
+            return update_subword(self.b, ref, index, lambda old: (self.b.combined(kind, old, value), None))
         if kind == "exchange":
             bits = self.b.atomic(kind, _view(ref), index, _bits(self.b, value))
             return _unbits(self.b, bits, ref.dtype)
         if kind in _OPPOSITE:
             return extremum(self.b, kind, ref, index, value)
-        return update(self.b, ref, index, lambda old: combine(self.b, kind, old, value))
+        return update(self.b, ref, index, lambda old: self.b.combined(kind, old, value))
 
     def _cas(self, op: Op) -> Op:
         ref = op.attr
@@ -109,7 +109,7 @@ def extremum(b: Builder, kind: str, ref: BufferRef, index: Op, value: Op) -> Op:
     b.begin()
     done = b.end([before])
     b.begin()
-    loop = b.end([update(b, ref, index, lambda old: combine(b, kind, old, value))])
+    loop = b.end([update(b, ref, index, lambda old: b.combined(kind, old, value))])
     return b.if_(number, done, loop)[0]
 
 
@@ -126,11 +126,6 @@ def _is_number(b: Builder, bits: Op) -> Op:
     t = bits.type
     assert isinstance(t, DType)
     return b.emit(ops.le, b.emit(ops.and_, bits, b.const(int(t.max), t)), b.const(_INFINITY[t.bits], t))
-
-
-def combine(b: Builder, kind: str, old: Op, value: Op) -> Op:
-    """The element after an atomic of ``kind``."""
-    return value if kind == "exchange" else b.emit(ops.COMBINE[kind], old, value)
 
 
 def _view(ref: BufferRef) -> BufferRef:
@@ -229,7 +224,7 @@ class _WithoutCas(_LowerAtomics):
             message = f"atomic operations on {ref.dtype} in shared arrays need atomics of {ref.dtype.bits} bits, which this device lacks"
             raise SpirogradUnsupportedError(message, op.loc, "use a shared array of i32 or u32, or another device")
         if way is Way.LOCK:
-            return self._locked(op, ref, index, lambda old: (combine(self.b, kind, old, value), None))
+            return self._locked(op, ref, index, lambda old: (self.b.combined(kind, old, value), None))
         if way is Way.EXCHANGE:
             self._exchanged(op, kind, ref, index, value)
             return value  # it is never used

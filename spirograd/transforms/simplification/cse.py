@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from spirograd.analysis.effects import WriteEpochs
+from spirograd.analysis.available_values import AvailableValues, clobber_inside
+from spirograd.analysis.effects import WRITING
+from spirograd.analysis.value_numbers import affine
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op, Region, accesses_of, ref_of
+from spirograd.ir.nodes import Kernel, Op, Region, accesses_of, rank, ref_of
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
-
-_WRITING = frozenset(("write", "atomic"))
 
 
 def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -26,13 +25,9 @@ def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[tuple[Any, ...], Op] = {}
+        self.known: dict[tuple[object, ...], Op] = {}
         self.added: list[list[tuple[object, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
-        self.loaded: dict[tuple[int, tuple[Op, ...]], tuple[int, Op, int]] = {}
-        self.memory = WriteEpochs()
-        self.written_in: dict[Op, frozenset[int] | None] = {}
-        self.depth_ids: list[int] = []
-        self.next_region = 0
+        self.memory = AvailableValues(affine)
 
     def visit_all(self, body: Sequence[Op]) -> None:
         """Most operations are pure: these are merged here, without a call for each."""
@@ -65,79 +60,46 @@ class _Cse(Rewriter):
         effect = op.code.effect
         if effect == "read":
             self._load(op)
-        else:
-            if op.code is ops.for_ or op.code is ops.while_:
-                self._forget(self._written(op))
-            new = self.copy(op)
-            if new is not op:
-                self.env[op] = new
-            if effect in _WRITING:
-                self._write(op, new)
-            elif effect == "call":
-                self._forget([self.memory.number(ref) for done, ref in accesses_of(op) if done in _WRITING])
-            elif effect == "barrier":
-                self.memory.wrote_all()
+            return
+        if op.code is ops.for_ or op.code is ops.while_:
+            clobber_inside(self.memory, op)
+        new = self.copy(op)
+        if new is not op:
+            self.env[op] = new
+        if op.regions:
+            clobber_inside(self.memory, op)
+        elif effect in WRITING:
+            ref = ref_of(op)
+            assert ref is not None
+            element = self.memory.element(ref, new.args[: rank(ref)])
+            self.memory.clobber(element)
+            if op.code is ops.store:
+                self.memory.set(element, new.args[-1], new.args[:-1])
+        elif effect == "call":
+            for done, ref in accesses_of(op):
+                if done in WRITING:
+                    self.memory.clobber_all(ref)
+        elif effect == "barrier":
+            self.memory.clear()
 
     def region(self, region: Region) -> Region:
+        """What is known of memory inside is not known after it."""
+        before = self.memory.snapshot()
         self.added.append([])
-        self.next_region += 1
-        self.depth_ids.append(self.next_region)
         new = super().region(region)
         for key in self.added.pop():
             del self.known[key]
-        self.depth_ids.pop()
+        self.memory.restore(before)
         return new
-
-    # --- memory ------------------------------------------------------------------------------------------------------------
-
-    def _written(self, op: Op) -> frozenset[int] | None:
-        """The numbers of what ``op``, or anything inside, writes. None if there is a barrier inside: anything may change there."""
-        if op not in self.written_in:
-            self.written_in[op] = self._find_written(op)
-        return self.written_in[op]
-
-    def _find_written(self, op: Op) -> frozenset[int] | None:
-        numbers: set[int] = set()
-        for region in op.regions:
-            for inner in region.ops:
-                effect = inner.code.effect
-                if inner.regions:
-                    within = self._written(inner)
-                    if within is None:
-                        return None
-                    numbers |= within
-                elif effect in _WRITING or effect == "call":
-                    numbers.update([self.memory.number(ref) for done, ref in accesses_of(inner) if done in _WRITING])
-                elif effect == "barrier":
-                    return None
-        return frozenset(numbers)
-
-    def _forget(self, numbers: Iterable[int] | None) -> None:
-        """Note writes to these references; None: to any."""
-        if numbers is None:
-            self.memory.wrote_all()
-            return
-        for number in numbers:
-            self.memory.wrote(number)
 
     def _load(self, op: Op) -> None:
         args = self.args(op)
-        number = self.memory.number(op.attr)
-        epoch = self.memory.epoch(number)
-        found = self.loaded.get((number, args))
-        if found is not None and found[0] == epoch and found[2] in self.depth_ids and found[1].type == op.type:
-            self.env[op] = found[1]
+        element = self.memory.element(op.attr, args)
+        known = self.memory.get(element)
+        if known is not None and known.value.type == op.type:
+            self.env[op] = known.value
             return
         new = self.copy(op)
         if new is not op:
             self.env[op] = new
-        self.loaded[number, args] = (epoch, new, self.depth_ids[-1])
-
-    def _write(self, op: Op, new: Op) -> None:
-        ref = ref_of(op)
-        assert ref is not None
-        number = self.memory.number(ref)
-        self.memory.wrote(number)
-        if op.code is ops.store:
-            *indices, value = new.args
-            self.loaded[number, tuple(indices)] = (self.memory.epoch(number), value, self.depth_ids[-1])
+        self.memory.set(element, new, args)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spirograd.analysis.private_updates import private_updates
+from spirograd.analysis.dependence import private_updates
 from spirograd.ir import ops
-from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
@@ -30,18 +29,4 @@ class _Demote(Rewriter):
         return self.copy(op) if self.private else self.b.append(op)
 
     def _atomic(self, op: Op) -> Op:
-        return demoted(self, op) if op in self.private else self.copy(op)
-
-
-def demoted(rewriter: Rewriter, atomic: Op) -> Op:
-    """The old element that ``atomic`` updates, by a load, an operation and a store."""
-    b, (kind, ref) = rewriter.b, atomic.attr
-    *indices, value = rewriter.args(atomic)
-    old = b.load(ref, *indices)
-    b.store(ref, *indices, updated(b, kind, old, value))
-    return old
-
-
-def updated(b: Builder, kind: str, old: Op, value: Op) -> Op:
-    """What an atomic of ``kind`` makes of the element ``old``."""
-    return value if kind == "exchange" else b.emit(ops.COMBINE[kind], old, value)
+        return self.b.update(*op.attr, *self.args(op)) if op in self.private else self.copy(op)

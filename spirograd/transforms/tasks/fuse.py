@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 
+from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.effects import may_alias, touches, writes
 from spirograd.analysis.fusion import Arrays, commutes, conflict, obstacle
-from spirograd.analysis.private_updates import private_updates
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
@@ -25,7 +25,6 @@ from spirograd.transforms.checks.check_loops import inner_iterations
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.cse import cse
 from spirograd.transforms.tasks.contract import Contraction, decides_rounding
-from spirograd.transforms.tasks.demote_atomics import updated
 from spirograd.transforms.tasks.overlap import overlap
 
 # The most operations of a fused loop, by whether a task runs as invocations: `python -m benchmarks.fusing` shows what more of them cost. On
@@ -267,7 +266,7 @@ class _Build(Rewriter):
         *indices, value = self.args(op)
         old = self.b.load(ref, *indices)
         old = self._rounded(old) if written else old
-        self.b.store(ref, *indices, updated(self.b, kind, old, value))
+        self.b.store(ref, *indices, self.b.combined(kind, old, value))
         self._wrote(ref)
         return old
 

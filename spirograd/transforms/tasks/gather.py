@@ -12,7 +12,8 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from spirograd.analysis.axes import Bound
-from spirograd.analysis.private_updates import private_updates
+from spirograd.analysis.dependence import private_updates
+from spirograd.analysis.loop_invariants import contents
 from spirograd.analysis.scatters import LAST_INDEX, Preimage, Preimages, Scatter, scatters
 from spirograd.base.dtypes import DType, i32, u1
 from spirograd.ir import ops
@@ -21,7 +22,6 @@ from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
 from spirograd.transforms.tasks.accumulating import Accumulating
-from spirograd.transforms.tasks.demote_atomics import demoted
 from spirograd.transforms.tasks.overlap import overlap
 
 # Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
@@ -124,7 +124,7 @@ class _Gather(Rewriter):
     def _atomic(self, op: Op) -> Op | None:
         if op in self.dropped:
             return None
-        return demoted(self, op) if op in self.private else self.copy(op)
+        return self.b.update(*op.attr, *self.args(op)) if op in self.private else self.copy(op)
 
     # --- the loop over elements ------------------------------------------------------------------------------------------
 
@@ -199,6 +199,7 @@ class _Element(Accumulating):
         self.loop = loop
         self.element = element
         self.around = around
+        self.inside_loop = contents(*loop.regions)
         numbers: dict[tuple[object, ...], int] = {}
         number_of = {op: numbers.setdefault(_others(op, scatter.dims), len(numbers)) for op in scatter.atomics}
         dtype: DType = scatter.ref.dtype
@@ -214,7 +215,7 @@ class _Element(Accumulating):
         b, ref, place = self.b, self.scatter.ref, dict(zip(self.scatter.dims, self.element))
         elements = []
         for k, atomic in {k: op for op, k in self.number_of.items()}.items():
-            indices = [place[dim] if dim in place else self._invariant(value) for dim, value in enumerate(atomic.args[:-1])]
+            indices = [place.get(dim) or self._invariant(value) for dim, value in enumerate(atomic.args[:-1])]
             elements.append((k, indices))
             self.current |= {2 * k: self._old(indices), 2 * k + 1: b.const(False, u1)}
         for iteration, atomics in self.scatter.terms.items():
@@ -317,10 +318,7 @@ class _Element(Accumulating):
         return self.env[op] if op in self.known else self.copy(op)
 
     def _invariant(self, value: Op) -> Op:
-        """A value that is the same in all iterations, here."""
-        if value in self.loop.regions[0].live_ins:
-            return self.around.value(value)
-        return self.b.append(Op(value.code, value.type, tuple([self._invariant(a) for a in value.args]), value.attr, (), value.loc))
+        return self.around.rematerialised(value, self.inside_loop)
 
 
 def _others(atomic: Op, dims: Collection[int]) -> tuple[object, ...]:

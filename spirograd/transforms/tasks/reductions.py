@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
 
-from spirograd.analysis.effects import place
+from spirograd.analysis.dependence import Access, Alias, Dependence, accesses_in
 from spirograd.analysis.existence import exists, has_trips
+from spirograd.analysis.loop_invariants import Invariants, contents
+from spirograd.analysis.value_numbers import ValueNumbers
 from spirograd.base.dtypes import VOID, DType, f32, f64, i32
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import FieldRef, Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef, accesses_of, rank
+from spirograd.ir.nodes import Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.tasks.accumulating import Accumulating
@@ -19,7 +20,6 @@ from spirograd.transforms.tasks.accumulating import Accumulating
 _KINDS = ("add", "min", "max", "and", "or", "xor")
 # Each accumulator takes a register, and shared memory on GPUs.
 _MAX_REDUCTIONS = 8
-_LEAVES = frozenset((ops.const, ops.arg, ops.shape, ops.seed))
 
 
 def reductions(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -43,7 +43,7 @@ class _Target:
     ref: Ref
     indices: tuple[Op, ...]
     dtype: DType
-    atomics: list[Op] = field(default_factory=list)
+    atomics: list[Access] = field(default_factory=list)
     flag: int | None = None  # the accumulator that says whether there was an update; None if the element may be updated without one
 
 
@@ -75,26 +75,29 @@ def _find(body: Region, wide_sums: bool) -> list[_Target]:
     """The elements that ``body`` may accumulate into."""
     if ops.atomic not in body.codes:
         return []
-    accesses = [op for op in body.walk() if accesses_of(op)]
-    candidates = [op for op in accesses if op.code is ops.atomic and op.attr[0] in _KINDS]
+    accesses = list(accesses_in([body]))
+    candidates = [access for access in accesses if access.op.code is ops.atomic and access.op.attr[0] in _KINDS]
     if not candidates:
         return []
     used = {a for op in body.walk() for a in op.args}
     excluded = set(_in_conditions(body))
-    written = {ref for op in accesses for effect, ref in accesses_of(op) if effect != "read"}
-    number = _Invariance(body, written).number
-    targets: dict[Any, _Target] = {}
-    for op in candidates:
-        kind, ref = op.attr
-        if op in used or op in excluded or ref.dtype.bits < 32:
-            continue
-        indices = op.args[: rank(ref)]
-        if any(i not in number for i in indices):
+    temps = [access for access in accesses if isinstance(access.ref, TempRef)]
+    steady = {access.ref for access in temps} - {access.ref for access in temps if access.writes}  # values from before the loop
+    query = Dependence(ValueNumbers(steady=steady), separate_arrays=True)
+    invariant = Invariants(contents(body), steady)
+    targets: dict[object, _Target] = {}
+    for access in candidates:
+        op, (kind, ref), indices = access.op, access.op.attr, access.indices or ()
+        if op in used or op in excluded or ref.dtype.bits < 32 or not all(i in invariant for i in indices):
             continue
         dtype = f64 if wide_sums and ref.dtype is f32 and kind == "add" else ref.dtype
-        target = targets.setdefault((kind, ref, *[number[i] for i in indices]), _Target(kind, ref, indices, dtype))
-        target.atomics.append(op)
-    found = [t for t in targets.values() if not any(_conflicts(t, op) for op in accesses)]
+        target = targets.setdefault((kind, ref, query.numbers.all(indices)), _Target(kind, ref, indices, dtype))
+        target.atomics.append(access)
+    found = []
+    for target in targets.values():
+        others = [access for access in accesses if access not in target.atomics]
+        if all(query.alias(target.atomics[0], other, invariant) is Alias.NO for other in others):
+            found.append(target)
     return found[:_MAX_REDUCTIONS]
 
 
@@ -103,55 +106,6 @@ def _in_conditions(body: Region) -> Iterator[Op]:
     for op in body.walk():
         if op.code is ops.while_:
             yield from op.regions[0].walk()
-
-
-class _Invariance:
-    """Numbers for the values that are the same in every iteration: equal for equal values."""
-
-    def __init__(self, body: Region, written: set[Ref]) -> None:
-        self.written = written
-        self.number: dict[Op, int] = {}
-        known: dict[object, int] = {}
-        for op in body.walk():
-            key = self._key(op)
-            if key is not None:
-                self.number[op] = known.setdefault(key, len(known))
-
-    def _key(self, op: Op) -> Any:
-        if op.code is ops.const:
-            return (op.code, op.type, repr(op.attr))
-        if op.code not in _LEAVES:
-            movable = (op.code.effect == "pure" and op.code is not ops.result) or self._steady_load(op)
-            if not movable or any(a not in self.number for a in op.args):
-                return None
-        return (op.code, op.type, op.attr, *[self.number[a] for a in op.args])
-
-    def _steady_load(self, op: Op) -> bool:
-        """A load of a value from before the loop."""
-        return op.code is ops.load and isinstance(op.attr, TempRef) and op.attr not in self.written
-
-
-def _conflicts(target: _Target, op: Op) -> bool:
-    """Whether ``op``, another access, may touch the element."""
-    if op in target.atomics:
-        return False
-    indices = None if op.code is ops.call_memory else op.args
-    return any(_is_same(target, ref) and not (indices and _apart(target.indices, indices[: rank(ref)])) for _, ref in accesses_of(op))
-
-
-def _is_same(target: _Target, ref: Ref) -> bool:
-    """Whether the element may lie in ``ref``."""
-    if isinstance(target.ref, FieldRef) and isinstance(ref, FieldRef):
-        same = target.ref.key == ref.key and target.ref.role == ref.role
-    else:
-        same = place(ref) == place(target.ref) and getattr(ref, "role", "") == getattr(target.ref, "role", "")
-        same = same and not (isinstance(ref, TempRef) and ref != target.ref)
-    return same
-
-
-def _apart(a: tuple[Op, ...], b: tuple[Op, ...]) -> bool:
-    """Whether some index differs for sure."""
-    return any(x.code is ops.const and y.code is ops.const and x.attr != y.attr for x, y in zip(a, b))
 
 
 # --- whether there was an update ------------------------------------------------------------------------------------------
@@ -164,7 +118,7 @@ def _add_flags(targets: list[_Target], body: Region) -> int:
     _find_regions(body, True, regions)
     numbers: dict[frozenset[Region], int] = {}
     for target in targets:
-        places = [regions[op] for op in target.atomics]
+        places = [regions[access.op] for access in target.atomics]
         if not any(runs for _, runs in places) and not _tolerates(target):
             target.flag = numbers.setdefault(frozenset(region for region, _ in places), len(targets) + len(numbers))
     return len(numbers)
@@ -193,7 +147,7 @@ class _Accumulate(Accumulating):
 
     def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction]) -> None:
         flags = [() if t.flag is None else (t.flag,) for t in targets]
-        super().__init__([r.dtype for r in accumulators], {op: (k, *flags[k]) for k, t in enumerate(targets) for op in t.atomics})
+        super().__init__([r.dtype for r in accumulators], {op: (k, *flags[k]) for k, t in enumerate(targets) for op, *_ in t.atomics})
         self.targets = targets
         self.handlers[ops.atomic] = self._atomic
 
@@ -225,7 +179,7 @@ class _Finish(Rewriter):
         for target, total in zip(targets, params):
             groups.setdefault(target.flag, []).append((target, total))
         for flag, group in groups.items():
-            self.b.loc = group[0][0].atomics[0].loc
+            self.b.loc = group[0][0].atomics[0].op.loc
             if flag is None:
                 self._update(group)
                 continue
@@ -240,7 +194,7 @@ class _Finish(Rewriter):
 
     def _update(self, group: Iterable[tuple[_Target, Op]]) -> None:
         for target, total in group:
-            self.b.loc = target.atomics[0].loc
+            self.b.loc = target.atomics[0].op.loc
             indices = [self._clone(i) for i in target.indices]
             self.b.atomic(target.kind, target.ref, *indices, self.b.cast(total, target.ref.dtype))
 

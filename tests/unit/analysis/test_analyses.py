@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from spirograd.analysis.effects import WriteEpochs, effects, may_alias, reads, touches, writes
+from spirograd.analysis.available_values import AvailableValues
+from spirograd.analysis.effects import effects, may_alias, reads, touches, writes
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
+from spirograd.analysis.value_numbers import affine
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Effects, Slot
 from spirograd.base.sizes.evaluate import evaluate
@@ -124,22 +126,26 @@ def _references() -> tuple[list[Ref], list[Ref]]:
     return [*fields, *own, *arrays, *shared, *again], [*shared, *buffers, BufferRef("b", Slot("array"), dt.f32)]
 
 
+@pytest.mark.parametrize("separate_arrays", [False, True])
 @pytest.mark.parametrize("level", [0, 1])
-def test_epochs_of_what_may_alias(level: int) -> None:
-    """A write changes the epochs of what may be the same memory, and no others, at every time while more references are added."""
-    refs, epochs = _references()[level], WriteEpochs()
+def test_writes_to_what_may_alias(level: int, separate_arrays: bool) -> None:
+    """A write ends what is known of references that may be the same memory, and of no others, while more references are added."""
+    refs, known = _references()[level], AvailableValues(affine, separate_arrays)
+    value = constant(0)
     for count in range(1, len(refs) + 1):
         seen = refs[:count]
-        numbers = [epochs.number(ref) for ref in seen]
-        assert [a == b for a in numbers for b in numbers] == [a == b for a in seen for b in seen]
-        for a, number in zip(seen, numbers):
-            before = [epochs.epoch(k) for k in numbers]
-            epochs.wrote(number)
-            changed = [now > old for now, old in zip([epochs.epoch(k) for k in numbers], before)]
-            assert changed == [may_alias(a, b) for b in seen]
-        before = [epochs.epoch(k) for k in numbers]
-        epochs.wrote_all()
-        assert all(epochs.epoch(k) > old for k, old in zip(numbers, before))
+        elements = [known.element(ref, ()) for ref in seen]
+        assert [a == b for a in elements for b in elements] == [a == b for a in seen for b in seen]
+        for a in seen:
+            for element in elements:
+                known.set(element, value, ())
+            before = known.snapshot()
+            known.clobber_all(a)
+            assert [known.get(element) is None for element in elements] == [may_alias(a, b, separate_arrays) for b in seen]
+            known.restore(before)
+            assert all(known.get(element) is not None for element in elements)
+        known.clear()
+        assert not list(known.items())
 
 
 def test_aliasing() -> None:

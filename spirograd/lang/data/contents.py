@@ -1,0 +1,132 @@
+"""Whole contents of fields and ndarrays: fills, copies, and transfers from and to NumPy and torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType
+from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradValueError
+from spirograd.lang import scalar, traced_numbers
+from spirograd.lang.data import device_arrays, numpy_transfer, shadows, sparse_contents
+from spirograd.lang.data.exports import Exported
+from spirograd.lang.data.numpy_transfer import Array
+from spirograd.lang.data.views import HostView
+
+
+class Contents(Exported):
+    """A base of fields and ndarrays. ``_kind``: what messages call them."""
+
+    _kind = "an ndarray"
+
+    def _subject(self) -> str:
+        """Return the name of this object in messages."""
+        return "the ndarray"
+
+    def _filling(self: Any, value: Any) -> Any:
+        """Return what all elements are set to. Raise SpirogradTypeError for values that no element can have."""
+        if scalar.is_number(value):
+            return value
+        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
+        if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
+            raise SpirogradTypeError(f"an element of {self._subject()} has shape {self.element_shape}, got {scalar.describe(value)}")
+        return data
+
+    def fill(self: Any, value: Any) -> None:
+        """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
+        value, numbers = traced_numbers.split(value, self.element_shape)
+        element = self._filling(value)
+        shadows.host_write(self, repeat=lambda: self.fill(element), numbers=numbers)
+        if self.sparse_path is not None and np.any(element):
+            sparse_contents.fill(self, element)
+        else:
+            numpy_transfer.fill(self.tree.allocation, self.view, element)
+
+    def copy_from(self: Any, other: Any) -> None:
+        """Copy the contents of ``other``, a field or an array of the same shape.
+
+        Raises SpirogradTypeError for anything else, and ValueError if the shapes differ.
+        """
+        if not hasattr(other, "view") or not hasattr(other, "tree"):
+            raise SpirogradTypeError(f"`copy_from` takes {self._kind}, not {scalar.describe(other)}")
+        if other.shape != self.shape or other.element_shape != self.element_shape:
+            shapes = f"of shape {self.shape} cannot copy from one of shape {other.shape}"
+            raise SpirogradValueError(f"{self._subject()} {shapes}: the shapes must be equal")
+        if self.sparse_path is not None or other.sparse_path is not None:
+            self.from_numpy(other.to_numpy())
+            return
+        shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
+        numpy_transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
+
+    def to_numpy(self: Any, dtype: Any = None, *, copy: bool | None = True) -> Array:
+        """Return the contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
+
+        ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
+        """
+        if self.sparse_path is not None:
+            if copy is False:
+                problem = f"the elements of {self._subject()} are not contiguous, because it is below sparse nodes"
+                raise SpirogradValueError(f"{problem}: leave out `copy=False`")
+            return _converted(sparse_contents.read(self), dtype)
+        return _contents_of(self.tree.allocation, self.view, dtype, copy)
+
+    def from_numpy(self: Any, array: Any) -> None:
+        """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + element shape.
+
+        Below sparse nodes all cells are activated.
+        """
+        data = _matching(array, self.shape, self.element_shape, self._subject())
+        shadows.host_write(self)
+        if self.sparse_path is not None:
+            sparse_contents.write(self, data)
+        else:
+            numpy_transfer.write(self.tree.allocation, self.view, data)
+
+    def to_torch(self: Any, device: Any = None, *, copy: bool | None = True) -> Any:
+        """Return the contents as a torch tensor on ``device``, by default the CPU. ``copy``: as of `to_numpy`."""
+        tensor = None
+        if self.sparse_path is None and copy:
+            tensor = device_arrays.copy_to_torch(self.tree.allocation, self.view, device)
+        elif self.sparse_path is None:
+            tensor = device_arrays.shared_with_torch(self.tree.allocation, self, device)
+        return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if tensor is None else tensor
+
+    def from_torch(self: Any, tensor: Any) -> None:
+        """Set the contents from a torch tensor on any device."""
+        moved = self.sparse_path is None and device_arrays.copy_from_torch(
+            self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
+        )
+        if not moved:
+            self.from_numpy(numpy_transfer.from_torch(tensor))
+
+
+def _converted(array: Array, dtype: Any) -> Array:
+    """Return ``array`` as a NumPy dtype or one of ours; unchanged for None."""
+    return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
+
+
+def _contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None) -> Array:
+    """Return a copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either
+    (None)."""
+    out = None if copy else numpy_transfer.shared(allocation, view)
+    if out is not None and (dtype is None or np.dtype(dtype.np if isinstance(dtype, DType) else dtype) == out.dtype):
+        return out
+    if copy is False:
+        raise SpirogradValueError(
+            "`copy=False` needs memory that the host can address, in one regular range, and no conversion: omit it to get a copy"
+        )
+    return _converted(numpy_transfer.read(allocation, view), dtype)
+
+
+def _matching(array: Any, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
+    """Return ``array`` as NumPy has it, with elements of a shape; a trailing axis of 1 is dropped from matrices of one column."""
+    out: Array = np.asarray(array)
+    wanted = (*shape, *element_shape)
+    if len(element_shape) == 1 and out.shape == (*wanted, 1):
+        out = out[..., 0]
+    if out.shape != wanted:
+        raise SpirogradValueError(f"{what} needs an array of shape {wanted}, got {out.shape}")
+    if out.dtype.kind not in "biuf":
+        raise SpirogradRuntimeTypeError(f"{what} needs an array of numbers, got one of {out.dtype}")
+    return out
