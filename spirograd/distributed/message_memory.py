@@ -34,8 +34,8 @@ class MessageMemory:
     def to_receive(self) -> Any:
         """Return the memory that a transport writes to, after the launches so far. Call `received` afterwards.
 
-        On a GPU this is the memory of the message itself, unless a tape records: the tape saves the old contents in `received`, and messages
-        may arrive before.
+        On a GPU this is the memory of the message itself, unless a tape records: the tape saves the old contents in `received`, and
+        messages may arrive before.
         """
         if not world.transport().takes_gpu:
             self._arriving = np.empty(self.array.view.full_shape, self.array.dtype.np)
