@@ -82,8 +82,8 @@ class GradientUse:
         """The tape uses the gradients of these fields and ndarrays."""
         for memory in memories:
             whole = memory_identity(memory)[1]
-            shadow = whole.grad if not shadows.is_shadow(whole) and whole.has_grad() else None
-            if shadow is not None and shadow not in self.used:
+            shadow = whole.grad if whole.has_grad() else None
+            if shadow is not None and shadow not in self.used and not shadows.is_shadow(whole):
                 self._use(whole, shadow)
 
     @one_at_a_time
