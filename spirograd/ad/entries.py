@@ -11,7 +11,6 @@ from weakref import ref as weakly
 import numpy as np
 
 from spirograd.ad import external_arrays
-from spirograd.ad.memories import Collector
 from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
@@ -26,8 +25,8 @@ from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer, objects_of
 
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
@@ -130,18 +129,6 @@ def derivative_footprint_of(gradient: SpecializedDerivative) -> DerivativeFootpr
     return footprint
 
 
-class Arguments(Collector):
-    """The arguments of a launch as objects: ndarrays, and arrays of NumPy and torch with what binding them takes."""
-
-    def __init__(self, kernel: Kernel, specialization: Specialization, args: Sequence[Any]) -> None:
-        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
-        super().__init__(kernel, specialization, args)
-
-    def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
-        self.external[len(self.arrays)] = (array, element_shape, label)
-        self._keep(array)
-
-
 class Launch:
     """A launch of a kernel, with the memory that it uses and keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
     arguments."""
@@ -153,12 +140,12 @@ class Launch:
         self.specialization = specialization
         self.packer = packer
         self.arrays: list[Any] = []
-        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
+        self.external: dict[int, Any] = {}  # of NumPy and torch
         footprint = footprint_of(specialization)
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
-            arguments = Arguments(kernel, specialization, args)
-            self.arrays, self.external = arguments.arrays, arguments.external
+            self.arrays = objects_of(specialization.steps, args)
+            self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
         self.snapshots: dict[int, Any] = {}
         self.buffers: list[Any] = []
         self.number: int | None = None
@@ -168,7 +155,7 @@ class Launch:
         if self.number is None:
             self.number = self.session.launcher.next_number()
         plan = self.specialization.plan
-        return plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
+        return plan.launch(self.packer, drawn=self.number)
 
     def fresh(self) -> Launch:
         """Return the same launch, without what a recording keeps for its reverse."""
@@ -201,34 +188,24 @@ class Launch:
         assert access.arg is not None
         if access.arg in self.snapshots:
             return
-        array = self.external[access.arg][0]
+        array = self.external[access.arg]
         self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.arrays[access.arg])
         yield access.name, external_arrays.nbytes_of(array)
 
     def contents(self, k: int) -> Any:
         """Return a copy of an array of the host as the launch left it. Waits for the launch."""
-        return external_arrays.host_copy(self.external[k][0], self.packer.arrays[k])
+        return external_arrays.host_copy(self.external[k], self.packer.arrays[k])
 
     def again(self) -> Packer:
         """Return the arguments of its derivative."""
-        packer = Packer(self.session, gradients=True)
-        if not self.external:
-            packer.scalars += [*self.packer.scalars, *(0 for _ in self.buffers)]
-            packer.arrays += [*self.packer.arrays, *self.buffers]
-            return packer
-        for k, (scalar, binding) in enumerate(zip(self.packer.scalars, self.packer.arrays)):
-            external = self.external.get(k)
-            if external is not None:
-                packer.put_external(*external)
-                if k in self.snapshots:
-                    binding, copy = packer.arrays[k], self.snapshots[k]
-                    binding.address, binding.allocation = copy.address, copy
-                continue
-            packer.scalars.append(scalar)
-            packer.arrays.append(binding)
-        for buffer in self.buffers:
-            packer.scalars.append(0)
-            packer.arrays.append(buffer)
+        packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
+        packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
+        packer.arrays = [*self.packer.arrays, *self.buffers]
+        externals = [external for step in self.specialization.steps for external in step.externals()] if self.external else []
+        for k, array in self.external.items():
+            packer.arrays[k] = binding = packer.bind(array, k, externals[k])
+            if k in self.snapshots:
+                binding.address, binding.allocation = self.snapshots[k].address, self.snapshots[k]
         return packer
 
 

@@ -120,7 +120,7 @@ class WrittenTensors:
 
     def before(self, launch: Launch) -> None:
         """Look for changes of the tensors that a launch is about to use."""
-        for tensor, _, _ in launch.external.values() if self._known else ():
+        for tensor in launch.external.values() if self._known else ():
             key = id(tensor) if isinstance(tensor, np.ndarray) else tensor.data_ptr()
             if key in self._known:
                 self._look(key)
@@ -134,7 +134,7 @@ class WrittenTensors:
         """Note what a launch wrote."""
         for access in active_outputs:
             if access.arg in launch.external:
-                tensor = launch.external[access.arg][0]
+                tensor = launch.external[access.arg]
                 if getattr(tensor, "requires_grad", False):
                     self._known[tensor.data_ptr()] = (tensor, launch.contents(access.arg))
 

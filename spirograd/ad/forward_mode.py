@@ -28,8 +28,8 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
@@ -147,7 +147,7 @@ class FwdMode(ProgramRecorder, NearNames):
             for warning in derivative.derivative.warnings:
                 logger.warning(warning)
         self._chain.follow(derivative, packer)
-        values = derivative.plan.main.launch(packer.scalars, packer.arrays, derivative.trees)
+        values = derivative.plan.main.launch(packer.on(derivative.trees))
         if launch is not None:
             self._exposed.after(launch, footprint_of(specialization).written)
         return values
@@ -203,7 +203,7 @@ def memory_key(ref: MemoryRef, packer: Packer) -> Key:
     """Return a key of memory that is the same in all launches."""
     if isinstance(ref, FieldRef):
         return ("field", ref.tree, ref.key)
-    binding = packer.arrays[ref.arg]
+    binding = packer.array(ref.arg)
     host = packer.transfers.host_address(binding) if packer.transfers is not None else 0
     return ("host array", host) if host else ("array", binding.address)
 

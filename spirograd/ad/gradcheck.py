@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.memories import Collector, KernelMemory, memories_of
+from spirograd.ad.memories import KernelMemory, memories_of
 from spirograd.analysis import trial
 from spirograd.autodiff.in_f64 import field_memory, in_f64
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
@@ -104,8 +104,8 @@ class _Check:
                 f"kernel `{self.name}` draws random numbers, and finite differences would compare different ones: pass them in, in an array"
             )
         self.twin, self.twins = in_f64(primal)
-        self.collector = Collector(kernel, self.specialization, self.bound)
-        self.memories = memories_of(primal, self.specialization, self.collector)
+        self.memories = memories_of(primal, self.specialization, self.bound)
+        self.scalars = kernel.pack(self.session, self.specialization, self.bound).scalars
         self.active = {key: m for key, m in self.memories.items() if m.gradient is not None}
         if not self.active:
             raise SpirogradRuntimeError(
@@ -152,7 +152,7 @@ class _Check:
 
     def _loss(self, values: dict[Any, Any]) -> float:
         """Return the sum of what the kernel leaves and returns, weighted by the adjoints."""
-        args = [values[k].copy() if k in values else self.collector.scalars[k] for k in range(len(self.twin.args))]
+        args: list[Any] = [values[k].copy() if k in values else self.scalars[k] for k in range(len(self.twin.args))]
         trees = {}
         for ref, twin in self.twins.items():
             trees[twin.tree] = values[ref].reshape(-1).copy()

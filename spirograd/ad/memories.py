@@ -10,47 +10,9 @@ import numpy as np
 from spirograd.base.dtypes import DType
 from spirograd.ir.nodes import ArrayArg, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
-from spirograd.lang.data.ndarray import Ndarray, array_of
+from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.specialization import Specialization
-
-
-class Collector:
-    """Receives the flat arguments of a launch, as `parameters.Packer` does, and keeps them as they are."""
-
-    bound = False
-
-    def __init__(self, kernel: Any, specialization: Specialization, args: Sequence[Any]) -> None:
-        self._clear()
-        for parameter, value in zip(kernel._parameters, args):
-            parameter.pack(value, self)
-        for array, get in specialization.captures:
-            self.put_array(array if get is None else get(args))
-
-    def _clear(self) -> None:
-        self.scalars: list[Any] = []
-        self.arrays: list[Any] = []
-
-    def empty(self) -> Collector:
-        """Return a collector of no arguments, for numbers and ndarrays."""
-        collector = Collector.__new__(Collector)
-        collector._clear()
-        return collector
-
-    def put_scalar(self, value: Any) -> None:
-        self.scalars.append(value)
-        self.arrays.append(None)
-
-    def put_array(self, array: Any) -> None:
-        self._keep(array_of(array))
-        for number in array._sg_numbers:
-            self.put_scalar(number)
-
-    def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
-        self._keep(array)
-
-    def _keep(self, array: Any) -> None:
-        self.scalars.append(0)
-        self.arrays.append(array)
+from spirograd.lang.frontend.steps import objects_of
 
 
 class KernelMemory:
@@ -73,16 +35,17 @@ class KernelMemory:
         _write(self.gradient, values)
 
 
-def memories_of(kernel: KernelIR, specialization: Specialization, collector: Collector) -> dict[Any, KernelMemory]:
+def memories_of(kernel: KernelIR, specialization: Specialization, args: Sequence[Any]) -> dict[Any, KernelMemory]:
     """Return all memory of ``kernel``, compiled as ``specialization``: by `FieldRef`, or by the number of the array argument."""
     memories: dict[Any, KernelMemory] = {}
+    arrays = objects_of(specialization.steps, args)
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, FieldRef) and ref not in memories:
             memories[ref] = KernelMemory(ref.name, ref.dtype, specialization.fields[ref])
     for k, arg in enumerate(kernel.args):
         if isinstance(arg, ArrayArg):
-            memories[k] = KernelMemory(arg.name, arg.dtype, collector.arrays[k])
+            memories[k] = KernelMemory(arg.name, arg.dtype, arrays[k])
     return memories
 
 

@@ -13,8 +13,8 @@ from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 
 
 class Guard(ProgramRecorder):
@@ -27,7 +27,7 @@ class Guard(ProgramRecorder):
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch a kernel; see `Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
-        return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+        return specialization.plan.launch(packer)
 
     def writes(self, launch: Launch) -> None:
         """Save what a launch is about to write."""

@@ -10,7 +10,6 @@ import numpy as np
 from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
-from spirograd.ad.memories import Collector
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
@@ -31,8 +30,8 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer, objects_of
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
@@ -191,7 +190,7 @@ class _Recorder(ProgramRecorder):
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
         _snapshot(second, launch, Version.BEFORE)
-        values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
+        values = first.plan.main.launch(packer.on(first.trees))
         launch.number = first.plan.main.last_number
         _snapshot(second, launch, Version.AFTER)
         if self.exposed.active:
@@ -244,7 +243,7 @@ class _Recorder(ProgramRecorder):
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
                 field.make_duals()
-        for k, array in enumerate(Collector(kernel, specialization, args).arrays):
+        for k, array in enumerate(objects_of(specialization.steps, args)):
             if isinstance(array, Ndarray) and array.grad is not None:
                 array.make_duals()
                 packer.arrays[k] = session.bind(array)

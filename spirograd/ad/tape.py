@@ -35,8 +35,8 @@ from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")

@@ -16,7 +16,7 @@ from spirograd.base.dtypes import i32
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
-from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.steps import Packer
 
 logger = logging.getLogger("spirograd")
 
@@ -34,14 +34,14 @@ class AccessRule:
             return
         marks = [self._mark_of(ref, launch, packer) for ref in marked]
         with kept(launch, packer):
-            plan.launch([*packer.scalars, *(0 for _ in marks)], [*packer.arrays, *marks], gradient.primal.trees)
+            plan.launch(packer.followed_by(*marks))
             launch.session.sync()
 
     def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> Any:
         if isinstance(ref, ArrayRef):
             array = launch.arrays[ref.arg]
             key: Key = ("array", id(array))
-            shape = (*packer.arrays[ref.arg].shape, *ref.element_shape)
+            shape = (*packer.array(ref.arg).shape, *ref.element_shape)
         else:
             key, shape = ("field", ref), (*ref.shape, *ref.element_shape)
         if key not in self._marks:
@@ -69,7 +69,7 @@ def kept(launch: Launch, packer: Packer) -> Iterator[None]:
             undo.append(Saved(Stored(access.name, storage), None).swap)
         else:
             assert access.arg is not None
-            array, binding = launch.external[access.arg][0], packer.arrays[access.arg]
+            array, binding = launch.external[access.arg], packer.arrays[access.arg]
             copy = external_arrays.device_copy(launch.session, array, binding)
             undo.append(functools.partial(external_arrays.put_back, copy, array, binding))
     try:

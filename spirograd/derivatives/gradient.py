@@ -64,7 +64,7 @@ class Gradient(Staged, NearNames):
         made.launch(packer, returned, specialization.last_number)
         self._native = native = made.native
         if native.device is not None and not made.returned and packer.transfers is None and native.is_due():
-            made.prepare(bound, packer, self.kernel.steps(specialization, bound))
+            made.prepare(bound, packer)
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
         """Return the derivative of a compiled kernel, which is differentiated once."""

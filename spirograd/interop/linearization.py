@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spirograd.ad.entries import footprint_of
-from spirograd.ad.memories import Collector
 from spirograd.ad.second_order import second_of, tangents_of
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -19,6 +18,7 @@ from spirograd.interop.kernel_function import KernelFunction
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import ArrayParameter
+from spirograd.lang.frontend.steps import objects_of
 
 
 class Linearization:
@@ -72,7 +72,7 @@ class Linearization:
     def _forward(self) -> None:
         derivative = tangents_of(self.session, self.function.kernel, self.specialization)
         packer = self.function.kernel.pack(self.session, self.specialization, self.args)
-        derivative.plan.main.launch(packer.scalars, packer.arrays, derivative.trees, drawn=self.number)
+        derivative.plan.main.launch(packer.on(derivative.trees), drawn=self.number)
 
     @contextlib.contextmanager
     def _other_memory(self) -> Iterator[None]:
@@ -114,7 +114,7 @@ class Linearization:
     def _used_memory(self) -> list[Any]:
         """Return the fields and ndarrays that the kernel uses beside the copies: those that it writes, or that have gradients."""
         own = {id(copy) for copy in self.copies.values()}
-        arrays = Collector(self.function.kernel, self.specialization, self.args).arrays
+        arrays = objects_of(self.specialization.steps, self.args)
         memories: dict[Any, Any] = {}
         footprint = footprint_of(self.specialization)
         written = {access.arg if access.arg is not None else access.key for access in footprint.written}

@@ -356,9 +356,9 @@ class GpuDevice(StreamedDevice):
 
         def report(_: int) -> None:
             with self._turn:
-                word = memory.words[call.FAILED]
-                memory.words[call.FAILED] = 0
-                self._driver.check(word, f"launch kernel {executable.name}")
+                word = ctypes.c_uint64.from_address(failed)
+                code, word.value = word.value, 0
+                self._driver.check(code, f"launch kernel {executable.name}")
 
         return NativeEntry(self._code.prepared, ctypes.addressof(memory), self._turn.lock, (executable, memory), failed, report)
 
