@@ -76,7 +76,7 @@ def schedule(kept: list[int], steps: int, limits: Limits) -> Iterator[Action]:
     are made until some of them are dropped. ``kept`` changes with the actions, and the caller may remove others than the first and the
     last between them.
     """
-    end, taken, counted = steps, 0, -1  # bytes of the logs of so many checkpoints
+    end, taken, counted = steps, 0, -1  # bytes of the logs of ``counted`` checkpoints
     yield Action("return", kept[-1], end)
     while end:
         at = kept[-1]

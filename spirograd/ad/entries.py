@@ -49,7 +49,7 @@ class Event:
 
 
 class Access:
-    """Memory that a kernel uses. Of a field ``key`` and ``storage`` say which; of an array argument its number ``arg`` does, at a launch.
+    """Memory that a kernel uses: a field, with its ``key`` and ``storage``, or the array argument number ``arg`` of each launch.
 
     ``first``: the first index of the access, where the host can know it. The field is not kept alive.
     """
@@ -130,7 +130,7 @@ def derivative_footprint_of(gradient: SpecializedDerivative) -> DerivativeFootpr
 
 
 class Launch:
-    """One launch of a kernel, as far as its memory goes, which it keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
+    """A launch of a kernel, with the memory that it uses and keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
     arguments."""
 
     __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")

@@ -154,7 +154,7 @@ class FwdMode(ProgramRecorder, NearNames):
 
 
 class Chain:
-    """Which memory without dual got values with tangents: whoever reads it for a result would compute a wrong tangent.
+    """The memory without dual that got values with tangents: reading it for a result would give a wrong tangent.
 
     ``role``: what the memory lacks, "dual" or "grad" (second derivatives make the duals of what has a gradient).
     """

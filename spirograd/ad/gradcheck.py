@@ -71,7 +71,7 @@ def gradcheck(
 
     All memory that the kernel writes and that has a gradient gets a random adjoint. The gradient of each element that it reads must be
     within ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``. By default both tolerances are 1e-5
-    if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: of larger memory so many elements are compared, chosen
+    if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: the most elements that are compared of one memory, chosen
     at random from ``seed``. Memory and gradients are restored afterwards.
 
     Raises SpirogradTypeError for what is no kernel; SpirogradAssertionError with the table and the first wrong element, unless

@@ -1,6 +1,6 @@
-"""Which levels of memory a tape with checkpoints uses: each as soon as its copies take less time than the steps that they save.
+"""The levels of memory that a tape with checkpoints uses: each as soon as its copies take less time than the steps that they save.
 
-The time of a schedule is that of the steps which run again, and of what is written to and read from the levels: P. Stumm and A. Walther,
+The time of a schedule is the time of the steps which run again, and of the writes to and reads from the levels: P. Stumm and A. Walther,
 "MultiStage approaches for optimal offline checkpointing", SIAM Journal on Scientific Computing 31 (3), 2009. The number of steps is that so
 far, so that a level that is not worth its time now may be later. Both times are measured: that of a step over several periods since the
 levels in use were full for the first time, that of a copy by writing and reading some; the least counts, because what else the machine does
@@ -18,7 +18,7 @@ from math import comb
 from spirograd.ad.memory_report import Cost
 from spirograd.lang import context
 
-# A level that is not worth its time is looked at again after so many times as many steps.
+# A level that costs more time than it saves is measured again when the tape has grown by this factor.
 _AGAIN = 1.25
 _LEVELS = 3  # of the device, of the host, of files
 _PERIODS = 3  # of steps, and copies, of which the least time counts
@@ -65,7 +65,7 @@ class LevelCosts:
     def look(
         self, sizes: Sequence[float], steps: int, fixed: int, each: float, price: Callable[[int], tuple[float, float]], moved: int = 0
     ) -> bool:
-        """Use more levels, of so many bytes, if that is worth its time for so many steps; whether that is so. ``fixed``: bytes that are no
+        """Use more levels if that saves time for ``steps`` steps. Return whether more are used. ``fixed``: bytes that are no
         checkpoints; ``each``: bytes of one; ``price``: seconds for each byte that goes to a level, and back; ``moved``: bytes that went to
         levels so far."""
         if self.used >= _LEVELS or steps < self._next or each <= 0:

@@ -130,7 +130,7 @@ class WriteStep:
 
 
 class CallStep:
-    """A gradient of Python's own, that of the steps before it. ``used``: the memory that it is to find as it is now."""
+    """A gradient of Python's own, for the steps before it. ``used``: the memory that it reads as it is now."""
 
     def __init__(self, reverse: Callable[[], None], used: Parts) -> None:
         self._reverse = reverse

@@ -69,7 +69,7 @@ def _address(buffer: Any) -> int:
 
 
 def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, then zeros, which are the results."""
+    """Launch the kernel. Arguments: `Call.names`, then zeros, which are the results."""
     passed, zeros = call.split(given)
     _same(zeros, results)
     returned = call.function.launch(call.values(passed, zeros))
@@ -78,8 +78,8 @@ def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list
 
 
 def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, the outputs, their adjoints (of those with gradients), zeros. Results: the adjoints, which the kernel uses
-    up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
+    """Run the gradient. Arguments: `Call.names`, the outputs, the adjoints of active ones, zeros. Results: the adjoints, which the kernel
+    uses up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
     passed, outputs, adjoints, zeros = call.split(given, len(call.active_outputs), len(wanted))
     _same([*adjoints, *zeros], results)
     values = call.values(passed, outputs)
@@ -97,7 +97,7 @@ def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: 
 
 
 def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
+    """Compute tangents. Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
     run = _linearized(call, wanted, along, call.split(given, len(along)))
     run.tangent()
     for name, result in zip(call.active_outputs, results):
@@ -105,7 +105,8 @@ def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
 
 
 def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, the outputs, their adjoints, the directions. Results: the derivatives of the gradients ``wanted``."""
+    """Compute Hessian-vector products. Arguments: `Call.names`, the outputs, their adjoints, directions. Results: the derivatives of the
+    gradients ``wanted``."""
     parts = call.split(given, len(call.active_outputs), len(along))
     run = _linearized(call, wanted, along, parts)
     run.second(dict(zip(call.active_outputs, parts[2])))
