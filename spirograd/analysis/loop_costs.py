@@ -7,6 +7,7 @@ Each decision is a function of this file, and each number that it compares is on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.analysis.guarded_loops import find_guarded_loop
@@ -258,7 +259,7 @@ _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 
 def is_large(region: Region) -> bool:
     """Whether ``region`` is too much for one function."""
-    return sum([1 for _ in region.walk()]) > LARGE
+    return next(islice(region.walk(), LARGE, None), None) is not None
 
 
 def is_large_operation(op: Op) -> bool:

@@ -96,9 +96,9 @@ class _Distribute(Rewriter):
         self.handlers = {ops.task: self._task, ops.for_: self._for}
 
     def _task(self, op: Op) -> Op:
-        if op.attr.kind != "chunks":
+        if op.attr.kind != "chunks" or not any(map(is_large, op.regions[1:])):
             return self.b.append(op)
-        inside = [inner for loop in loops_of(op, op.regions[1]) for inner in loop.body.walk()]
+        inside = [inner for loop in loops_of(op, op.regions[1]) for inner in loop.body.walk()] if len(op.regions) > 2 else []
         self.updated = frozenset([inner.attr[1] for inner in inside if inner.code is ops.atomic])
         return self.copy(op)
 
@@ -107,7 +107,7 @@ class _Distribute(Rewriter):
             return self.copy(op)
         updated = self.updated if op.attr.any_order else frozenset()
         stages = _find_stages(op.regions[0], updated) if op.attr.vectorise != "lockstep" else ()
-        return self._blocks(op, stages, updated) if stages else self.copy(op)
+        return self._blocks(op, stages, updated) if stages else self.keep(op)
 
     def _blocks(self, op: Op, stages: tuple[_Stage, ...], updated: frozenset[BufferRef]) -> Op:
         b, (begin, end, *initial), body = self.b, self.args(op), op.regions[0]

@@ -57,7 +57,7 @@ class _SplitEdges(Rewriter):
         assert self.task is not None
         splits = op.attr.independent and not (op.attr.vectorise or op.attr.reductions)
         edges = _edges(ChunkLoop(self.task, op, self.around)) if splits else None
-        return self.copy(op) if edges is None else self._split(op, edges)
+        return self.keep(op) if edges is None else self._split(op, edges)
 
     def _split(self, op: Op, edges: _Edges) -> Op:
         b, (start, stop), body = self.b, self.args(op), op.regions[0]
