@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from spirograd.analysis.chunk_loops import note_ranges
@@ -97,12 +96,10 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
     note_ranges(e.ranges, op)
-    if not op.attr.over_chunk:
-        e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or loop_metadata(e, op.attr)[1])
-        return
-    outer, (e.memory_suffix, suffix) = e.memory_suffix, loop_metadata(e, op.attr)
-    run = e.iterations or functools.partial(counted_loop, e)
-    e.env[op] = run(op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
+    outer, (accesses, branch) = e.memory_suffix, loop_metadata(e, op.attr)
+    if op.attr.over_chunk:
+        e.memory_suffix = accesses
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or branch)
     e.memory_suffix = outer
 
 

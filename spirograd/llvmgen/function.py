@@ -65,7 +65,6 @@ class FunctionEmitter:
     pointer_metadata = ""  # what is known of them, as metadata
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
     atomic_metadata = ""  # what is known of the memory of atomics
-    iterations: Callable[..., list[str]] | None = None  # emits a loop over a chunk, where that is not a plain loop
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
         self.module = module
