@@ -36,7 +36,9 @@ from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
+from spirograd.lang.frontend.guards import Path as Place
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter, array_signature
+from spirograd.lang.frontend.steps import Pack, Packer, packing_function
 from spirograd.lang.session_protocol import Session
 from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
@@ -138,13 +140,17 @@ class _Loaded(NearNames):
             bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
             raise SpirogradCallError(f"kernel `{self.name}`: {error}") from None
-        packer = Packer(session, gradients)
+        packer = Packer.on_trees(session, self._module.allocations, gradients)
         for parameter, record in zip(self._parameters, self.record.parameters):
-            value = bound.arguments[record.name]
             if isinstance(parameter, ArrayParameter):
-                _check_array(parameter, record, value)
-            parameter.pack(value, packer)
+                _check_array(parameter, record, bound.arguments[record.name])
+        packer.scalars, packer.arrays = self._flat([bound.arguments[record.name] for record in self.record.parameters], session, packer)
         return packer
+
+    @once
+    def _flat(self) -> Pack:
+        """The function that packs the arguments of a launch."""
+        return packing_function([step for k, parameter in enumerate(self._parameters) for step in parameter.steps(None, Place(k))])
 
     def _finish(self, packer: Packer) -> None:
         if packer.transfers is not None:
@@ -172,7 +178,7 @@ class LoadedKernel(_Loaded):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch it."""
         packer = self._pack(args, kwargs, gradients=False)
-        values = self.plan.launch(packer.scalars, packer.arrays, self._module.allocations)
+        values = self.plan.launch(packer)
         self._finish(packer)
         result = self.record.result
         if values is None or result is None:
@@ -224,11 +230,11 @@ class LoadedGradient(_Loaded):
         packer = self._pack(args, kwargs, gradients=True)
         label = f"kernel `{self._primal.name}`"
         derivative = self._derivative
-        refuse_shared(label, self.record.arguments, packer.scalars, packer.arrays, dict(derivative.written), frozenset(derivative.accessed))
+        refuse_shared(label, self.record.arguments, packer, dict(derivative.written), frozenset(derivative.accessed))
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
         try:
-            self.checkpoints.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+            self.checkpoints.launch(packer, self._primal.plan.last_number)
         except AdstacksTooLarge as error:
             if derivative.nested:
                 raise

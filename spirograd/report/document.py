@@ -17,7 +17,7 @@ from spirograd.report.sources import Source, sources_of
 from spirograd.spirvgen.disasm import capabilities
 
 # Titles of the stages of IR.
-_IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
+_IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device", "loops.ir": "IR: loops"}
 _NATIVE = {
     "kernel.ll": ("LLVM", "llvm"),
     "kernel.opt.ll": ("LLVM optimised", "llvm"),
