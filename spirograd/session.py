@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spirograd")
 
-# Kernels may read and write so many bytes at once, from the first one of an array on.
+# Kernels may read and write this number of bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
 # The key of kernels that no cache keeps.
 _NOT_KEPT = "not kept"
