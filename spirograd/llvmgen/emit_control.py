@@ -97,9 +97,10 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
     note_ranges(e.ranges, op)
-    accesses, about = _loop_metadata(e, op.attr)
-    outer, e.memory_suffix = e.memory_suffix, accesses or e.memory_suffix
-    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or about)
+    outer, (accesses, branch) = e.memory_suffix, _loop_metadata(e, op.attr)
+    if op.attr.over_chunk:
+        e.memory_suffix = accesses
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or branch)
     e.memory_suffix = outer
 
 

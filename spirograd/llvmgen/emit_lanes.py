@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from spirograd.analysis.uniformity import INTERLEAVED
 from spirograd.base.dtypes import DType, Lanes, Type, i8, scalar_of, u1
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen.function import FunctionEmitter, Phis, overload
-from spirograd.llvmgen.interleaved_loads import INTERLEAVED, interleaved_load
+from spirograd.llvmgen.interleaved_loads import interleaved_load
 from spirograd.llvmgen.module import literal, splat, type_name
 
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'

@@ -234,7 +234,7 @@ class FunctionEmitter:
             value, it = self.resize(value, it, dt.u64), dt.u64
         return self.value(f"getelementptr inbounds {type_name(ref.dtype)}, {self.buffer_pointer} {base}, {type_name(it)} {value}")
 
-    def access_suffix(self, ref: Any) -> str:
+    def access_suffix(self, ref: BufferRef | SharedRef) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
         one worker share a thread slot."""
         return "" if isinstance(ref, BufferRef) and ref.slot.kind == "adstacks" else self.memory_suffix

@@ -8,7 +8,6 @@ from spirograd.base.dtypes import Lanes
 from spirograd.llvmgen.function import FunctionEmitter, overload
 from spirograd.llvmgen.module import type_name
 
-INTERLEAVED = (2, 3, 4)  # distances
 # Elements of an AVX2 register; how those that interleaved loads want get there, by how many lie between them: two vectors (those loaded,
 # then what was made of them), and for each place its number in both.
 _PART = 8
