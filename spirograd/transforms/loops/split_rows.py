@@ -62,7 +62,7 @@ class _SplitRows(Rewriter):
             then = b.end(rows.columns(totals, guarded.body, op))
             b.begin()
             results = b.if_(guarded.guard, then, b.end(totals))
-        attr = LoopAttr(row=int(extent.attr) if extent.code is ops.const else 0)
+        attr = LoopAttr(row=int(extent.attr) if extent.code is ops.const else -1)
         regions = (b.end([*results, rows.stop]),)
         return b.append(Op(ops.for_, types, (rows.low, rows.high, *initial, begin), attr, regions, op.loc, op.primal))
 
@@ -110,7 +110,7 @@ class _Rows:
         b = self.b
         self.first = b.emit(ops.mul, number, self.length)
         self.row = b.emit(ops.idiv, self.first, self.extent) if self.counts_down else number
-        self.start = b.emit(ops.max_, start, b.const(0, self.type))  # ranges of carried values are not known
+        self.start = start
         steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.sub, self.start, self.first))]
         if self.counts_down:
             natural = unsigned(self.type)
