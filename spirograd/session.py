@@ -427,7 +427,8 @@ class Transfers:
         self.gradients = gradients
         self.pending: list[tuple[int, Callable[[], None]]] = []
         self._copies: dict[tuple[int, object, object, object], Allocation] = {}
-        self._host: list[tuple[int, str, Array, Allocation | None]] = []  # arrays that the host addresses: argument, what errors call it, array, copy
+        # Arrays that the host addresses: argument, what errors call it, array, copy.
+        self._host: list[tuple[int, str, Array, Allocation | None]] = []
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
         self.tensors: dict[int, tuple[str, object]] = {}  # those of torch by argument, with what errors call them
         self.torch_records = False  # whether torch records operations on one of them

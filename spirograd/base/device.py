@@ -102,10 +102,10 @@ class Device(Protocol):
     def wrap(self, address: int, nbytes: int) -> Buffer | None:
         """A buffer over host memory that the caller keeps alive (zero copy), or None where the device cannot."""
 
-    def load(self, kernel: CompiledKernel) -> Any:
+    def load(self, kernel: CompiledKernel) -> object:
         """Make an executable of an artifact; the result is opaque to the runtime."""
 
-    def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+    def launch(self, executable: object, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """Run all tasks in order with this argument block. ``counts[t]``: begin and end are in the code; the number of iterations
         of task t if the host knows it (0: skip the task), None if only the device does."""
 
@@ -129,7 +129,7 @@ class Assembler(Protocol):
 
 
 # Memory that work uses: allocations with the parts of them that it touches, "" for all; None for memory that is not known.
-Uses = Sequence["tuple[Any, str]"]
+Uses = Sequence["tuple[object, str]"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +145,7 @@ class Step:
 class Launch:
     """The work of a step that launches a kernel."""
 
-    executable: Any
+    executable: object
     block: bytes
     counts: tuple[int | None, ...]
 
@@ -165,7 +165,7 @@ class ReservesMemory(Protocol):
 class ReportsFaults(Protocol):
     """A device that computes on the CPU, where an access outside of all memory ends the process, and the message names the kernel."""
 
-    def locate(self, executable: Any, locations: Sequence[Loc | None]) -> None:
+    def locate(self, executable: object, locations: Sequence[Loc | None]) -> None:
         """Where each task of ``executable``, which `Device.load` gave, stands in the source."""
 
 
@@ -173,11 +173,11 @@ class ReportsFaults(Protocol):
 class RecordsWork(Protocol):
     """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
 
-    def record(self, steps: Sequence[Step | Sections]) -> Any:
+    def record(self, steps: Sequence[Step | Sections]) -> object:
         """Record a series, without doing it. The result, opaque to the runtime, is for `repeat`; None if the driver does not take the
         series."""
 
-    def repeat(self, recorded: Any) -> None:
+    def repeat(self, recorded: object) -> None:
         """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
 
 
@@ -211,10 +211,10 @@ class RecordsLoops(Protocol):
 
     reads_flags: bool
 
-    def record_loop(self, loop: Loop) -> Any:
+    def record_loop(self, loop: Loop) -> object:
         """Record a loop, without doing it. The result is for `RecordsWork.repeat`; None if the driver does not take the loop."""
 
-    def repeat(self, recorded: Any) -> None:
+    def repeat(self, recorded: object) -> None:
         """See `RecordsWork.repeat`."""
 
 
@@ -226,31 +226,31 @@ class HasStreams(Protocol):
 
     several_queues: bool
 
-    def new_stream(self) -> Any:
+    def new_stream(self) -> object:
         """A new stream."""
 
-    def delete_stream(self, stream: Any) -> None:
+    def delete_stream(self, stream: object) -> None:
         """Give a stream back, after the work that it was given."""
 
-    def on_stream(self, stream: Any) -> AbstractContextManager[None]:
+    def on_stream(self, stream: object) -> AbstractContextManager[None]:
         """Give the launches, fills and copies of the block to ``stream``, in no order with the others. Nothing else is done in it."""
 
-    def order_streams(self, first: Any, then: Any) -> None:
+    def order_streams(self, first: object, then: object) -> None:
         """Have ``then`` do what it is given from now on after what ``first`` was given so far. Does not wait."""
 
-    def stream_done(self, stream: Any) -> bool:
+    def stream_done(self, stream: object) -> bool:
         """Whether a stream has done all its work. Does not wait."""
 
-    def finish_stream(self, stream: Any) -> None:
+    def finish_stream(self, stream: object) -> None:
         """Wait until a stream has done all its work. Counts as a wait."""
 
-    def record_event(self, stream: Any) -> Any:
+    def record_event(self, stream: object) -> object:
         """An event that is done after what ``stream`` was given so far."""
 
-    def wait_for_event(self, event: Any, stream: Any) -> None:
+    def wait_for_event(self, event: object, stream: object) -> None:
         """Have ``stream`` do what it is given from now on after an event. Does not wait."""
 
-    def finish_event(self, event: Any) -> None:
+    def finish_event(self, event: object) -> None:
         """Wait until an event is done. Counts as a wait."""
 
 
@@ -285,8 +285,8 @@ class NativeEntry:
 
     function: int
     context: int
-    lock: Any = None
-    kept: Any = None
+    lock: object = None
+    kept: object = None
     failed: int = 0
     report: Callable[[int], None] | None = None
 
@@ -301,7 +301,7 @@ class CallsNatively(Protocol):
     def native_code(self) -> Any:
         """The code that does (`native.launch_function.Code`); None if there is none for this interpreter."""
 
-    def entry(self, executable: Any, counts: Sequence[int | None]) -> NativeEntry | None:
+    def entry(self, executable: object, counts: Sequence[int | None]) -> NativeEntry | None:
         """Launches of ``executable``, for which `Device.launch` gets these ``counts`` unless the device is ``on_host``. None if they are
         for Python only."""
 
@@ -335,7 +335,9 @@ class TaskTime:
 class TaskTimer(Protocol):
     """Launches whose tasks are timed by the device itself."""
 
-    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+    def launch(
+        self, kernel: CompiledKernel, executable: object, block: bytes | bytearray, counts: Sequence[int | None], number: int
+    ) -> None:
         """As `Device.launch`. ``kernel``: what ``executable`` was loaded from. ``number``: for `TaskTime`."""
 
     def collect(self) -> list[TaskTime]:
@@ -379,7 +381,7 @@ class LendsMemory(Protocol):
     """An asynchronous device whose memory the host can address. Its driver would take memory back when the device is closed, while the host
     still reads it."""
 
-    def lend(self, buffer: Buffer, borrower: Any) -> None:
+    def lend(self, buffer: Buffer, borrower: object) -> None:
         """Keep what `host_view` gives of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. On closing the device
         sets the attribute ``kept`` of ``borrower``. Until then launches, fills and copies return when they are done. `synchronize` is to
         follow, for the work before."""
