@@ -46,7 +46,8 @@ def kernel_entry(c: Compilation) -> dict[str, object]:
     if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
     elif compiled.target.generator is not Generator.INTERPRETER:
-        for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
+        texts = {name: content for name, content in compiled.stages.items() if isinstance(content, str)}
+        for name, listing in native.listings(texts, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
     return {
         "name": compiled.name,
@@ -73,9 +74,10 @@ def _stage(title: str, language: str, task: str, listing: Listing, places: Place
 def _ir_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
     stages = []
     for name, locs in c.compiled.stage_locs.items():
-        lines = c.compiled.stages[name].splitlines()
+        text = c.compiled.stages[name]
+        assert isinstance(text, str)
         found = [None if loc is None else (loc.file, loc.line) for loc in locs]
-        stages.append(_stage(_IR[name], "ir", "", Listing(lines, found), places))
+        stages.append(_stage(_IR[name], "ir", "", Listing(text.splitlines(), found), places))
     return stages
 
 
