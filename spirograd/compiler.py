@@ -2,8 +2,8 @@
 
 `compile_kernel` lists the passes in order. Each takes a kernel and the context and returns a kernel of the level that stands beside it
 (`ir.spec`): "kernel" until `layout`, which replaces symbolic memory by buffers; "lowering", in which operations of both levels may stand;
-"device" at the end, where only what the code generator accepts is left. The argument block and the numbers of fault and print sites are
-fixed by `_Pipeline.describe`, before lowering: no later pass may add an argument or a site.
+"device", where only what a device has is left; "loops" at the end for the CPU, whose loops are planned in IR. The argument block and
+the numbers of fault and print sites are fixed by `_Pipeline.describe`, before lowering: no later pass may add an argument or a site.
 """
 
 from __future__ import annotations
@@ -40,6 +40,14 @@ from spirograd.transforms.checks.check_loops import check_loops
 from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.check_recursion import check_recursion
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
+from spirograd.transforms.loops.add_uncontended import add_uncontended
+from spirograd.transforms.loops.choose_vectors import choose_vectors
+from spirograd.transforms.loops.chunk_tasks import chunk_tasks
+from spirograd.transforms.loops.distribute import distribute
+from spirograd.transforms.loops.outline_parts import outline_parts
+from spirograd.transforms.loops.split_edges import split_edges
+from spirograd.transforms.loops.split_rows import split_rows
+from spirograd.transforms.loops.stream_stores import stream_stores
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -76,6 +84,17 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 # Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs. Sum of
 # 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
 _REDUCTION_GROUPS = 1024
+# The passes from device IR to what the code generator for the CPU accepts.
+LOOP_PASSES: tuple[Pass, ...] = (
+    chunk_tasks,
+    add_uncontended,
+    split_rows,
+    choose_vectors,
+    split_edges,
+    distribute,
+    outline_parts,
+    stream_stores,
+)
 
 
 def compile_kernel(
@@ -126,6 +145,8 @@ def compile_kernel(
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
+        if caps.target.generator is Generator.LLVM:
+            kernel = _loops(kernel, run)
         with span("generate code", "compile", target=caps.target_name):
             return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
 
@@ -144,6 +165,14 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     kernel = run.apply(reductions, kernel, "kernel")
     kernel = run.apply(divide_sums, kernel, "kernel")
     return run.apply(reassociate, kernel, "kernel")
+
+
+def _loops(kernel: Kernel, run: _Pipeline) -> Kernel:
+    """The passes that plan the loops of the CPU."""
+    for transform in LOOP_PASSES:
+        kernel = run.apply(transform, kernel, "loops")
+    run.record("loops.ir", kernel)
+    return kernel
 
 
 class _Pipeline:
@@ -246,13 +275,13 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
-    from spirograd.llvmgen.emit import adstack_lanes, emit_kernel, emit_modules, entry_names, optimisation_need
+    from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need
     from spirograd.llvmgen.toolchain import JIT_LINK, compile_module, compile_modules
 
     caps, options = run.ctx.caps, run.ctx.options
     need = optimisation_need(kernel, caps, options)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=adstack_lanes(op, caps, options)) for op, info, entry in named)
+    tasks = tuple(replace(info, entry=entry, binary=0, lanes=op.attr.chunks.lanes if op.attr.chunks else 1) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)

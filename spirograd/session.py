@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spirograd.base import knobs, protocols, spans
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel, Stage
 from spirograd.base.caps import Capabilities
@@ -56,7 +57,7 @@ from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.generations import OwnWrites
 from spirograd.runtime.graph_recording import GraphRecording
-from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.launch_preparation import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
@@ -299,7 +300,7 @@ class Session:
         bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
         bindings[0].allocation = None  # not all of it is written
         target = arrays[0][0]
-        plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})
+        plan.launch(Arguments.of([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {}))
         target.wrote(part)
 
     @one_at_a_time

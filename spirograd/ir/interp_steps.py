@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.artifact import FAULT_FLAG
-from spirograd.base.dtypes import DType, storage, u1
+from spirograd.base.dtypes import DType, i64, storage, u1
 from spirograd.ir import ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
@@ -107,6 +107,31 @@ def _if(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _outlined(c: Compiler, op: Op) -> Step:
+    out = c.entry(op)
+    _, steps, results = c.region(op.regions[0])
+
+    def step(env: Env) -> None:
+        for run in steps:
+            run(env)
+        env[out] = tuple([env[r] for r in results])
+
+    return step
+
+
+def _stream(c: Compiler, op: Op) -> Step:
+    source, target = (c.view(ref)[0] for ref in op.attr)
+    first, count = c.args(op)
+
+    def step(env: Env) -> None:
+        start, n = int(env[first]), int(env[count])
+        if not 0 <= start <= start + n <= len(env[target]):
+            raise IndexError(f"{op} writes {n} elements from {start} on, of {len(env[target])}")
+        env[target][start : start + n] = env[source][:n]
+
+    return step
+
+
 def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
@@ -125,6 +150,8 @@ def _loop(c: Compiler, op: Op) -> Step:
 def _task(c: Compiler, op: Op) -> Step:
     attr = op.attr
     assert isinstance(attr, TaskAttr) and (attr.kind != "invocations" or attr.group_size == 1), "one invocation is interpreted"
+    if attr.kind == "chunks":
+        return _chunks(c, op)
     if attr.kind != "range_for":
         _, steps, _ = c.region(op.regions[0])
 
@@ -164,6 +191,26 @@ def _task(c: Compiler, op: Op) -> Step:
             flush(env)
 
     return range_for
+
+
+def _chunks(c: Compiler, op: Op) -> Step:
+    """Runs a task chunk by chunk, as `Compiler.chunks` says."""
+    _, bounds, limits = c.region(op.regions[0])
+    uncontended = c.uncontended and len(op.regions) > 2
+    (begin, end), body, _ = c.region(op.regions[2 if uncontended else 1])
+    unit = op.attr.chunks.unit
+
+    def chunks(env: Env) -> None:
+        for run in bounds:
+            run(env)
+        first, last = (int(env[limit]) // unit for limit in limits[:2])
+        size = max(-(-(last - first) // c.chunks), 1)
+        for start in range(first, last, size):
+            env[begin], env[end] = i64.np.type(start), i64.np.type(min(start + size, last))
+            for run in body:
+                run(env)
+
+    return chunks
 
 
 def _copy(c: Compiler, copy: PrivateCopy, flush: Region) -> Step:
@@ -415,6 +462,7 @@ def _print(c: Compiler, op: Op) -> Step:
 _READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
+    ops.outlined: _outlined, ops.stream: _stream,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.adstack_word: _adstack_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,

@@ -28,7 +28,7 @@ class OpCode:
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
-    generators take.
+    generators take; "loops": in loops over chunks only.
     ``elementary``: a function that some back ends lack for some types, which `transforms.math.expand_math` expands for them.
     ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
     """
@@ -59,8 +59,9 @@ class OpCode:
 _LEVELS = {
     "kernel": ("kernel",),
     "lowered": ("kernel", "lowering"),
-    "both": ("kernel", "lowering", "device"),
-    "device": ("lowering", "device"),
+    "both": ("kernel", "lowering", "device", "loops"),
+    "device": ("lowering", "device", "loops"),
+    "loops": ("loops",),
 }
 BY_NAME: dict[str, OpCode] = {}
 
@@ -187,6 +188,13 @@ while_ = _op(
     None,
     "control",
     "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones.",
+)
+outlined = _op(
+    "outlined",
+    0,
+    "control",
+    "Runs its region, which has no parameters, once, as a function of its own; yields the results. attr: a name for the function.",
+    level="loops",
 )
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 
@@ -428,6 +436,14 @@ stack_room = _op(
     "pure",
     "Whether the stack has room (u1) for the function that it stands in, which calls itself; false, too, once a fault is on record, so that "
     "calls that were made return soon.",
+)
+stream = _op(
+    "stream",
+    2,
+    "write",
+    "attr (SharedRef, Ref); args (index, count): stores the first elements of the memory of a chunk, past the caches where that is possible. "
+    "A barrier orders them.",
+    level="loops",
 )
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 

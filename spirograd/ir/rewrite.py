@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -157,3 +157,11 @@ class Rewriter:
             return kernel
         functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
         return kernel.with_body(self.region(kernel.body), functions)
+
+
+def copied(b: Builder, operations: Iterable[Op]) -> dict[Op, Op]:
+    """Append copies of ``operations``, which have no regions; returns the copy of each."""
+    copies: dict[Op, Op] = {}
+    for op in operations:
+        copies[op] = b.append(Op(op.code, op.type, tuple([copies.get(a, a) for a in op.args]), op.attr, (), op.loc, op.primal))
+    return copies

@@ -20,6 +20,7 @@ from spirograd.ir.nodes import (
     ArrayRef,
     BufferRef,
     BuiltIn,
+    ChunkAttr,
     FieldRef,
     Function,
     Kernel,
@@ -39,8 +40,10 @@ from spirograd.ir.nodes import (
 )  # fmt: skip
 from spirograd.ir.ops import OpCode
 
-# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all.
-LEVELS = ("kernel", "lowering", "device")
+# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all. "loops": device IR of the
+# CPU, whose tasks are loops over chunks.
+LEVELS = ("kernel", "lowering", "device", "loops")
+_VECTORISE = ("", "no", "rest", "lockstep")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 # "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
@@ -213,7 +216,7 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call, ops.call_memory) and isinstance(types, tuple)
+    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.outlined, ops.call, ops.call_memory) and isinstance(types, tuple)
     v.need(several, op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
@@ -325,6 +328,18 @@ def _for(v: _Verifier, op: Op) -> None:
         inside = any(outer.code is ops.task for outer in v.path)
         v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
     v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
+    if op.attr.over_chunk or op.attr.vectorise or op.attr.row:
+        known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= 0
+        v.need(known, op, 'loops over chunks are of the level "loops"')
+    if op.attr.over_chunk or op.attr.reductions:
+        v.need(tuple([r.dtype for r in op.attr.reductions]) == carried, op, "it carries one accumulator for each of its reductions")
+
+
+def _outlined(v: _Verifier, op: Op) -> None:
+    scalars = isinstance(op.type, tuple) and all(isinstance(t, DType) for t in op.type)
+    v.need(scalars and len(op.regions) == 1 and isinstance(op.attr, str), op, "has one region, a name, and a tuple of scalars as results")
+    assert isinstance(op.type, tuple)
+    v.shape_of(op, op.regions[0], (), op.type)
 
 
 def _while(v: _Verifier, op: Op) -> None:
@@ -353,7 +368,10 @@ def _task(v: _Verifier, op: Op) -> None:
         v.need(len(op.regions) == 1 and not attr.reductions and attr.group_size > 0, op, "has one region and the size of its workgroups")
         v.shape_of(op, op.regions[0], (), ())
         return
-    v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for", or "invocations"')
+    if attr.kind == "chunks":
+        _chunks(v, op, attr)
+        return
+    v.need(attr.kind == "range_for" and v.level != "loops", op, 'a task is "serial" or "range_for", or "invocations", or "chunks"')
     v.need(len(op.regions) == 3 + len(attr.copies), op, "a range_for task has regions bounds, body and finish, and one for each copy")
     bounds, body, finish, *flushes = op.regions
     index = body.params[0].type if body.params else VOID
@@ -365,6 +383,17 @@ def _task(v: _Verifier, op: Op) -> None:
     v.shape_of(op, finish, accumulators, ())
     for copy, flush in zip(attr.copies, flushes):
         v.shape_of(op, flush, (i32, copy.shared.dtype), ())
+
+
+def _chunks(v: _Verifier, op: Op, attr: TaskAttr) -> None:
+    v.need(v.level == "loops" and isinstance(attr.chunks, ChunkAttr), op, 'is of the level "loops", with a ChunkAttr')
+    v.need(len(op.regions) in (2, 3), op, "has bounds, a body, and maybe an uncontended body")
+    bounds, *bodies = op.regions
+    types = tuple([value.type for value in bounds.results])
+    v.need(types in [(t, t, *slots) for t in (i32, i64, u32, u64) for slots in ((), (i32,))], op, f"its bounds are integers, not {types}")
+    v.shape_of(op, bounds, (), types)
+    for body in bodies:
+        v.shape_of(op, body, (i64, i64), ())
 
 
 # --- arguments -----------------------------------------------------------------------------------------------------------
@@ -497,7 +526,7 @@ def _cas(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
     values = _indices(v, op, ref, 2)
     v.need(all(x.type is ref.dtype for x in values) and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
-    if v.level == "device":
+    if v.level in ("device", "loops"):
         v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
 
 
@@ -505,6 +534,13 @@ def _claim(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
     _indices(v, op, ref, 0)
     v.need(ref.dtype is i32 and op.type is i32, op, "counts in i32")
+
+
+def _stream(v: _Verifier, op: Op) -> None:
+    pair = op.attr if isinstance(op.attr, tuple) and len(op.attr) == 2 else (None, None)
+    v.need(isinstance(pair[0], SharedRef) and isinstance(pair[1], BufferRef), op, "takes the memory of a chunk and a buffer")
+    v.need(pair[0].dtype is pair[1].dtype and op.type is VOID, op, "both hold one type, and it is void")  # type: ignore[union-attr]
+    v.need(op.args[0].type is op.args[1].type and op.args[0].type in (i32, i64), op, "index and count are i32 or i64")
 
 
 def _barrier(v: _Verifier, op: Op) -> None:
@@ -531,12 +567,13 @@ def _label(v: _Verifier, op: Op) -> None:
 # --- the tables ----------------------------------------------------------------------------------------------------------
 
 _SPECIAL: dict[OpCode, Rule] = {
-    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.outlined: _outlined,
+    ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
     ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
     ops.clock: _launch_word, ops.seed: _launch_word, ops.adstack_word: _adstack_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
-    ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
+    ops.label: _label, ops.stream: _stream, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
     **dict.fromkeys((ops.tile_entries, ops.tile_rows, ops.tile_product), tile),
     **dict.fromkeys((ops.matrix_load, ops.matrix_store, ops.matrix_product), matrix),

@@ -24,6 +24,7 @@ from spirograd.ir.nodes import (
     ArrayRef,
     BufferRef,
     BuiltIn,
+    ChunkAttr,
     FieldRef,
     Function,
     Kernel,
@@ -47,8 +48,8 @@ from spirograd.ir.nodes import (
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite, PrivateCopy, Reduction,
-    ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
+    ArrayArg, ArrayRef, BufferRef, ChunkAttr, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite,
+    PrivateCopy, Reduction, ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
 _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}

@@ -165,7 +165,7 @@ def _check_solve(tile: Any, other: Any, lower: object) -> None:
     if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
         raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
     if lower is not True:
-        raise type_error("`solve_triangular_` solves with lower triangles only", "leave out `lower`")
+        raise type_error("`solve_triangular_` solves with lower triangles only", "omit `lower`")
 
 
 _METHODS: dict[str, Callable[..., object]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from spirograd.analysis.uniformity import Uniformity, is_adstack, is_report
 from spirograd.base.dtypes import DType, Type, i32, u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
@@ -18,7 +19,6 @@ from spirograd.llvmgen.function import FunctionEmitter, Handler, Phis
 from spirograd.llvmgen.grouped_lanes import select_live
 from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import ModuleText, type_name
-from spirograd.llvmgen.uniform import Uniformity, is_adstack, is_report
 
 
 class DivergentEmitter(LaneEmitter):

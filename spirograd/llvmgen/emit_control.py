@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
+from spirograd.analysis.chunk_loops import first_column
 from spirograd.base.dtypes import DType, Type
-from spirograd.ir.integer_ranges import range_of, type_range
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir import ops
+from spirograd.ir.integer_ranges import Range, range_of, type_range
+from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
 from spirograd.llvmgen.module import is_array, returned_type, type_name
@@ -83,15 +86,55 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
+# Properties of the loops that LLVM leaves as they are, for each value of `LoopAttr.vectorise`.
+_PROPERTIES: dict[str, tuple[str, ...]] = {
+    "": (),
+    "no": ('vectorize.enable", i1 false',),
+    "rest": ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"'),
+}
+
+
 def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     """``suffix``: as of `counted_loop`."""
     assert isinstance(op.type, tuple)
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
-    index = op.regions[0].params[0]
+    _note_ranges(e, op)
+    if not op.attr.over_chunk:
+        e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or loop_metadata(e, op.attr)[1])
+        return
+    outer, (e.memory_suffix, suffix) = e.memory_suffix, loop_metadata(e, op.attr)
+    run = e.iterations or functools.partial(counted_loop, e)
+    e.env[op] = run(op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
+    e.memory_suffix = outer
+
+
+def loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
+    """What LLVM is told of accesses in a loop, and of its branch back."""
+    if not (attr.independent or attr.vectorise) or attr.vectorise == "lockstep":
+        return "", ""
+    node, accesses, properties = e.module.node, "", []
+    if attr.independent:
+        group = node("distinct !{}")
+        accesses = f", !llvm.access.group {group}"
+        properties += [node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')]
+    properties += [node(f'!{{!"llvm.loop.{text}}}') for text in _PROPERTIES[attr.vectorise]]
+    return accesses, f", !llvm.loop {node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
+
+
+def _note_ranges(e: FunctionEmitter, op: Op) -> None:
+    """Note what is known of the index of a loop and, if it runs over rows, of columns."""
+    body, low = op.regions[0], range_of(op.args[0], e.ranges).low
+    index = body.params[0]
     assert isinstance(index.type, DType)
-    e.ranges[index] = type_range(index.type)._replace(low=range_of(op.args[0], e.ranges).low)
-    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
+    e.ranges[index] = type_range(index.type)._replace(low=low)
+    if op.attr.row and low >= 0:
+        first, within = first_column(op), Range(0, op.attr.row - 1)
+        e.ranges[first] = e.ranges[index]
+        for loop in [inner for inner in body.walk() if inner.code is ops.for_ and inner.attr.over_chunk]:
+            number = loop.regions[0].params[0]
+            columns = [x for x in loop.regions[0].walk() if x.code is ops.sub and x.args[0] is number and x.args[1] is first]
+            e.ranges.update(dict.fromkeys(columns, within))
 
 
 def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:

@@ -59,6 +59,7 @@ class FunctionEmitter:
     pointer_metadata = ""  # what is known of them, as metadata
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
     atomic_metadata = ""  # what is known of the memory of atomics
+    iterations: Callable[..., list[str]] | None = None  # emits a loop over a chunk, where that is not a plain loop
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
         self.module = module
@@ -66,6 +67,7 @@ class FunctionEmitter:
         self.memory_suffix = memory_suffix
         self.lines: list[str] = []
         self.entry: list[str] = []
+        self.function = ""  # its symbol
         self.label = "entry.end"  # the block being appended to
         self.env: dict[Op, Any] = {}  # operation -> operand text (control operations: a list of them)
         self.last_uses = LastUses(is_array)
@@ -74,7 +76,7 @@ class FunctionEmitter:
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
         self.entries: list[BlockEntry] | tuple[BlockEntry, ...] | None = None
-        self._stack: dict[SharedRef, str] = {}
+        self.locals: dict[SharedRef, str] = {}  # addresses of memory of the function, or of its caller
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
 
@@ -223,12 +225,17 @@ class FunctionEmitter:
         return f"{self.buffer_pointer} {self.pointer(ref, index)}"
 
     def _on_stack(self, ref: SharedRef, index: Op) -> str:
-        """A pointer to an element of the memory of a group, which one thread runs."""
-        array, t = self._stack.get(ref), type_name(ref.dtype)
+        """A pointer to an element of memory of the function."""
+        t = type_name(ref.dtype)
+        return self.value(f"getelementptr inbounds {t}, ptr {self.local_memory(ref)}, {type_name(index.type)} {self.env[index]}")
+
+    def local_memory(self, ref: SharedRef) -> str:
+        """The address of memory on the stack: of a chunk, or of a group, which one thread runs."""
+        array = self.locals.get(ref)
         if array is None:
-            array = self._stack[ref] = self.name()
-            self.entry.append(self.module.stack(array, f"[{ref.length} x {t}]", _STACK_ALIGNMENT))
-        return self.value(f"getelementptr inbounds {t}, ptr {array}, {type_name(index.type)} {self.env[index]}")
+            array = self.locals[ref] = self.name()
+            self.entry.append(self.module.stack(array, f"[{ref.length} x {type_name(ref.dtype)}]", _STACK_ALIGNMENT))
+        return array
 
     def pointer(self, ref: object, index: Op) -> str:
         """The same without its type; on several lanes, one for each."""
@@ -249,7 +256,7 @@ class FunctionEmitter:
     def access_suffix(self, ref: BufferRef | SharedRef) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
         one worker share a thread slot."""
-        return "" if isinstance(ref, SharedRef) or ref.slot.kind == "adstacks" else self.memory_suffix
+        return "" if isinstance(ref, BufferRef) and ref.slot.kind == "adstacks" else self.memory_suffix
 
 
 class Phis:

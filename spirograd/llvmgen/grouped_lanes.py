@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spirograd.analysis.lane_groups import LaneGroups, Pattern
 from spirograd.base.dtypes import DType, Type, u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.interleaved_loads import interleaved_load
-from spirograd.llvmgen.lane_groups import LaneGroups, Pattern
 from spirograd.llvmgen.module import literal, type_name
 from spirograd.llvmgen.vector_emitter import VectorEmitter
 

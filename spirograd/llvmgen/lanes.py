@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from spirograd.base.caps import Capabilities
+from spirograd.analysis.loop_costs import has_masks, lane_count
+from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base.dtypes import DType, Type, i8, i32, i64, u1, u64
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Reduction, Region
@@ -24,24 +25,12 @@ from spirograd.llvmgen.interleaved_loads import interleaved_load
 from spirograd.llvmgen.local_arrays import element
 from spirograd.llvmgen.module import Lanes, ModuleText, literal, type_name
 from spirograd.llvmgen.op_map import OP_MAP
-from spirograd.llvmgen.uniform import Uniformity, is_adstack
 from spirograd.llvmgen.vector_emitter import VectorEmitter
 
-MASKED_LANES = 16  # where CPUs have masks
 # Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
 _STRIP = 4096
 _ALL = "splat (i1 true)"  # mask of all lanes
 _NOT_UNROLLED = '!{!"llvm.loop.unroll.disable"}'
-
-
-def lane_count(caps: Capabilities) -> int:
-    """Iterations at once: two vectors of f32, so that one computes while the other waits."""
-    return MASKED_LANES if has_masks(caps) else 8
-
-
-def has_masks(caps: Capabilities) -> bool:
-    """Whether loads and stores of some lanes are instructions."""
-    return "+avx2" in caps.cpu_features
 
 
 class LaneEmitter(VectorEmitter):

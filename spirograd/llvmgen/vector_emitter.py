@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from spirograd.base.dtypes import DType, Type
 from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen.function import Handler
-from spirograd.llvmgen.iterations import TaskEmitter
+from spirograd.llvmgen.function import FunctionEmitter, Handler
 from spirograd.llvmgen.module import Lanes, ModuleText, type_name
 
 
-class VectorEmitter(TaskEmitter):
+class VectorEmitter(FunctionEmitter):
     """Emits a range task for ``lanes`` iterations at once."""
 
     def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], lanes: int) -> None:
-        super().__init__(module, handlers, "", {})
+        super().__init__(module, handlers)
         self.lanes = lanes
 
     def vector_type(self, t: Type) -> str:

@@ -24,6 +24,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.if_: emit_control.emit_if,
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
+    **dict.fromkeys((ops.outlined, ops.stream), Unsupported("for the CPU")),
     ops.task: Unsupported("each task is a module, made by emit_task"),
     # arithmetic
     ops.add: Instr("FAdd", "IAdd", "IAdd", contractible=True),

@@ -56,7 +56,7 @@ class Ndarray(Contents, HostScope):
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
-                f"only arrays of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+                f"only arrays of floats have gradients, not of {self.dtype}: omit `needs_grad` and `needs_dual`, or choose f32 or f64"
             )
         self.needs_dual = needs_dual
         self._grad: Ndarray | None = shadows.register(self._like(), "grad", self) if needs_grad else None

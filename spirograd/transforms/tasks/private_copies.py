@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Union
 
+from spirograd.analysis.effects import region_of
 from spirograd.analysis.workgroups import MOST_AT_A_TIME, group_size
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, u32
@@ -310,15 +311,10 @@ def _candidates(body: Region, caps: Capabilities) -> dict[Updated, tuple[str, DT
         for _, ref in accesses_of(op):
             if isinstance(ref, (FieldRef, ArrayRef)):
                 found.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
-    keys = [_memory(ref) for ref in found]
+    regions = [region_of(ref, separate_arrays=True) for ref in found]
     candidates = {}
-    for ref, kinds in found.items():
-        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and keys.count(_memory(ref)) == 1 else None
+    for (ref, kinds), region in zip(found.items(), regions):
+        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and regions.count(region) == 1 else None
         if held is not None and not (isinstance(ref, ArrayRef) and ref.wide):
             candidates[ref] = min(kinds), held.dtype
     return candidates
-
-
-def _memory(ref: Updated) -> tuple[str, int, str]:
-    """What two references have in common if they are to the same memory."""
-    return ("field", ref.key, ref.role) if isinstance(ref, FieldRef) else ("array", ref.arg, ref.role)

@@ -1,0 +1,47 @@
+"""The loops of a task of kind "chunks" that run its iterations, and the loops over rows around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spirograd.ir import ops
+from spirograd.ir.nodes import Op, Region
+
+
+class ChunkLoop(NamedTuple):
+    """``loop`` runs iterations of ``task``. ``around``: the loop over rows around it, or None."""
+
+    task: Op
+    loop: Op
+    around: Op | None
+
+    @property
+    def body(self) -> Region:
+        return self.loop.regions[0]
+
+    @property
+    def columns(self) -> int | None:
+        """The number of columns of a row; 0 if it is not a constant, None if there are no rows."""
+        return None if self.around is None else int(self.around.attr.row)
+
+    @property
+    def first(self) -> Op | None:
+        """The index of the first column of a row, if there are rows."""
+        return None if self.around is None else first_column(self.around)
+
+
+def first_column(rows: Op) -> Op:
+    """The index of the first column, in a loop over rows: the product of its index and the number of columns."""
+    body = rows.regions[0]
+    return next(op for op in body.ops if op.code is ops.mul and op.args[0] is body.params[0])
+
+
+def loops_of(task: Op, body: Region, around: Op | None = None) -> Iterator[ChunkLoop]:
+    """The loops over iterations of ``task`` in one of its bodies."""
+    for op in body.ops:
+        if op.code is ops.for_ and op.attr.over_chunk:
+            yield ChunkLoop(task, op, around)
+        else:
+            for region in op.regions:
+                yield from loops_of(task, region, op if op.code is ops.for_ else around)
