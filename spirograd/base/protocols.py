@@ -173,6 +173,9 @@ class CellPool(Protocol):
     def extent(self) -> int:
         """Return how many cells may hold anything."""
 
+    def grow(self, cells: int) -> bool:
+        """Have memory for ``cells`` in use. Returns whether there is enough."""
+
     def before_launch(self) -> None:
         """Grow if more than half of the cells are in use."""
 
