@@ -68,9 +68,9 @@ class Arguments:
     @staticmethod
     def of(scalars: Sequence[Scalar], arrays: Sequence[Place | None], trees: Mapping[int, Allocation]) -> Arguments:
         """Return an object with these attributes."""
-        made = Arguments()
-        made.scalars, made.arrays, made.trees = scalars, arrays, trees
-        return made
+        arguments = Arguments()
+        arguments.scalars, arguments.arrays, arguments.trees = scalars, arrays, trees
+        return arguments
 
     def array(self, number: int) -> Place:
         """Return the place of flat argument ``number``, which is an array."""
