@@ -19,7 +19,7 @@ from spirograd.transforms.tasks.place_adstacks import PLACING
 
 N = 12
 PARTS = {"vulkan": ("spv", "spvasm"), "wgpu": ("spv", "spvasm")}  # of each task
-WHOLE = {"cpu": ("loops.ir", "kernel.ll", "kernel.opt.ll", "kernel.s")}
+WHOLE = {"cpu": ("vectors.ir", "loops.ir", "kernel.ll", "kernel.opt.ll", "kernel.s")}
 
 
 def gradient() -> None:
