@@ -115,7 +115,7 @@ class MatrixField(ScalarField):
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
     def to_torch(self, device: object = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
-        """Return the elements as `Contents.to_torch`, with its ``device`` and ``copy``; ``keep_dims`` gives vectors a trailing axis of 1."""
+        """Return elements as `Contents.to_torch`, with its ``device`` and ``copy``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
