@@ -24,8 +24,9 @@ from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.explained import name_of
 from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
 from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
-from spirograd.derivatives.plan import DerivativePlan, GrowingAdstacks
+from spirograd.derivatives.plan import DerivativePlan, GrowthLimit
 from spirograd.derivatives.shared_arrays import refuse_shared
+from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import session_protocol as protocol
@@ -71,18 +72,17 @@ class Planned:
 
 
 def _planned(session: Session, derivative: Derivative) -> Planned:
-    """How to launch ``derivative``, compiled. The interpreter's adstacks grow as they are written: they are sized only if there is a
-    limit."""
-    growing, counting = None, derivative.sizing
+    """Compile ``derivative``. The interpreter's adstacks grow as they are written: they are sized only if there is a limit."""
+    limit, counting = None, derivative.sizing
     if session.device.caps.target.interpreted:
         budget = session.launcher.adstacks.budget
         if budget is None:
             counting = ()
         else:
-            growing = GrowingAdstacks(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
+            limit = GrowthLimit(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
     sizing = [session.prepare(c.kernel, opt_level=1) for c in counting]
     main = session.prepare(derivative.kernel)
-    return Planned(derivative, DerivativePlan(session.launcher, derivative.adstack_sizing, main, sizing, growing))
+    return Planned(derivative, derivative_plan(session.launcher, derivative.adstack_sizing, main, sizing, limit))
 
 
 class SpecializedDerivative:
