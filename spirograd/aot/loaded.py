@@ -107,7 +107,7 @@ class LoadedModule(NearNames):
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
+class _Variant:
     """A gradient that can be launched."""
 
     plan: DerivativePlan
@@ -212,18 +212,18 @@ class LoadedGradient(_Loaded):
         return f"<gradient of kernel `{self._primal.name}` of a module>"
 
     @once
-    def ways(self) -> NestedCheckpoints[_Way]:
-        """The ways to launch it; loaded when they are needed."""
+    def variants(self) -> NestedCheckpoints[_Variant]:
+        """The variants to launch; loaded when they are needed."""
         found = self._derivative
-        plain = self._way(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.adstacks))
+        plain = self._variant(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.adstacks))
         nested = {gradient.nesting: gradient for gradient in found.nested}
-        make = (lambda nesting: self._way(nested[nesting])) if nested else None
+        make = (lambda nesting: self._variant(nested[nesting])) if nested else None
         return NestedCheckpoints(plain, make, lambda *facts: fitting(tuple(nested), *facts))
 
-    def _way(self, found: NestedGradient) -> _Way:
+    def _variant(self, found: NestedGradient) -> _Variant:
         launcher = self._module.session().launcher
         main, counting = launcher.prepare(found.compiled), [launcher.prepare(counting) for counting in found.counting]
-        return _Way(derivative_plan(launcher, found.adstacks, main, counting))
+        return _Variant(derivative_plan(launcher, found.adstacks, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
         """Add to the gradients of what the kernel reads. ``returned``: the adjoint of what it returns; by default 1, as of `Gradient`."""
@@ -234,7 +234,7 @@ class LoadedGradient(_Loaded):
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
         try:
-            self.ways.launch(packer, self._primal.plan.last_number)
+            self.variants.launch(packer, self._primal.plan.last_number)
         except AdstacksTooLarge as error:
             if derivative.nested:
                 raise
