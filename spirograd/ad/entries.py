@@ -145,7 +145,8 @@ class Launch:
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
             self.arrays = objects_of(specialization.steps, args)
-            self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
+            if packer.transfers is not None:
+                self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
         self.snapshots: dict[int, Any] = {}
         self.buffers: list[Any] = []
         self.number: int | None = None

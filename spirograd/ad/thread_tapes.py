@@ -82,8 +82,8 @@ class GradientUse:
         """Claim the gradients of these fields and ndarrays for the tape."""
         for memory in memories:
             storage = memory_identity(memory)[1]
-            shadow = storage.grad if not shadows.is_shadow(storage) and storage.has_grad() else None
-            if shadow is not None and shadow not in self.used:
+            shadow = storage.grad if storage.has_grad() else None
+            if shadow is not None and shadow not in self.used and not shadows.is_shadow(storage):
                 self._use(storage, shadow)
 
     @one_at_a_time

@@ -101,7 +101,7 @@ class SpecializedDerivative:
         self._target: CompileTarget = session if target is None else target
         with span(f"differentiate {kernel.function.__name__}", "compile"):
             self.derivative = self.derived(None)
-        self._variants: NestedCheckpoints[Planned] | None = None
+        self._checkpoints: NestedCheckpoints[Planned] | None = None
         self.trees = trees_of(self.fields.values(), self)
         buffers = self.derivative.saving.buffers if self.derivative.saving is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(buffers) :]
@@ -140,7 +140,7 @@ class SpecializedDerivative:
 
     def release(self) -> None:
         """Free what was compiled: one of its field trees is gone. See `Specialization.release`."""
-        self._variants = self._saving = self._access_check = None
+        self._checkpoints = self._saving = self._access_check = None
         self.native.forget()
         for mode, derivative in list(self.primal.derivatives.items()):
             if derivative is self:
@@ -149,20 +149,20 @@ class SpecializedDerivative:
     @property
     def plan(self) -> DerivativePlan:
         """How to launch it without nested checkpoints; compiled at the first need."""
-        return self.variants.plain.plan
+        return self.checkpoints.plain.plan
 
     @property
-    def variants(self) -> NestedCheckpoints[Planned]:
-        """The variants to launch, compiled when they are needed."""
-        variants = self._variants
-        return self._plan_variants() if variants is None else variants
+    def checkpoints(self) -> NestedCheckpoints[Planned]:
+        """The plain form, and those with nested checkpoints, compiled when they are needed."""
+        checkpoints = self._checkpoints
+        return self._plan_checkpoints() if checkpoints is None else checkpoints
 
     @one_at_a_time
-    def _plan_variants(self) -> NestedCheckpoints[Planned]:
-        if self._variants is None:
+    def _plan_checkpoints(self) -> NestedCheckpoints[Planned]:
+        if self._checkpoints is None:
             nested = self._nested if self.role == "grad" and self.derivative.records else None
-            self._variants = NestedCheckpoints(_planned(self._session, self.derivative), nested)
-        return self._variants
+            self._checkpoints = NestedCheckpoints(_planned(self._session, self.derivative), nested)
+        return self._checkpoints
 
     def _nested(self, nesting: Nesting) -> Planned:
         with span(f"differentiate {self.label} with nested checkpoints", "compile"):
@@ -175,12 +175,12 @@ class SpecializedDerivative:
     @property
     def last_derivative(self) -> Derivative:
         """The derivative that was launched last, which may have nested checkpoints."""
-        return self.derivative if self._variants is None else self._variants.last.derivative
+        return self.derivative if self._checkpoints is None else self._checkpoints.last.derivative
 
     @property
     def adstack_bytes(self) -> int:
         """Bytes of the adstacks of its last launch; 0 before the first."""
-        return 0 if self._variants is None else self._variants.last.plan.adstack_bytes
+        return 0 if self._checkpoints is None else self._checkpoints.last.plan.adstack_bytes
 
     def needs_replay(self) -> bool:
         """Return whether the kernel overwrites what this reads, and the session reads memory as it is now instead."""
@@ -254,7 +254,7 @@ class SpecializedDerivative:
             refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
-        plan = (self._variants or self.variants).launch(packer.on(self.trees), number).plan
+        plan = (self._checkpoints or self.checkpoints).launch(packer.on(self.trees), number).plan
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
@@ -268,7 +268,7 @@ class SpecializedDerivative:
                 into.keep_arrays()
             self.primal.record(args, into)
 
-        self.native.prepare(self.variants.last.plan, packer.on(self.trees), args, record)
+        self.native.prepare(self.checkpoints.last.plan, packer.on(self.trees), args, record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """Return what a launch would need for its adstacks. Arguments as of `launch`."""
@@ -276,11 +276,11 @@ class SpecializedDerivative:
             self.check_bare()
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
-        variant, arguments = self.variants.current, packer.on(self.trees)
+        variant, arguments = self.checkpoints.current, packer.on(self.trees)
         try:
             forecast = variant.plan.plan(arguments, number)
         except AdstacksTooLarge as error:
-            variant, forecast = self.variants.fitting(error, lambda plan: plan.plan(arguments, number))
+            variant, forecast = self.checkpoints.fitting(error, lambda plan: plan.plan(arguments, number))
         return memory_plan(self.label, variant.derivative, variant.plan.compiled, forecast)
 
     @one_at_a_time
