@@ -375,7 +375,7 @@ class CopyLevels:
         return self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample), self.used[_HOST].nbytes)
 
     def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Any]]) -> None:
-        """Leave a level whose copies cost more time than they save. Arguments as of `more`, but ``copies`` is a function that returns them."""
+        """Leave a level whose copies cost more time than they save. Arguments as of `more`, but ``copies`` returns them."""
 
         def arrive() -> None:
             for saved in copies():
