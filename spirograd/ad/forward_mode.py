@@ -161,7 +161,7 @@ class Chain:
 
     def __init__(self, role: str = "dual") -> None:
         self.role = role
-        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # memory -> (who wrote it, the line, what keeps the memory alive)
+        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # by memory: the writer, the line, what keeps the memory alive
 
     def follow(self, derivative: SpecializedDerivative, packer: Packer) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""

@@ -32,6 +32,7 @@ from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
 from spirograd.derivatives.nestings import fitting
 from spirograd.derivatives.plan import DerivativePlan
 from spirograd.derivatives.shared_arrays import refuse_shared
+from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
@@ -222,7 +223,7 @@ class LoadedGradient(_Loaded):
     def _planned(self, record: NestedGradient) -> _Planned:
         launcher = self._module.session().launcher
         main, counting = launcher.prepare(record.compiled), [launcher.prepare(counting) for counting in record.counting]
-        return _Planned(DerivativePlan(launcher, record.adstacks, main, counting))
+        return _Planned(derivative_plan(launcher, record.adstacks, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
         """Add to the gradients of the memory that the kernel reads. ``returned``: the adjoint of the returned value; by default 1, as for
