@@ -16,14 +16,14 @@ from spirograd.base.errors import render
 from spirograd.base.records import dataclass, replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Element
-from spirograd.base.validity import NotPrepared, Record
+from spirograd.base.validity import NotPrepared, Record, Recording
 from spirograd.runtime import graph_recording
 from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLarge, HeapPlan
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher, LaunchPlan
-from spirograd.runtime.native.launch_preparation import Prepared, Recording
+from spirograd.runtime.native.launch_preparation import Prepared
 
 
 @dataclass(frozen=True, slots=True)
