@@ -36,7 +36,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.once import once, one_at_a_time
-from spirograd.base.options import CompileOptions
+from spirograd.base.options import LOOPS, CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spirograd")
 
-# Kernels may read and write so many bytes at once, from the first one of an array on.
+# Kernels may read and write this number of bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
 # The key of kernels that no cache keeps.
 _NOT_KEPT = "not kept"
@@ -397,8 +397,8 @@ def running() -> Session:
 def _interpreted_target(target: Target) -> str:
     """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
     name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
-    if name and (name not in TARGETS or TARGETS[name].interpreted):
-        known = ", ".join(known for known, other in TARGETS.items() if not other.interpreted)
+    if name not in ("", LOOPS) and (name not in TARGETS or TARGETS[name].interpreted):
+        known = ", ".join([*[known for known, other in TARGETS.items() if not other.interpreted], LOOPS])
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
 

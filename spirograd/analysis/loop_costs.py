@@ -7,8 +7,8 @@ Each decision is a function of this file, and each number that it compares is on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
-from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.analysis.guarded_loops import find_guarded_loop
 from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
@@ -17,6 +17,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
 
 # --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 
 def is_large(region: Region) -> bool:
     """Whether ``region`` is too much for one function."""
-    return sum([1 for _ in region.walk()]) > LARGE
+    return next(islice(region.walk(), LARGE, None), None) is not None
 
 
 def is_large_operation(op: Op) -> bool:

@@ -66,6 +66,14 @@ class Rewriter:
         self.b.ops.append(op)
         return op
 
+    def keep(self, op: Op) -> Op:
+        """Append ``op`` without looking for operations to handle in its regions."""
+        replaced = self.env.keys()
+        if self.cloning or not replaced.isdisjoint(op.args) or not all(replaced.isdisjoint(region.live_ins) for region in op.regions):
+            return self.copy(op)
+        self.b.ops.append(op)
+        return op
+
     def region(self, region: Region) -> Region:
         """Rewrite a nested region; the same object if nothing changed. Its parameters stay the same objects, except in a clone."""
         if self._sparse and self.is_untouched(region):

@@ -6,27 +6,23 @@ import itertools
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from spirograd.analysis.chunk_loops import loops_of
-from spirograd.analysis.loop_costs import has_masks, lockstep
-from spirograd.analysis.uniformity import Uniformity
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
-from spirograd.ir.integer_ranges import Range, type_range
+from spirograd.ir.chunk_loops import bound_range, loops_of
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, half
-from spirograd.llvmgen.callees import Callees, has_vector_forms
-from spirograd.llvmgen.divergent import DivergentEmitter
+from spirograd.llvmgen.callees import Callees
 from spirograd.llvmgen.function import FunctionEmitter
-from spirograd.llvmgen.lanes import LaneEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, ModuleText, symbol
 from spirograd.llvmgen.op_map import OP_MAP
 
 # Operations from which on a module of its own is worth a thread, and the most modules of a kernel.
 _MODULE, _MODULES = 100, 4
+_LOADS = frozenset((ops.load, ops.load_lanes))
 
 
 def entry_names(kernel: Kernel) -> tuple[str, ...]:
@@ -106,50 +102,49 @@ def _module(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> Modu
     """The text of a module without tasks yet."""
     module = ModuleText(caps, options)
     Callees(module, lambda: FunctionEmitter(module, OP_MAP), kernel)
-    module.plain = frozenset(f.name for f in kernel.functions if has_vector_forms(f))
     module.declare(abi.POOL_RUN, "void", "ptr, ptr, ptr, i64, i64, i64, i64, i64", " nounwind")
     module.declare(abi.POOL_UPDATE, "void", "ptr, ptr, ptr, ptr, i64, i64, i64, i64, i64, i64", " nounwind")
     return module
 
 
-def optimisation_need(kernel: Kernel, caps: Capabilities, options: CompileOptions) -> int:
-    """How far LLVM must optimise the code of ``kernel`` (device IR), as a level.
+def optimisation_need(kernel: Kernel) -> int:
+    """How far LLVM must optimise the code of ``kernel``, as a level.
 
-    If all its parallel loops run in lockstep, the code is vectors already: then 1, which gives the same code as 3. Nothing but them and
-    code that runs once needs 0: without other loops, passes over IR that was simplified before cost much and gain nothing, unless loops
-    load in each iteration what stays, or vectors of which they take every n-th element: those share masks.
+    If all its parallel loops are vector loops, 1 gives the same code as 3. Nothing but them and code that runs once needs 0: without other
+    loops, passes over IR that was simplified before cost much and gain nothing, unless loops load in each iteration what stays, or vectors
+    of which they take every n-th element: those share masks.
     """
     tasks = [op for op in kernel.body.ops[:-1] if op.attr.kind == "chunks"]
-    loops = [loop for op in tasks for loop in loops_of(op, op.regions[1])]
-    if not tasks or any(op.attr.grouped for op in tasks) or any(loop.loop.attr.vectorise != "lockstep" for loop in loops):
+    if not tasks or any(op.attr.grouped or any(loops_of(op, op.regions[1])) for op in tasks):
         return 3
-    if any(_rereads(loop.body) or _loads_parts(lockstep(loop, options, has_masks(caps))) for loop in loops):
+    bodies = [op.regions[0] for task in tasks for op in task.regions[1].walk() if _is_vector_loop(op)]
+    if any(op.attr.chunks.unit > 1 for op in tasks) or any(_rereads(body) or _loads_parts(body) for body in bodies):
         return 1
     once = [op for task in kernel.body.ops[:-1] for op in _runs_once(task)]
     return 1 if any(op.code in (ops.for_, ops.while_) for op in once) or any(len(op.regions) > 2 for op in tasks) else 0
 
 
+def _is_vector_loop(op: Op) -> bool:
+    return op.code is ops.for_ and op.attr.vectorise == "vectors"
+
+
 def _runs_once(task: Op) -> Iterator[Op]:
-    """The operations of ``task`` that are not in the loop over a chunk, or what is around that."""
+    """The operations of ``task`` that are not in the loops over a chunk."""
     if task.attr.kind != "chunks":
         return task.regions[0].walk()
-    loops = loops_of(task, task.regions[1])
-    over = {op for loop in loops for op in (loop.loop, loop.around)}
-    outside = [op for op in task.regions[1].ops if op not in over and over.isdisjoint([o for r in op.regions for o in r.ops])]
+    outside = [op for op in task.regions[1].ops if not any(map(_is_vector_loop, (op, *[o for r in op.regions for o in r.walk()])))]
     return chain(task.regions[0].walk(), outside, *[region.walk() for op in outside for region in op.regions])
 
 
 def _rereads(body: Region) -> bool:
     """Whether a loop in ``body`` has a load whose address is the same in all its iterations."""
     inner = (region for op in body.walk() if op.code in (ops.for_, ops.while_) for region in op.regions)
-    return any(op.code is ops.load and region.live_ins.issuperset(op.args) for region in inner for op in region.ops)
+    return any(op.code in _LOADS and op.args[0] in region.live_ins for region in inner for op in region.ops)
 
 
-def _loads_parts(found: Uniformity | None) -> bool:
-    """Whether a loop in lockstep has loads of vectors of which it takes a part."""
-    if found is None:
-        return False
-    return found.groups is not None or any(op.code is ops.load and found.interleaved(op) for op in found.body.walk())
+def _loads_parts(body: Region) -> bool:
+    """Whether a vector loop has loads of vectors of which it takes a part."""
+    return any(len(op.args) > 3 or (len(op.args) > 1 and op.attr[0] != 1) for op in body.walk() if op.code is ops.load_lanes)
 
 
 def _check_slots(kernel: Kernel, block: ArgBlock) -> None:
@@ -174,35 +169,14 @@ def _serial_task(module: ModuleText, op: Op, name: str, linkage: str) -> str:
 
 def _chunk_task(module: ModuleText, task: Op, name: str, body: Region, linkage: str) -> str:
     """The function of a chunk of ``task``, from one of its bodies."""
-    emitter = _emitter(module, task, body)
+    emitter = FunctionEmitter(module, OP_MAP)
     emitter.function = name
     emitter.at(task.loc)
     emitter.last_uses.scan(body)
     emitter.bind(body.params, ["%begin", "%end"])
-    emitter.ranges.update(dict.fromkeys(body.params, _bound_range(task)))
+    emitter.ranges.update(dict.fromkeys(body.params, bound_range(task)))
     emitter.region(body)
     return _function(name, linkage, f"{BLOCK_PARAMETER}, i64 %begin, i64 %end, i32 %slot, i32 %lanes", emitter)
-
-
-def _bound_range(task: Op) -> Range:
-    """What the bounds of a chunk of ``task`` may be: numbers of the type of its index, not below its range."""
-    begin = task.regions[0].results[0]
-    assert isinstance(begin.type, DType)
-    whole, unit = type_range(begin.type), task.attr.chunks.unit
-    return Range(min(int(begin.attr), 0) if begin.code is ops.const else whole.low, whole.high // unit)
-
-
-def _emitter(module: ModuleText, task: Op, body: Region) -> FunctionEmitter:
-    """What emits the function of a chunk of ``task``."""
-    loops = list(loops_of(task, body))
-    if task.attr.grouped or len(loops) > 1:  # in one function, on whose stack the memory of groups lies
-        return FunctionEmitter(module, OP_MAP)
-    (loop,) = loops
-    if loop.loop.attr.vectorise == "lockstep":
-        found = lockstep(loop, module.options, has_masks(module.caps))
-        assert found is not None
-        return (DivergentEmitter if found.divergent else LaneEmitter)(module, OP_MAP, found, loop.loop.attr.reductions)
-    return FunctionEmitter(module, OP_MAP)
 
 
 def _driver(module: ModuleText, tasks: tuple[Op, ...], names: tuple[str, ...]) -> str:

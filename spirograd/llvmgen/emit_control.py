@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
-from spirograd.analysis.chunk_loops import first_column
-from spirograd.base.dtypes import DType, Type
-from spirograd.ir import ops
-from spirograd.ir.integer_ranges import Range, range_of, type_range
+from spirograd.base.dtypes import DType, Lanes, Type
+from spirograd.ir.chunk_loops import note_ranges
 from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
@@ -20,13 +17,12 @@ def emit_result(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_call(e: FunctionEmitter, op: Op) -> None:
-    callee, attributes = e.module.callee(op.attr, e.width)
+    callee, attributes = e.module.callee(op.attr, op.type.n if isinstance(op.type, Lanes) else 1)
     _call(e, op, callee, [e.typed(a) for a in op.args], attributes)
 
 
 def emit_call_memory(e: FunctionEmitter, op: Op) -> None:
     """The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
-    assert e.width == 1, "no loop with adstacks calls functions that access memory"
     callee, entries = e.module.memory_callee(op.attr.name)
     _call(e, op, callee, [*[e.typed(a) for a in op.args], *[f"{entry.type} {e.slot_value(*entry)}" for entry in entries]])
 
@@ -37,7 +33,7 @@ def _call(e: FunctionEmitter, op: Op, callee: str, operands: Sequence[str], attr
         e.line(f"call void {callee}({args})")
         return
     if not isinstance(op.type, tuple):
-        e.set(op, f"call {e.type_text(op.type)} {callee}({args}){attributes}")
+        e.set(op, f"call {type_name(op.type)} {callee}({args}){attributes}")
         return
     returned = returned_type(op.type)
     whole = e.value(f"call {returned} {callee}({args})")
@@ -86,11 +82,12 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
-# Properties of the loops that LLVM leaves as they are, for each value of `LoopAttr.vectorise`.
+# What LLVM leaves undone, for each value of `LoopAttr.vectorise`.
 _PROPERTIES: dict[str, tuple[str, ...]] = {
     "": (),
     "no": ('vectorize.enable", i1 false',),
     "rest": ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"'),
+    "vectors": (),
 }
 
 
@@ -99,19 +96,17 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     assert isinstance(op.type, tuple)
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
-    _note_ranges(e, op)
-    if not op.attr.over_chunk:
-        e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or loop_metadata(e, op.attr)[1])
-        return
-    outer, (e.memory_suffix, suffix) = e.memory_suffix, loop_metadata(e, op.attr)
-    run = e.iterations or functools.partial(counted_loop, e)
-    e.env[op] = run(op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
+    note_ranges(e.ranges, op)
+    outer, (accesses, branch) = e.memory_suffix, _loop_metadata(e, op.attr)
+    if op.attr.over_chunk:
+        e.memory_suffix = accesses
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or branch)
     e.memory_suffix = outer
 
 
-def loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
+def _loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
     """What LLVM is told of accesses in a loop, and of its branch back."""
-    if not (attr.independent or attr.vectorise) or attr.vectorise == "lockstep":
+    if not attr.independent and not _PROPERTIES[attr.vectorise]:
         return "", ""
     node, accesses, properties = e.module.node, "", []
     if attr.independent:
@@ -120,21 +115,6 @@ def loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
         properties += [node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')]
     properties += [node(f'!{{!"llvm.loop.{text}}}') for text in _PROPERTIES[attr.vectorise]]
     return accesses, f", !llvm.loop {node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
-
-
-def _note_ranges(e: FunctionEmitter, op: Op) -> None:
-    """Note what is known of the index of a loop and, if it runs over rows, of columns."""
-    body, low = op.regions[0], range_of(op.args[0], e.ranges).low
-    index = body.params[0]
-    assert isinstance(index.type, DType)
-    e.ranges[index] = type_range(index.type)._replace(low=low)
-    if op.attr.row and low >= 0:
-        first, within = first_column(op), Range(0, op.attr.row - 1)
-        e.ranges[first] = e.ranges[index]
-        for loop in [inner for inner in body.walk() if inner.code is ops.for_ and inner.attr.over_chunk]:
-            number = loop.regions[0].params[0]
-            columns = [x for x in loop.regions[0].walk() if x.code is ops.sub and x.args[0] is number and x.args[1] is first]
-            e.ranges.update(dict.fromkeys(columns, within))
 
 
 def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:
@@ -215,10 +195,10 @@ def emit_while(e: FunctionEmitter, op: Op) -> None:
     carried = _with(initial, scalars, phis.names)
     condition, step = op.regions
     e.bind(condition.params, carried)
-    (test,) = e.region(condition)
+    test, *more = e.region(condition)
     e.line(f"br i1 {test}, label %{body}, label %{done}")
     e.start(body)
-    e.bind(step.params, carried)
+    e.bind(step.params, [*carried, *more])
     values = e.region(step)
     _next(e, op.type, carried, values)
     back = e.label

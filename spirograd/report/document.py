@@ -17,7 +17,13 @@ from spirograd.report.sources import Source, sources_of
 from spirograd.spirvgen.disasm import capabilities
 
 # Titles of the stages of IR.
-_IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device", "loops.ir": "IR: loops"}
+_IR = {
+    "kernel.ir": "IR: kernel",
+    "offload.ir": "IR: offloaded",
+    "device.ir": "IR: device",
+    "vectors.ir": "IR: vectors",
+    "loops.ir": "IR: loops",
+}
 _NATIVE = {
     "kernel.ll": ("LLVM", "llvm"),
     "kernel.opt.ll": ("LLVM optimised", "llvm"),

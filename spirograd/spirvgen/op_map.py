@@ -125,4 +125,5 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.label: Unsupported("for the interpreter only"),
+    **dict.fromkeys(ops.ON_LANES, Unsupported("for CPUs")),
 }

@@ -21,7 +21,7 @@ ALLOWED = {
     "autodiff": {"base", "ir", "analysis", "transforms"},
     "lang": {"base", "ir"},
     "spirvgen": {"base", "ir"},
-    "llvmgen": {"base", "ir", "analysis"},
+    "llvmgen": {"base", "ir"},
     "compiler": {"base", "ir", "kernel_key", "analysis", "transforms", "spirvgen", "llvmgen"},
     # The runtime never sees the IR. Its interpreter runs what the artifact carries.
     "runtime": {"base"},

@@ -7,10 +7,10 @@ stores, which some CPUs execute lane by lane. The others run one by one. Iterati
 
 from __future__ import annotations
 
-from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.base.dtypes import DType, i64
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter, copied
@@ -57,7 +57,7 @@ class _SplitEdges(Rewriter):
         assert self.task is not None
         splits = op.attr.independent and not (op.attr.vectorise or op.attr.reductions)
         edges = _edges(ChunkLoop(self.task, op, self.around)) if splits else None
-        return self.copy(op) if edges is None else self._split(op, edges)
+        return self.keep(op) if edges is None else self._split(op, edges)
 
     def _split(self, op: Op, edges: _Edges) -> Op:
         b, (start, stop), body = self.b, self.args(op), op.regions[0]

@@ -44,7 +44,7 @@ class _SplitRows(Rewriter):
         body = op.regions[0]
         divisor = _divisor(body) if op.attr.over_chunk and self.natural else None
         if divisor is None:
-            return self.copy(op)
+            return self.keep(op)
         b, (setup, extent), (begin, end, *initial) = self.b, divisor, self.args(op)
         rows = _Rows(b, copied(b, setup)[extent], begin, end)
         row, *totals = b.begin(rows.type, *[a.type for a in initial])

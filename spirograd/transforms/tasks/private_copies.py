@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Union
 
 from spirograd.analysis.effects import region_of
+from spirograd.analysis.existence import constant_trips
 from spirograd.analysis.workgroups import MOST_AT_A_TIME, group_size
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, u32
@@ -217,7 +218,7 @@ class _PrivateCopies(Rewriter):
 def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy], int]:
     """The copies that ``task`` shall have, and how many workgroups it shall have at most then."""
     bounds, body = task.regions[:2]
-    count = _count(bounds)
+    count = constant_trips(*bounds.results[:2])
     most = _MOST_UNKNOWN if count is None else count // (_ITERATIONS * _LEAST_GROUPS)
     room = min(_MOST_ELEMENTS, (caps.shared_memory - _shared_bytes(task)) // 4, most)
     if room <= 0 or not _may_have_copies(body, caps):
@@ -260,7 +261,7 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
     """The copy of a range of elements that each workgroup of ``task`` shall have, how many workgroups there shall be at most, and the
     ranges; nothing if that does not pay."""
     bounds, body = task.regions[:2]
-    count, caps = _count(bounds), ctx.caps
+    count, caps = constant_trips(*bounds.results[:2]), ctx.caps
     nothing: tuple[dict[Updated, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
     if count is None or len(bounds.results) > 2 or task.attr.reductions or not _may_have_copies(body, caps):
         return nothing
@@ -287,12 +288,6 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
         return nothing
     copy = PrivateCopy(kind, SharedRef(f"copy_0_{ref.name}", held, length + 1))
     return {ref: copy}, groups, _Ranges(ranges, length, size)
-
-
-def _count(bounds: Region) -> int | None:
-    """The number of iterations, if it is constant."""
-    begin, end = bounds.results[:2]
-    return max(int(end.attr) - int(begin.attr), 0) if begin.code is ops.const and end.code is ops.const else None
 
 
 def _shared_bytes(task: Op) -> int:
