@@ -1,4 +1,4 @@
-"""What a launch works on: the flat arguments of its kernel, and the memory of fields; and what launches with them."""
+"""The arguments of a launch: the flat arguments of its kernel, and the memory of fields. Protocols of what launches with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALLOCATION_NAMES = {"": tuple(ROLE_ALLOCATIONS.values()), **{role: (name,) for r
 
 class ArrayBinding:
     """An array argument: device addresses, extents, and the allocations whose generations launches increase, None for memory that belongs
-    to another library. Whoever makes the binding sets the allocations of other roles than "primal"."""
+    to another library. The allocations of other roles than "primal" are set later."""
 
     __slots__ = (
         "address", "allocation", "dual_address", "dual_allocation", "grad_address", "grad_allocation", "grad_dual_address",
@@ -88,7 +88,7 @@ class Arguments:
 
 
 class PreparesLaunches(Protocol):
-    """What compiled code can launch: a compiled kernel, or a derivative with what sizes its adstacks."""
+    """A kernel or derivative whose launches compiled code can do."""
 
     def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
         """Return launches like one with these arguments, for compiled code. Raises NotPrepared for launches that only Python does."""

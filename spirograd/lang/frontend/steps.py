@@ -32,7 +32,7 @@ Pack = Callable[[Sequence[object], Session, "Packer"], Flat]
 
 
 class External(NamedTuple):
-    """What a parameter takes of other libraries: arrays with the elements of ``type``. ``label``: what errors call the parameter."""
+    """The arrays of other libraries that a parameter takes: with the elements of ``type``. ``label``: what errors call the parameter."""
 
     type: NdarrayType
     label: str
@@ -63,7 +63,7 @@ class Packer(Arguments):
         self.arrays.append(None)
 
     def bind(self, array: Any, number: int, external: External | None) -> Place:
-        """The binding of flat argument ``number``: an ndarray, or an ``external`` array."""
+        """Return the place of flat argument ``number``: an ndarray, or an ``external`` array."""
         if external is None or isinstance(array, Ndarray):
             return self.session.bind(array_of(array))
         if self.transfers is None:
@@ -72,7 +72,7 @@ class Packer(Arguments):
 
 
 class Step:
-    """What a launch does with the value at ``path``. ``size``: the number of its flat arguments."""
+    """A step of a launch, for the value at ``path``. ``size``: the number of flat arguments that it gives."""
 
     size = 1
 
@@ -81,32 +81,31 @@ class Step:
         self.value = path.getter()
 
     def place(self, names: dict[str, object]) -> Expression:
-        """The value, as an expression over the arguments ``args`` of a call and ``names``."""
+        """Return the value, as an expression over the arguments ``args`` of a call and ``names``."""
         value = x.item(x.name("args"), x.number(self.path.argument))
         for name in self.path.names:
             value = x.attribute(value, name) if isinstance(name, str) else x.item(value, x.number(name))
         return value
 
     def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
-        """Scalars and bindings, as expressions over ``args``, ``session`` and ``into``, a packer, and ``names``. ``number``: of the first
-        flat argument."""
+        """Return scalars and places, as expressions over ``args``, ``session``, the packer ``into``, and ``names``. ``number``: the number
+        of the first flat argument."""
         raise NotImplementedError
 
     def objects(self, args: Sequence[object]) -> list[object]:
-        """The array of each flat argument; None for a number."""
+        """Return the array of each flat argument; None for a number."""
         return [None] * self.size
 
     def externals(self) -> list[External | None]:
-        """What is known of arrays of other libraries, for each flat argument; None for what takes none."""
+        """Return the arrays of other libraries that each flat argument takes; None if it takes none."""
         return [None] * self.size
 
     def is_steady(self, args: Sequence[object]) -> bool:
-        """Whether keys and flat arguments of the value cannot change, but where `validity` tells."""
+        """Return whether keys and flat arguments of the value stay the same within an epoch, see `validity`."""
         return False
 
     def record(self, args: Sequence[object], into: Recording) -> None:
-        """Record how compiled code checks and packs values like this one. ``into``: a `runtime.native.launch_preparation.Recording`.
-        Raises NotPrepared if that is for Python only."""
+        """Record how compiled code checks and packs values like this one. Raises NotPrepared if only Python can do that."""
         raise NotPrepared
 
 
@@ -148,7 +147,7 @@ class Numbers(Step):
 
 
 class Array(Step):
-    """An ndarray, or an ``external`` array. Of a view, as ``value`` may be, its array, and the numbers that say which part."""
+    """An ndarray, or an ``external`` array. A view, as ``value`` may be, gives its array, and the numbers that say which part."""
 
     def __init__(self, path: Path, value: object, external: External | None = None) -> None:
         super().__init__(path)
@@ -208,7 +207,7 @@ class Captured(Array):
 
 
 class Constant(Step):
-    """What is fixed while compiling."""
+    """A value that is fixed while compiling. It gives no flat argument."""
 
     size = 0
 
@@ -225,8 +224,8 @@ class Constant(Step):
 
 
 class Frozen(Step):
-    """An instance of a frozen dataclass, whose flat arguments are found once. ``facts``: what is known of it, see `frozen_instances`.
-    ``steps``: of its members."""
+    """An instance of a frozen dataclass, whose flat arguments are found once. ``facts``: looks up what is known of it, see
+    `frozen_instances`. ``steps``: the steps of its members."""
 
     def __init__(self, path: Path, facts: Callable[[object], Facts | None], steps: Sequence[Step]) -> None:
         super().__init__(path)
@@ -274,8 +273,8 @@ class Frozen(Step):
 
 
 def packing_function(steps: Sequence[Step], first: int = 0) -> Pack:
-    """A function that gives the flat arguments of ``steps``, of which the first has the number ``first``. It is one Python expression: a
-    call of it runs a single frame without loops."""
+    """Return a function that gives the flat arguments of ``steps``, numbered from ``first`` on. It is one Python expression: a call runs a
+    single frame without loops."""
     names: dict[str, object] = {}
     scalars, arrays = list[Expression](), list[Expression]()
     for step in steps:
@@ -287,7 +286,7 @@ def packing_function(steps: Sequence[Step], first: int = 0) -> Pack:
 
 
 def objects_of(steps: Sequence[Step], args: Sequence[object]) -> list[Any]:
-    """The array of each flat argument, as an object; None for numbers."""
+    """Return the array of each flat argument, as an object; None for numbers."""
     return [value for step in steps for value in step.objects(args)]
 
 
