@@ -142,7 +142,7 @@ class Session:
         """Whether kernels that can fail or print were launched since `sync`."""
         return self.launcher.diagnostics.pending
 
-    def set_default_type(self, option: str, dtype: object) -> None:
+    def set_default_type(self, option: str, dtype: Any) -> None:
         """What Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means in kernels and fields that are made from now on."""
         set_option(self.cfg, option, dtype)
         self.language = replace(self.language, **{option: dtype})
