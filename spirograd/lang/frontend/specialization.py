@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from spirograd.base.once import once
 from spirograd.base.tracebacks import frames_hidden
-from spirograd.base.validity import NotPrepared
+from spirograd.base.validity import NotPrepared, Recording
 from spirograd.ir import nodes
 from spirograd.lang import leaves
 from spirograd.lang.data.field import StructField
@@ -62,7 +62,7 @@ class Specialization:
         """The function that packs the arguments of a launch."""
         return packing_function(self.steps)
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
+    def record(self, args: Sequence[object], into: Recording) -> None:
         """Record how compiled code checks and packs arguments like ``args``: what `holds` compares, and then what `pack` does. Raises
         NotPrepared if that is for Python only, as where it must see the class of an object with members."""
         if any(step.path.names for step in self._own_steps):
