@@ -53,7 +53,7 @@ class _Services(context.Services):
 
         return Gradient(kernel)
 
-    def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
+    def replay_gradient(self, kernel: Any, session: Any, specialization: Any, args: tuple[object, ...], returned: object) -> None:
         from spirograd.ad.replay import replay_gradient
 
         replay_gradient(kernel, session, specialization, args, returned)

@@ -18,7 +18,7 @@ from spirograd.analysis.sizes import size_of
 from spirograd.analysis.temps import temp_offsets
 from spirograd.analysis.work import work_of
 from spirograd.analysis.workgroups import group_size
-from spirograd.base.artifact import CompiledKernel, SpaceLimit, TaskInfo
+from spirograd.base.artifact import CompiledKernel, SpaceLimit, Stage, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
@@ -188,7 +188,7 @@ class _Pipeline:
             raise SpirogradUnsupportedError(f"there is no target {caps.target_name!r}; there are {', '.join(TARGETS)}", source.loc)
         self.ctx = PassContext(caps, options)
         self.source = source
-        self.stages: dict[str, Any] = {}
+        self.stages: dict[str, Stage] = {}
         self.stage_locs: dict[str, tuple[Loc | None, ...]] = {}
         self.space_limits: tuple[SpaceLimit, ...] = ()
         self.level = "kernel"  # of the last kernel that was verified

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import Capabilities
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass, replace
 from spirograd.base.targets import Generator
+from spirograd.ir.nodes import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Compilation:
     """A kernel that was compiled, and what for. ``kernel``: its IR, as the front end made it."""
 
     compiled: CompiledKernel
-    kernel: Any
+    kernel: Kernel
     caps: Capabilities
     options: CompileOptions
     arch: str

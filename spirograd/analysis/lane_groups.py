@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.base.dtypes import DType, u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import BufferRef, Op, Region
 
 # Groups for which a value is computed one by one; with more of them a vector takes less.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.analysis.guarded_loops import find_guarded_loop
 from spirograd.analysis.lane_groups import whole_vectors
 from spirograd.analysis.strides import stride
@@ -18,6 +17,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
 
 # --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 from spirograd.analysis.sites import collect_sites
 from spirograd.analysis.temps import temp_offsets
 from spirograd.base import artifact
+from spirograd.base.arrays import Array
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, storage
 from spirograd.base.records import dataclass
@@ -26,25 +27,25 @@ _GAP = 1 << 32
 class Outcome:
     """What a run left: returned scalars; the fault (site, operands) that came first, if any; prints (site, values) in order."""
 
-    returns: tuple[Any, ...]
-    fault: tuple[FaultSite, tuple[Any, ...]] | None
-    prints: tuple[tuple[PrintSite, tuple[Any, ...]], ...]
+    returns: tuple[object, ...]
+    fault: tuple[FaultSite, tuple[object, ...]] | None
+    prints: tuple[tuple[PrintSite, tuple[object, ...]], ...]
 
 
 class HostMemory:
     """NumPy arrays at made-up addresses that lie 4 GiB apart."""
 
     def __init__(self) -> None:
-        self._arrays: list[np.ndarray[Any, Any]] = []
+        self._arrays: list[Array] = []
 
-    def add(self, array: np.ndarray[Any, Any]) -> int:
+    def add(self, array: Array) -> int:
         """The address of a contiguous array; the kernel works on the array itself."""
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ValueError("a kernel needs contiguous, writable arrays")
         self._arrays.append(array.reshape(-1).view(np.uint8))
         return len(self._arrays) * _GAP
 
-    def resolve(self, address: int) -> np.ndarray[Any, Any]:
+    def resolve(self, address: int) -> Array:
         k = address // _GAP
         if not 1 <= k <= len(self._arrays):
             raise LookupError(f"no array at {address:#x}")
@@ -79,7 +80,9 @@ def _scalar_bytes(value: object, dtype: DType) -> bytes:
 class _Packing:
     """The memory of one run, and the contents of its argument block."""
 
-    def __init__(self, kernel: Kernel, args: Sequence[Any], trees: Mapping[int, Any], grads: Mapping[Any, Any], seed: int) -> None:
+    def __init__(
+        self, kernel: Kernel, args: Sequence[Any], trees: Mapping[int, Array], grads: Mapping[tuple[int, str], Array], seed: int
+    ) -> None:
         self.kernel, self.args, self.trees, self.grads, self.seed = kernel, args, trees, grads, seed
         self.memory = HostMemory()
         self.offsets, size = temp_offsets(kernel)
@@ -91,7 +94,7 @@ class _Packing:
 
     def entry(self, slot: Slot) -> bytes:
         """The bytes of one entry of the block."""
-        buffers: dict[str, np.ndarray[Any, Any]] = {"temps": self.temps, "fault": self.fault, "print": self.ring, "locks": self.locks}
+        buffers: dict[str, Array] = {"temps": self.temps, "fault": self.fault, "print": self.ring, "locks": self.locks}
         own = buffers.get(slot.kind)
         if own is not None:
             return struct.pack("<Q", self.memory.add(own))
@@ -115,13 +118,15 @@ class _Packing:
         return bytes(data)
 
 
-def _decoded(words: object, dtypes: Sequence[DType]) -> tuple[Any, ...]:
+def _decoded(words: object, dtypes: Sequence[DType]) -> tuple[object, ...]:
     """Values from pairs of words."""
     raw = np.ascontiguousarray(words, np.uint32).tobytes()
     return tuple([np.frombuffer(raw[8 * k : 8 * k + t.size], storage(t).np)[0].item() for k, t in enumerate(dtypes)])
 
 
-def _prints(ring: Any, sites: Sequence[PrintSite]) -> tuple[tuple[PrintSite, tuple[Any, ...]], ...]:
+def _prints(
+    ring: np.ndarray[tuple[int], np.dtype[np.uint32]], sites: Sequence[PrintSite]
+) -> tuple[tuple[PrintSite, tuple[object, ...]], ...]:
     out = []
     at, end = artifact.PRINT_DATA, artifact.PRINT_DATA + min(int(ring[artifact.PRINT_CURSOR]), int(ring[artifact.PRINT_CAPACITY]))
     while at < end:
@@ -137,9 +142,9 @@ def _prints(ring: Any, sites: Sequence[PrintSite]) -> tuple[tuple[PrintSite, tup
 def run(
     kernel: Kernel,
     args: Sequence[Any] = (),
-    trees: Mapping[int, np.ndarray[Any, Any]] | None = None,
+    trees: Mapping[int, Array] | None = None,
     *,
-    grads: Mapping[tuple[int, str], np.ndarray[Any, Any]] | None = None,
+    grads: Mapping[tuple[int, str], Array] | None = None,
     source: Kernel | None = None,
     block: ArgBlock | None = None,
     sites: tuple[tuple[FaultSite, ...], tuple[PrintSite, ...]] | None = None,

@@ -6,8 +6,8 @@ Variables in Programs, 1988.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import NamedTuple
 
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref
@@ -31,7 +31,7 @@ class ValueNumbers:
         self._same = same or {}
         self._steady = steady
         self._numbers: dict[Op, int] = {}
-        self._known: dict[Any, int] = {}
+        self._known: dict[Hashable, int] = {}
 
     def __call__(self, op: Op) -> int:
         number = self._numbers.get(op)
@@ -39,7 +39,7 @@ class ValueNumbers:
             number = self._numbers[op] = self._known.setdefault(self._key(op), len(self._known))
         return number
 
-    def _key(self, op: Op) -> Any:
+    def _key(self, op: Op) -> Hashable:
         if op.code is ops.const:
             return (op.code, op.type, repr(op.attr))  # the text tells -0.0 from 0.0, and NaN equals itself
         computed = op.code.effect == "pure" and op.code is not ops.result

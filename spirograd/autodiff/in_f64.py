@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.base.dtypes import DType, Type, Vec, f64, storage
@@ -35,9 +34,11 @@ def _wide(t: DType) -> DType:
     return f64 if t.is_float else t
 
 
-def _type(t: Type | tuple[Type, ...]) -> Any:
-    if isinstance(t, tuple):
-        return tuple([_type(part) for part in t])
+def _type(t: Type | tuple[Type, ...]) -> Type | tuple[Type, ...]:
+    return tuple([_wide_type(part) for part in t]) if isinstance(t, tuple) else _wide_type(t)
+
+
+def _wide_type(t: Type) -> Type:
     return Vec(t.n, _wide(t.elem)) if isinstance(t, Vec) else _wide(t) if isinstance(t, DType) else t
 
 
@@ -59,7 +60,7 @@ class _InF64:
         self.env[op] = new
         return new
 
-    def attr(self, attr: object) -> Any:
+    def attr(self, attr: object) -> object:
         if isinstance(attr, (FieldRef, ArrayRef, TempRef)):
             return self.ref(attr)
         if isinstance(attr, tuple) and len(attr) == 2 and isinstance(attr[1], (FieldRef, ArrayRef, TempRef)):

@@ -10,10 +10,10 @@ from spirograd.base.loc import Loc
 from spirograd.base.protocols import Scalar
 
 R = TypeVar("R")
-KernelT = TypeVar("KernelT")  # a kernel of the language
-CallT = TypeVar("CallT")  # a kernel compiled for one signature
-ArgumentsT = TypeVar("ArgumentsT")  # the flat arguments of one launch
-MemoryT = TypeVar("MemoryT")  # a field or an ndarray
+KernelT = TypeVar("KernelT")
+CallT = TypeVar("CallT", contravariant=True)
+ArgumentsT = TypeVar("ArgumentsT", contravariant=True)
+MemoryT = TypeVar("MemoryT", contravariant=True)
 
 
 class Clear(Protocol):
@@ -34,7 +34,10 @@ class NestedTape(Protocol):
 
 
 class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
-    """Sees what a thread does outside of kernels while it is set: an open tape, for example."""
+    """Sees what a thread does outside of kernels while it is set: an open tape, for example.
+
+    Its parameters are the classes of the language that it is handed: `Kernel`, `Specialization`, `Packer`, and fields or ndarrays.
+    """
 
     def launch(
         self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]
@@ -59,7 +62,7 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
         raise NotImplementedError
 
     def numbers_of(self, memory: MemoryT, what: str) -> None:
-        """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        """``what`` takes numbers of ``memory`` out of the device: raise an error if gradients would silently end there."""
         raise NotImplementedError
 
     follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
@@ -79,9 +82,7 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
     def numbers_kept(self, memory: MemoryT) -> None:
         """Called after the write to ``memory`` of numbers that `numbers_written` got."""
 
-    def cells_of(
-        self, kernel: KernelT, args: Sequence[object]
-    ) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
+    def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         raise NotImplementedError
 

@@ -195,7 +195,7 @@ def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
     else:  # as a tuple, too: a tuple equals itself even if its element does not
         values = lambda instance: tuple([getattr(instance, name) for name in names])  # noqa: E731
 
-    def __eq__(self: object, other: object) -> Any:
+    def __eq__(self: object, other: object) -> bool:
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self: object) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from spirograd.ir.nodes import Op, Region
 Wait = tuple[Op, Any, int]
 Run = Iterator[Wait]
 # A step that may wait, or one that does not.
-_GroupStep = tuple[Union[Step, None], Union[Callable[[Env], Run], None]]
+_GroupStep = tuple[Step | None, Callable[[Env], Run] | None]
 _COMBINING = frozenset((ops.subgroup_reduce, ops.subgroup_scan))
 # Reached by all threads of a group together, or by none.
 _OF_ALL = ops.TILES | {ops.workgroup_barrier}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Union
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Values(Mapping[Op, Any]):
     def __getitem__(self, op: Op) -> Any:
         return self._env[self._entries[op]]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Op]:
         return iter(self._entries)
 
     def __len__(self) -> int:
@@ -213,4 +213,4 @@ class Compiler:
         return locate
 
 
-Maker = Callable[[Compiler, Op], Union[Step, None]]
+Maker = Callable[[Compiler, Op], Step | None]

@@ -281,11 +281,14 @@ class LoopAttr:
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
 
-    At the level "loops", for the loops over the iterations of a chunk: ``any_order``: they may run in any order, one after the other.
-    ``independent``: also at the same time, since none accesses what another one writes, except by atomics and in memory of its thread. Such
-    loops carry the accumulators of ``reductions``. ``vectorise``: "" if LLVM may make vectors of them, "no", "rest" of few iterations, for
-    which no optimisation pays, or "lockstep" for vectors of iterations. ``row``: a number of columns, or 0: index minus row * ``row`` is
-    the number of a column.
+    At the level "loops", a loop over the iterations of a chunk says in which order they may run: with ``any_order`` in any order, one after
+    the other; with ``independent`` also at the same time, because no iteration accesses what another one writes, except by atomics and in
+    memory of its thread. The loop carries one accumulator for each of ``reductions``.
+
+    - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
+      "vectors": the loop computes on vectors.
+    - ``row``: the iterations are rows of ``row`` columns. In the loops over a chunk inside, the index less that of the first column
+      (`chunk_loops.first_column`) is the number of a column. 0: the number of columns is not constant, or there are no rows.
     """
 
     parallel: bool = False

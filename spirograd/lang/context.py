@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from spirograd.lang.data.ndarray import Ndarray
     from spirograd.lang.data.scalar_field import ScalarField
     from spirograd.lang.frontend.kernel import Kernel
-    from spirograd.lang.frontend.parameters import Packer
     from spirograd.lang.frontend.specialization import Specialization
+    from spirograd.lang.frontend.steps import Packer
 
     ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray]
 

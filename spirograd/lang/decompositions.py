@@ -14,7 +14,7 @@ from spirograd.base.records import dataclass
 from spirograd.lang import arithmetic, context, dense_algebra, jacobi, scalar
 from spirograd.lang import decomposition_rates as rates
 from spirograd.lang.matrix import Matrix
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Scalar, Value, type_error
 
 _LARGEST = 6
 # Of rotations of all pairs of rows, for symmetric matrices by their size; two more in f64.
@@ -63,7 +63,7 @@ def _square(a: object, dt: object, name: str, sizes: Sequence[int]) -> _Square:
     return _Square([list(cast[i * n : (i + 1) * n]) for i in range(n)], t, wanted)
 
 
-def _scaled(rows: Sequence[Sequence[object]], t: DType) -> tuple[list[list[Any]], Any]:
+def _scaled(rows: Sequence[Sequence[Scalar]], t: DType) -> tuple[list[list[Any]], Scalar]:
     """The matrix divided by a power of two, and the latter."""
     scale = dense_algebra.power_of_two([x for row in rows for x in row], t)
     part = 1.0 / scale

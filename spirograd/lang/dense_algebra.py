@@ -6,33 +6,32 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType, f32, f64, promote, u32, u64
 from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, scalar
-from spirograd.lang.scalar import Value, type_error
+from spirograd.lang.scalar import Scalar, Value, type_error
 
 
-def dot(a: Sequence[object], b: Sequence[object]) -> Any:
+def dot(a: Sequence[Scalar], b: Sequence[Scalar]) -> Scalar:
     """The sum of products of two lists of one length."""
     return functools.reduce(scalar.add, [scalar.mul(x, y) for x, y in zip(a, b)])
 
 
-def product(a: Sequence[object], b: Sequence[object], n: int, k: int, m: int) -> list[Any]:
+def product(a: Sequence[Scalar], b: Sequence[Scalar], n: int, k: int, m: int) -> list[Scalar]:
     """The n x m product of an n x k and a k x m matrix, all row-major."""
     return [dot(a[i * k : (i + 1) * k], b[j::m]) for i in range(n) for j in range(m)]
 
 
-def outer(a: Sequence[object], b: Sequence[object]) -> list[Any]:
+def outer(a: Sequence[Scalar], b: Sequence[Scalar]) -> list[Scalar]:
     """All products of an entry of a and one of b, row-major."""
     return [scalar.mul(x, y) for x in a for y in b]
 
 
-def cross(a: Sequence[object], b: Sequence[object]) -> list[Any]:
+def cross(a: Sequence[Scalar], b: Sequence[Scalar]) -> list[Scalar]:
     """The cross product of two 3-vectors; of two 2-vectors its third component."""
 
-    def component(i: int, j: int) -> Any:
+    def component(i: int, j: int) -> Scalar:
         return scalar.sub(scalar.mul(a[i], b[j]), scalar.mul(a[j], b[i]))
 
     if len(a) == 2:
@@ -40,7 +39,7 @@ def cross(a: Sequence[object], b: Sequence[object]) -> list[Any]:
     return [component(1, 2), component(2, 0), component(0, 1)]
 
 
-def total(a: Sequence[object]) -> Any:
+def total(a: Sequence[Scalar]) -> Scalar:
     """The sum of a list."""
     return functools.reduce(scalar.add, a)
 
@@ -53,16 +52,16 @@ def _check_size(name: str, n: int) -> None:
         raise type_error(f"`{name}` takes matrices of up to {LARGEST}x{LARGEST}, got {n}x{n}", "factorise larger matrices in a loop")
 
 
-def determinant(a: Sequence[object], n: int) -> Any:
+def determinant(a: Sequence[Scalar], n: int) -> Scalar:
     """By Laplace expansion; n up to 8. There are no divisions, so singular matrices and integers are no special cases."""
     _check_size("determinant", n)
     return _minors(a, n, range(n))
 
 
-def _minors(a: Sequence[object], n: int, rows: Sequence[int], left_out: int = -1) -> Any:
+def _minors(a: Sequence[Scalar], n: int, rows: Sequence[int], left_out: int = -1) -> Scalar:
     """The determinant of some rows of an n x n matrix without the column ``left_out``. Minors of the last rows are shared."""
     columns = tuple([j for j in range(n) if j != left_out])
-    known: dict[tuple[int, ...], object] = {(j,): a[rows[-1] * n + j] for j in columns}
+    known: dict[tuple[int, ...], Scalar] = {(j,): a[rows[-1] * n + j] for j in columns}
     for size in range(2, len(rows) + 1):
         row = rows[len(rows) - size]
         for chosen in itertools.combinations(columns, size):
@@ -71,7 +70,7 @@ def _minors(a: Sequence[object], n: int, rows: Sequence[int], left_out: int = -1
     return known[columns]
 
 
-def _alternating(terms: Sequence[object]) -> Any:
+def _alternating(terms: Sequence[Scalar]) -> Scalar:
     """The sum of terms, every other one negative."""
     result = terms[0]
     for k, term in enumerate(terms[1:]):
@@ -79,20 +78,22 @@ def _alternating(terms: Sequence[object]) -> Any:
     return result
 
 
-def power_of_two(entries: Sequence[object], t: DType) -> Any:
+def power_of_two(entries: Sequence[Scalar], t: DType) -> Scalar:
     """The largest power of two that is not above the size of the largest entry: dividing by it is exact. Of type ``t``, f32 or f64."""
     largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
     # Between these the power and its reciprocal are normal numbers.
     low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
     if not isinstance(largest, Value):
         size = float(largest)
-        return 2.0 ** (math.frexp(size)[1] - 1) if low < size < high else high if size >= high else low
+        power: float = 2.0 ** (math.frexp(size)[1] - 1)
+        return power if low < size < high else high if size >= high else low
     word, exponent = (u32, 0x7F800000) if t.bits == 32 else (u64, 0x7FF0000000000000)
     bits = scalar.bit_and(scalar.bit_cast(largest, word), scalar.constant(exponent, word))
-    return arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
+    result: Value = arithmetic.min(arithmetic.max(scalar.bit_cast(bits, t), low), high)
+    return result
 
 
-def inverse(a: Sequence[object], n: int) -> list[Any]:
+def inverse(a: Sequence[Scalar], n: int) -> list[Scalar]:
     """Up to 4x4 adjugate over determinant, up to 8x8 by elimination. Entries of a singular matrix come out infinite or NaN."""
     _check_size("inverse", n)
     if n == 1:
@@ -103,7 +104,7 @@ def inverse(a: Sequence[object], n: int) -> list[Any]:
     return _by_adjugate(a, n)
 
 
-def _by_adjugate(a: Sequence[Any], n: int) -> list[Any]:
+def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
     """Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. f16 is computed in f32."""
     runs = any(isinstance(x, Value) for x in a)
     t = wanted = functools.reduce(promote, [scalar.to_float(x).dtype for x in a]) if runs else f64
@@ -113,7 +114,7 @@ def _by_adjugate(a: Sequence[Any], n: int) -> list[Any]:
     parts, scaled = [], []
     for row in (floats[i * n : (i + 1) * n] for i in range(n)):
         scale = power_of_two(row, t)
-        parts.append(1.0 / (scalar.emit(ir.stop_grad, scale) if runs else scale))
+        parts.append(1.0 / (scalar.emit(ir.stop_grad, scale) if isinstance(scale, Value) else scale))
         scaled += [scalar.mul(x, parts[-1]) for x in row]
     cofactors = [[_cofactor(scaled, n, i, j) for j in range(n)] for i in range(n)]
     whole = dot(scaled[:n], cofactors[0])
@@ -121,18 +122,20 @@ def _by_adjugate(a: Sequence[Any], n: int) -> list[Any]:
     return [scalar.cast(x, wanted) for x in result] if runs else result
 
 
-def _cofactor(a: Sequence[object], n: int, i: int, j: int) -> Any:
+def _cofactor(a: Sequence[Scalar], n: int, i: int, j: int) -> Scalar:
     value = _minors(a, n, [k for k in range(n) if k != i], j)
     return -value if (i + j) % 2 else value
 
 
-def solution(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def solution(a: Sequence[Sequence[Scalar]], b: Sequence[Sequence[Scalar]]) -> list[list[Scalar]]:
     """The rows of x with a @ x = b, by Gaussian elimination with partial pivoting; infinite or NaN where ``a`` is singular."""
     n = len(a)
-    rows = [[*x, *y] for x, y in zip(a, b)]
+    rows: list[list[Scalar]] = [[*x, *y] for x, y in zip(a, b)]
     for k in range(n):
         for i in range(k + 1, n):
-            larger = scalar.greater(abs(rows[i][k]), abs(rows[k][k]))
+            other: Scalar = rows[i][k].__abs__()
+            pivot: Scalar = rows[k][k].__abs__()
+            larger = scalar.greater(other, pivot)
             pairs = list(zip(rows[k], rows[i]))
             rows[k][k:] = [scalar.select(larger, y, x) for x, y in pairs[k:]]
             rows[i][k:] = [scalar.select(larger, x, y) for x, y in pairs[k:]]

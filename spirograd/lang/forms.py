@@ -208,7 +208,7 @@ class ndrange:
 
     def __iter__(self) -> Iterator[Any]:
         if any(isinstance(x, Value) for pair in self.bounds for x in pair):
-            raise type_error("the bounds of a static ndrange must be known while compiling", "leave `sg.static` away to loop at run time")
+            raise type_error("the bounds of a static ndrange must be known while compiling", "omit `sg.static` to loop at run time")
         order = [range(int(self.bounds[axis][0]), int(self.bounds[axis][1])) for axis in self.axes]
         for position in itertools.product(*order):
             out = [0] * len(position)

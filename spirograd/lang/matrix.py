@@ -23,7 +23,7 @@ from spirograd.lang.data import ndarray as ndarrays
 from spirograd.lang.data import tensor as tensors
 from spirograd.lang.indexing import SWIZZLES, Shape, axis_positions, index_value, location, shape_name, swizzle_of
 from spirograd.lang.leaves import common_dtype, typed, unify_entries
-from spirograd.lang.scalar import Value, is_number, is_scalar, type_error
+from spirograd.lang.scalar import Scalar, Value, is_number, is_scalar, type_error
 
 if TYPE_CHECKING:
     from spirograd.lang.typed import MatrixOperators
@@ -85,7 +85,7 @@ def _operand(x: object) -> Any:
     return None
 
 
-def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Any:
+def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Matrix:
     """``function`` over the entries of the matrices among ``args``, scalars broadcast."""
     operands = [_operand(a) for a in args]
     shape: Shape | None = None
@@ -105,7 +105,7 @@ def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Any:
     return make([function(*items) for items in zip(*columns)], shape)
 
 
-_OPERATORS: dict[str, Callable[[object, object], object]] = {
+_OPERATORS: dict[str, scalar.Operator] = {
     "add": scalar.add,
     "sub": scalar.sub,
     "mul": scalar.mul,
@@ -127,7 +127,7 @@ _OPERATORS: dict[str, Callable[[object, object], object]] = {
 }
 
 
-def _install_operator(name: str, function: Callable[[object, object], object]) -> None:
+def _install_operator(name: str, function: scalar.Operator) -> None:
     """Give matrices one of Python's arithmetic operators, both ways round."""
 
     def forward(self: Matrix, other: object) -> Any:
@@ -226,7 +226,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: leave `copy` away")
+            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: omit `copy`")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     # --- entries ---
@@ -426,31 +426,33 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def any(self) -> Any:
         """Whether an entry is not zero."""
-        return functools.reduce(scalar.bit_or, [scalar.truth(e) for e in self._entries])
+        conditions: list[Scalar] = [scalar.truth(e) for e in self._entries]
+        return functools.reduce(scalar.bit_or, conditions)
 
     def all(self) -> Any:
         """Whether no entry is zero."""
-        return functools.reduce(scalar.bit_and, [scalar.truth(e) for e in self._entries])
+        conditions: list[Scalar] = [scalar.truth(e) for e in self._entries]
+        return functools.reduce(scalar.bit_and, conditions)
 
     def norm_sqr(self) -> Any:
         """The sum of the squares of the entries."""
         return dense_algebra.dot(self._entries, self._entries)
 
-    def _safe_norm_sqr(self, eps: object) -> Any:
+    def _safe_norm_sqr(self, eps: Scalar) -> Any:
         return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
 
-    def norm(self, eps: object = 0) -> Any:
+    def norm(self, eps: Scalar = 0) -> Any:
         """``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
         return arithmetic.sqrt(self._safe_norm_sqr(eps))
 
-    def norm_inv(self, eps: object = 0) -> Any:
+    def norm_inv(self, eps: Scalar = 0) -> Any:
         """``1 / sqrt(norm_sqr + eps)``."""
         return arithmetic.rsqrt(self._safe_norm_sqr(eps))
 
-    def normalized(self, eps: object = 0) -> Matrix:
+    def normalized(self, eps: Scalar = 0) -> Matrix:
         """The vector divided by ``norm() + eps``."""
         length = self.norm()
-        return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))  # type: ignore[no-any-return]
+        return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))
 
     # --- square matrices ---
 

@@ -27,7 +27,7 @@ class _State(threading.local):
 
 
 state = _State()
-_COMBINED: dict[str, Callable[[object, object], object]] = {
+_COMBINED: dict[str, Callable[[Any, Any], object]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
     "min": lambda a, b: a if a <= b or b != b else b, "max": lambda a, b: a if a >= b or b != b else b, "exchange": lambda a, b: b,
 }  # fmt: skip

@@ -29,12 +29,12 @@ def _pcg3d(x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
     return x, y, z
 
 
-def _plus_product(a: Any, b: Any, c: Any) -> Any:
+def _plus_product(a: Any, b: Any, c: Any) -> Value:
     """``a + b * c``, wrapping."""
     return scalar.emit(ir.add, a, scalar.emit(ir.mul, b, c, attr="wrap"), attr="wrap")
 
 
-def stream_key(seed: object, task: int) -> Any:
+def stream_key(seed: Value, task: int) -> Value:
     """What distinguishes the loops of a kernel and its launches."""
     return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any, Protocol, TypeGuard, Union, overload
 
 import numpy as np
 
@@ -50,94 +50,94 @@ class Value:
     def __sg_cast__(self, t: DType) -> Value:
         return cast(self, t)
 
-    def __add__(self, o: object) -> Any:
+    def __add__(self, o: Scalar) -> Value:
         return _binary(add, self, o)
 
-    def __radd__(self, o: object) -> Any:
+    def __radd__(self, o: Scalar) -> Value:
         return _binary(add, o, self)
 
-    def __sub__(self, o: object) -> Any:
+    def __sub__(self, o: Scalar) -> Value:
         return _binary(sub, self, o)
 
-    def __rsub__(self, o: object) -> Any:
+    def __rsub__(self, o: Scalar) -> Value:
         return _binary(sub, o, self)
 
-    def __mul__(self, o: object) -> Any:
+    def __mul__(self, o: Scalar) -> Value:
         return _binary(mul, self, o)
 
-    def __rmul__(self, o: object) -> Any:
+    def __rmul__(self, o: Scalar) -> Value:
         return _binary(mul, o, self)
 
-    def __truediv__(self, o: object) -> Any:
+    def __truediv__(self, o: Scalar) -> Value:
         return _binary(truediv, self, o)
 
-    def __rtruediv__(self, o: object) -> Any:
+    def __rtruediv__(self, o: Scalar) -> Value:
         return _binary(truediv, o, self)
 
-    def __floordiv__(self, o: object) -> Any:
+    def __floordiv__(self, o: Scalar) -> Value:
         return _binary(floordiv, self, o)
 
-    def __rfloordiv__(self, o: object) -> Any:
+    def __rfloordiv__(self, o: Scalar) -> Value:
         return _binary(floordiv, o, self)
 
-    def __mod__(self, o: object) -> Any:
+    def __mod__(self, o: Scalar) -> Value:
         return _binary(mod, self, o)
 
-    def __rmod__(self, o: object) -> Any:
+    def __rmod__(self, o: Scalar) -> Value:
         return _binary(mod, o, self)
 
-    def __pow__(self, o: object) -> Any:
+    def __pow__(self, o: Scalar) -> Value:
         return _binary(power, self, o)
 
-    def __rpow__(self, o: object) -> Any:
+    def __rpow__(self, o: Scalar) -> Value:
         return _binary(power, o, self)
 
-    def __and__(self, o: object) -> Any:
+    def __and__(self, o: Scalar) -> Value:
         return _binary(bit_and, self, o)
 
-    def __rand__(self, o: object) -> Any:
+    def __rand__(self, o: Scalar) -> Value:
         return _binary(bit_and, o, self)
 
-    def __or__(self, o: object) -> Any:
+    def __or__(self, o: Scalar) -> Value:
         return _binary(bit_or, self, o)
 
-    def __ror__(self, o: object) -> Any:
+    def __ror__(self, o: Scalar) -> Value:
         return _binary(bit_or, o, self)
 
-    def __xor__(self, o: object) -> Any:
+    def __xor__(self, o: Scalar) -> Value:
         return _binary(bit_xor, self, o)
 
-    def __rxor__(self, o: object) -> Any:
+    def __rxor__(self, o: Scalar) -> Value:
         return _binary(bit_xor, o, self)
 
-    def __lshift__(self, o: object) -> Any:
+    def __lshift__(self, o: Scalar) -> Value:
         return _binary(shift_left, self, o)
 
-    def __rlshift__(self, o: object) -> Any:
+    def __rlshift__(self, o: Scalar) -> Value:
         return _binary(shift_left, o, self)
 
-    def __rshift__(self, o: object) -> Any:
+    def __rshift__(self, o: Scalar) -> Value:
         return _binary(shift_right, self, o)
 
-    def __rrshift__(self, o: object) -> Any:
+    def __rrshift__(self, o: Scalar) -> Value:
         return _binary(shift_right, o, self)
 
-    def __eq__(self, o: object) -> Any:
+    def __eq__(self, o: object) -> Value:  # type: ignore[override]
         return _binary(equal, self, o)
 
-    def __ne__(self, o: object) -> Any:
+    def __ne__(self, o: object) -> Value:  # type: ignore[override]
         return _binary(not_equal, self, o)
 
-    def __lt__(self, o: object) -> Any:
+    def __lt__(self, o: Scalar) -> Value:
         return _binary(less, self, o)
 
-    def __le__(self, o: object) -> Any:
+    def __le__(self, o: Scalar) -> Value:
         return _binary(less_equal, self, o)
 
-    def __gt__(self, o: object) -> Any:
+    def __gt__(self, o: Scalar) -> Value:
         return _binary(greater, self, o)
 
-    def __ge__(self, o: object) -> Any:
+    def __ge__(self, o: Scalar) -> Value:
         return _binary(greater_equal, self, o)
 
     def __neg__(self) -> Value:
@@ -155,20 +155,42 @@ class Value:
 
 
 Scalar = Union[Value, bool, int, float]
+Number = Union[bool, int, float]  # a scalar that is known while compiling
 
 
-def is_number(x: object) -> bool:
+class Operator(Protocol):
+    """An operation on two scalars: computed by the kernel if one of them is, otherwise by Python."""
+
+    @overload
+    def __call__(self, a: Value, b: Scalar) -> Value: ...
+
+    @overload
+    def __call__(self, a: Scalar, b: Value) -> Value: ...
+
+    @overload
+    def __call__(self, a: Number, b: Number) -> Number: ...
+
+    @overload
+    def __call__(self, a: Scalar, b: Scalar) -> Scalar: ...
+
+
+def _operator(function: Callable[[Scalar, Scalar], Scalar]) -> Operator:
+    """Tell type checkers that a function is an `Operator`."""
+    return function  # type: ignore[return-value]
+
+
+def is_number(x: object) -> TypeGuard[Number]:
     """Whether ``x`` is a compile-time scalar: of Python, or of NumPy and a type that the language has."""
     if isinstance(x, (bool, int, float, TracedNumber)):
         return True
     return isinstance(x, np.generic) and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8
 
 
-def is_scalar(x: object) -> bool:
+def is_scalar(x: object) -> TypeGuard[Scalar]:
     return isinstance(x, Value) or is_number(x)
 
 
-def _binary(function: Callable[[object, object], object], a: object, b: object) -> Any:
+def _binary(function: Callable[[Any, Any], Any], a: object, b: object) -> Value:
     """``function(a, b)``, or NotImplemented so that a matrix on the other side can take over."""
     return function(a, b) if is_scalar(a) and is_scalar(b) else NotImplemented
 
@@ -200,7 +222,7 @@ def literal_type(x: object) -> DType:
     return options.default_fp if isinstance(x, (float, TracedNumber)) else options.default_ip
 
 
-def constant(x: Any, t: DType | None = None) -> Value:
+def constant(x: Number, t: DType | None = None) -> Value:
     """A number as a typed constant; an integer that does not fit its type is an error."""
     t = t or literal_type(x)
     x = x.item() if isinstance(x, np.generic) else x.refuse("a constant of a kernel") if isinstance(x, TracedNumber) else x
@@ -213,7 +235,7 @@ def constant(x: Any, t: DType | None = None) -> Value:
     return Value(builder().const(x, t))
 
 
-def as_value(x: Any, what: str = "value") -> Value:
+def as_value(x: object, what: str = "value") -> Value:
     """``x`` as a run-time scalar."""
     if isinstance(x, Value):
         return x
@@ -222,7 +244,7 @@ def as_value(x: Any, what: str = "value") -> Value:
     raise type_error(f"expected a number for this {what}, got {describe(x)}")
 
 
-def describe(x: Any) -> str:
+def describe(x: object) -> str:
     """How error messages call an object of the language or of Python."""
     text = getattr(x, "__sg_describe__", None)
     if text is not None and not isinstance(x, type):
@@ -265,7 +287,7 @@ def cast(x: Scalar, t: DType) -> Value:
     return constant(t.integer(x.item() if isinstance(x, np.generic) else x), t)
 
 
-def emit(code: OpCode, *args: Value, t: DType | None = None, attr: Any = None) -> Value:
+def emit(code: OpCode, *args: Value, t: DType | None = None, attr: object = None) -> Value:
     """One operation; of constants, its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
     operands = [a.op for a in args]
     b = builder()
@@ -299,7 +321,7 @@ def fitting(x: Scalar, t: DType) -> Value:
     return cast(x, t)
 
 
-def _fold(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+def _fold(function: Callable[[Any, Any], Number], a: Scalar, b: Scalar) -> Number:
     """Arithmetic on two compile-time numbers stays Python's."""
     try:
         return function(a, b)
@@ -307,22 +329,22 @@ def _fold(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
         raise type_error(f"constant expression: {error}") from None
 
 
-def _traced(a: Any, b: Any) -> bool:
+def _traced(a: Scalar, b: Scalar) -> bool:
     return isinstance(a, Value) or isinstance(b, Value)
 
 
-def _arithmetic(code: OpCode, python: Callable[[object, object], object]) -> Callable[[Any, Any], Any]:
-    def run(a: Any, b: Any) -> Any:
+def _arithmetic(code: OpCode, python: Callable[[Any, Any], Number]) -> Operator:
+    def run(a: Scalar, b: Scalar) -> Scalar:
         if not _traced(a, b):
             return _fold(python, a, b)
         x, y, _ = unify(a, b)
         return emit(code, x, y)
 
-    return run
+    return _operator(run)
 
 
-def _comparison(code: OpCode, python: Callable[[object, object], object]) -> Callable[[Any, Any], Any]:
-    def run(a: Any, b: Any) -> Any:
+def _comparison(code: OpCode, python: Callable[[Any, Any], Number]) -> Operator:
+    def run(a: Scalar, b: Scalar) -> Scalar:
         if not _traced(a, b):
             return bool(python(a, b))
         if dtype_of(a) is u1 and dtype_of(b) is u1 and code in (ir.eq, ir.ne):
@@ -330,11 +352,11 @@ def _comparison(code: OpCode, python: Callable[[object, object], object]) -> Cal
         x, y, _ = unify(a, b)
         return emit(code, x, y)
 
-    return run
+    return _operator(run)
 
 
-def _bitwise(code: OpCode, python: Callable[[object, object], object], symbol: str) -> Callable[[Any, Any], Any]:
-    def run(a: Any, b: Any) -> Any:
+def _bitwise(code: OpCode, python: Callable[[Any, Any], Number], symbol: str) -> Operator:
+    def run(a: Scalar, b: Scalar) -> Scalar:
         if not _traced(a, b):
             return _fold(python, a, b)
         need_integers(symbol, a, b)
@@ -343,7 +365,7 @@ def _bitwise(code: OpCode, python: Callable[[object, object], object], symbol: s
         x, y, _ = unify(a, b)
         return emit(code, x, y)
 
-    return run
+    return _operator(run)
 
 
 def need_integers(symbol: str, *operands: Scalar) -> None:
@@ -358,15 +380,15 @@ def need_integers(symbol: str, *operands: Scalar) -> None:
 _OF_CONDITIONS = {"&": "and", "|": "or", "~": "not"}
 
 
-def _shift(code: OpCode, python: Callable[[object, object], object], symbol: str) -> Callable[[Any, Any], Any]:
-    def run(a: Any, b: Any) -> Any:
+def _shift(code: OpCode, python: Callable[[Any, Any], Number], symbol: str) -> Operator:
+    def run(a: Scalar, b: Scalar) -> Scalar:
         if not _traced(a, b):
             return _fold(python, a, b)
         need_integers(symbol, a, b)
         t = dtype_of(a) if dtype_of(a) is not u1 else i32
         return emit(code, cast(a, t), cast(b, t))
 
-    return run
+    return _operator(run)
 
 
 add = _arithmetic(ir.add, lambda a, b: a + b)
@@ -385,7 +407,8 @@ shift_left = _shift(ir.shl, lambda a, b: a << b, "<<")
 shift_right = _shift(ir.shr, lambda a, b: a >> b, ">>")
 
 
-def shift_right_logical(a: Any, b: Any) -> Any:
+@_operator
+def shift_right_logical(a: Scalar, b: Scalar) -> Scalar:
     """Shift right that fills with zeros whatever the sign."""
     a = as_value(a)
     need_integers("bit_shr", a, b)
@@ -408,7 +431,8 @@ def to_float(x: Scalar) -> Value:
     return cast(x, t if t.is_float else trace_of().options.default_fp)
 
 
-def truediv(a: Any, b: Any) -> Any:
+@_operator
+def truediv(a: Scalar, b: Scalar) -> Scalar:
     """``/``: integers become floats of the default type first."""
     if not _traced(a, b):
         return _fold(lambda x, y: x / y, a, b)
@@ -416,7 +440,8 @@ def truediv(a: Any, b: Any) -> Any:
     return emit(ir.div, cast(a, t), cast(b, t))
 
 
-def floordiv(a: Any, b: Any) -> Any:
+@_operator
+def floordiv(a: Scalar, b: Scalar) -> Scalar:
     """``//``: rounds down, integers and floats."""
     if not _traced(a, b):
         return _fold(lambda x, y: x // y, a, b)
@@ -424,7 +449,8 @@ def floordiv(a: Any, b: Any) -> Any:
     return emit(ir.floor, emit(ir.div, x, y)) if t.is_float else emit(ir.floordiv, x, y)
 
 
-def mod(a: Any, b: Any) -> Any:
+@_operator
+def mod(a: Scalar, b: Scalar) -> Scalar:
     """``%``: with the sign of the divisor, integers and floats."""
     if not _traced(a, b):
         return _fold(lambda x, y: x % y, a, b)
@@ -434,7 +460,8 @@ def mod(a: Any, b: Any) -> Any:
     return emit(ir.sub, x, emit(ir.mul, emit(ir.floor, emit(ir.div, x, y)), y))
 
 
-def raw_div(a: Any, b: Any) -> Any:
+@_operator
+def raw_div(a: Scalar, b: Scalar) -> Scalar:
     """C's division: integers truncate."""
     if not _traced(a, b):
         return _fold(lambda x, y: int(x / y) if isinstance(x, int) and isinstance(y, int) else x / y, a, b)
@@ -442,7 +469,8 @@ def raw_div(a: Any, b: Any) -> Any:
     return emit(ir.div if t.is_float else ir.idiv, x, y)
 
 
-def raw_mod(a: Any, b: Any) -> Any:
+@_operator
+def raw_mod(a: Scalar, b: Scalar) -> Scalar:
     """C's remainder: with the sign of the dividend."""
     if not _traced(a, b):
         return _fold(lambda x, y: np.fmod(x, y).item(), a, b)
@@ -455,7 +483,8 @@ def raw_mod(a: Any, b: Any) -> Any:
 _MAX_MULTIPLICATIONS = 64  # constant exponents up to this become products
 
 
-def power(a: Any, b: Any) -> Any:
+@_operator
+def power(a: Scalar, b: Scalar) -> Scalar:
     """``**``. Small constant integer exponents become products; the result has the type of an integer variable that is the base, and for
     a negative exponent that is an error or 0."""
     if not _traced(a, b):
@@ -514,7 +543,7 @@ def _integer_power(a: Value, n: Value) -> Value:
     return Value(b.emit(ir.select, b.emit(ir.lt, n.op, low), inverse, result))
 
 
-def truth(x: object) -> Any:
+def truth(x: object) -> Value | bool:
     """``x`` as a condition: a Python bool, or a value of type u1."""
     if isinstance(x, Value):
         return x if x.dtype is u1 else not_equal(x, 0)
@@ -523,9 +552,17 @@ def truth(x: object) -> Any:
     raise type_error(f"{describe(x)} is no condition", "compare it, or reduce a vector with `.any()` or `.all()`")
 
 
-def logical_not(x: object) -> Any:
+def logical_not(x: object) -> Value | bool:
     x = truth(x)
     return emit(ir.not_, x) if isinstance(x, Value) else not x
+
+
+@overload
+def select(condition: Value, a: Scalar, b: Scalar) -> Value: ...
+
+
+@overload
+def select(condition: object, a: Any, b: Any) -> Any: ...
 
 
 def select(condition: object, a: Any, b: Any) -> Any:
@@ -540,5 +577,5 @@ def select(condition: object, a: Any, b: Any) -> Any:
     return emit(ir.select, condition, x, y)
 
 
-def trace_literal(value: Any, t: DType) -> Value | None:
+def trace_literal(value: object, t: DType) -> Value | None:
     return cast(value, t) if current_trace() is not None and is_number(value) else None

@@ -6,7 +6,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class Struct(metaclass=NearNamesOfClass):
 
     __setitem__ = __setattr__
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._members)
 
     def __len__(self) -> int:
@@ -137,7 +137,7 @@ class Struct(metaclass=NearNamesOfClass):
     def __contains__(self, name: object) -> bool:
         return name in self._members
 
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, Struct) or set(other._members) != set(self._members):
             return False
         return all(_equal(v, other._members[k]) for k, v in self._members.items())

@@ -15,7 +15,7 @@ from spirograd.lang import arithmetic, groups, scalar, tile_products
 from spirograd.lang.annotations import template
 from spirograd.lang.context import GroupScope, language_options
 from spirograd.lang.frontend.func import func
-from spirograd.lang.matrix import make
+from spirograd.lang.matrix import Matrix, make
 from spirograd.lang.scalar import Value, describe, type_error
 from spirograd.lang.struct import Struct, make_struct
 
@@ -80,14 +80,14 @@ def _check_precise(t: DType, what: str) -> None:
 
 
 @arithmetic.traceable
-def _identity_row(row: Any) -> Any:
+def _identity_row(row: Any) -> Matrix:
     n = len(row.entries)
     at, t = row_of_thread(n), row.entries[0].dtype
     return make([scalar.select(scalar.equal(at, k), scalar.cast(1, t), scalar.cast(0, t)) for k in range(n)], (n,))
 
 
 @arithmetic.traceable
-def _factorised_row(row: Any, eps: Any) -> Any:
+def _factorised_row(row: Any, eps: Any) -> Matrix:
     """Column by column: what is to the right of a column loses its products. Entries above the diagonal stay."""
     r, n = list(row.entries), len(row.entries)
     _check_precise(r[0].dtype, "cholesky_")
@@ -103,7 +103,7 @@ def _factorised_row(row: Any, eps: Any) -> Any:
 
 
 @arithmetic.traceable
-def _solved_row(lower: Any, row: Any) -> Any:
+def _solved_row(lower: Any, row: Any) -> Matrix:
     """Of x with x L^T = row, entry after entry."""
     l, x, n = lower.entries, list(row.entries), len(row.entries)
     _check_precise(x[0].dtype, "solve_triangular_")
@@ -117,7 +117,7 @@ def _solved_row(lower: Any, row: Any) -> Any:
 
 
 @arithmetic.traceable
-def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: object) -> Any:
+def _row_with_product(tile: Any, a: Any, b: Any, negative: bool, transposed: object) -> Matrix:
     row = tile.r.entries
     n, t = len(row), row[0].dtype
     row_of_thread(n)
@@ -165,7 +165,7 @@ def _check_solve(tile: Any, other: Any, lower: object) -> None:
     if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
         raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
     if lower is not True:
-        raise type_error("`solve_triangular_` solves with lower triangles only", "leave out `lower`")
+        raise type_error("`solve_triangular_` solves with lower triangles only", "omit `lower`")
 
 
 _METHODS: dict[str, Callable[..., object]] = {
@@ -203,7 +203,7 @@ class TileType:
     def __repr__(self) -> str:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
-    def zeros(self, dtype: object = None) -> Any:
+    def zeros(self, dtype: object = None) -> Struct:
         """A tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises SpirogradTypeError
         for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from spirograd.base.errors import SpirogradRuntimeError, render
 
 
-def scipy_module(name: str) -> Any:
+def scipy_module(name: str) -> ModuleType:
     """Import the module ``scipy.name``. Raises SpirogradRuntimeError if SciPy is not installed."""
     try:
         return importlib.import_module(f"scipy.{name}")

@@ -70,7 +70,7 @@ class StoredEntries:
         """Add a number to the gradient of each entry."""
         add_to(_array(self.values.dtype, numbers), self.values.grad, self.count)
 
-    def places(self, rows: object, columns: object, n: int) -> Any:
+    def places(self, rows: object, columns: object, n: int) -> ScalarNdarray:
         """Return the index of the entry of each of ``n`` triplets."""
         found = ScalarNdarray(i32, max(n, 1))
         _find_entries(rows, columns, self.starts, self.columns, found, n)
@@ -82,7 +82,7 @@ class StoredEntries:
         self.values.grad.fill(0)
 
 
-def _array(dtype: DType, numbers: Any, needs_grad: bool = False) -> Any:
+def _array(dtype: DType, numbers: Any, needs_grad: bool = False) -> ScalarNdarray:
     array = ScalarNdarray(dtype, max(len(numbers), 1), needs_grad=needs_grad)
     if len(numbers):
         array.from_numpy(np.ascontiguousarray(numbers, dtype.np))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import llvmlite.binding as llvm
 
@@ -187,7 +187,7 @@ AMDGPU = Dialect(
 
 
 @by_thread
-def _target_machine(architecture: str) -> Any:
+def _target_machine(architecture: str) -> llvm.TargetMachine:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     return llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, features="", opt=3)

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from spirograd.analysis.chunk_loops import bound_range, loops_of
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import ArgBlock
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import bound_range, loops_of
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
 from spirograd.llvmgen import abi, half
 from spirograd.llvmgen.callees import Callees

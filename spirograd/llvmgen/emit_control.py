@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.chunk_loops import note_ranges
 from spirograd.base.dtypes import DType, Lanes, Type
+from spirograd.ir.chunk_loops import note_ranges
 from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
@@ -82,11 +82,12 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
-# Properties of the loops that LLVM leaves as they are, for each value of `LoopAttr.vectorise`.
+# What LLVM leaves undone, for each value of `LoopAttr.vectorise`.
 _PROPERTIES: dict[str, tuple[str, ...]] = {
     "": (),
     "no": ('vectorize.enable", i1 false',),
     "rest": ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"'),
+    "vectors": (),
 }
 
 
@@ -96,16 +97,16 @@ def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
     note_ranges(e.ranges, op)
-    outer, (accesses, branch) = e.memory_suffix, loop_metadata(e, op.attr)
+    outer, (accesses, branch) = e.memory_suffix, _loop_metadata(e, op.attr)
     if op.attr.over_chunk:
         e.memory_suffix = accesses
     e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or branch)
     e.memory_suffix = outer
 
 
-def loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
+def _loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
     """What LLVM is told of accesses in a loop, and of its branch back."""
-    if not (attr.independent or attr.vectorise) or attr.vectorise == "vectors":
+    if not attr.independent and not _PROPERTIES[attr.vectorise]:
         return "", ""
     node, accesses, properties = e.module.node, "", []
     if attr.independent:

@@ -57,8 +57,7 @@ class FunctionEmitter:
     """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block; or, if ``entries`` is a list, to
     one whose last parameters are the entries of the block that it uses, which the list collects; a tuple has them all.
 
-    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted. ``memory_suffix``:
-    metadata for every plain load and store.
+    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted.
     """
 
     buffer_pointer = "ptr"  # the type of pointers into buffers
@@ -66,10 +65,10 @@ class FunctionEmitter:
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
     atomic_metadata = ""  # what is known of the memory of atomics
 
-    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler]) -> None:
         self.module = module
         self.handlers = handlers
-        self.memory_suffix = memory_suffix
+        self.memory_suffix = ""  # metadata for every plain load and store
         self.lines: list[str] = []
         self.entry: list[str] = []
         self.function = ""  # its symbol
@@ -235,7 +234,7 @@ class FunctionEmitter:
             value, it = self.resize(value, it, dt.u64), dt.u64
         return self.value(f"getelementptr inbounds {type_name(ref.dtype)}, {self.buffer_pointer} {base}, {type_name(it)} {value}")
 
-    def access_suffix(self, ref: Any) -> str:
+    def access_suffix(self, ref: BufferRef | SharedRef) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
         one worker share a thread slot."""
         return "" if isinstance(ref, BufferRef) and ref.slot.kind == "adstacks" else self.memory_suffix

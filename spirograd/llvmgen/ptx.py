@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from contextlib import closing
-from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -132,7 +131,7 @@ NVPTX = Dialect(
 
 
 @by_thread
-def _target_machine(architecture: str, has_stack: bool, has_matrices: bool) -> Any:
+def _target_machine(architecture: str, has_stack: bool, has_matrices: bool) -> llvm.TargetMachine:
     """``has_stack``: whether the code looks at the stack, which PTX 7.3 (CUDA 11.3) can. ``has_matrices``: whether it multiplies those."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -21,6 +21,9 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen import vector_math
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The SLP vectoriser takes nine tenths of the optimiser's time on large functions (460 ms at 8,000 instructions), and pays on small ones.
 SLP_LIMIT = 1500
@@ -58,7 +61,7 @@ class Library:
 
 
 @functools.cache
-def _target() -> Any:
+def _target() -> llvm.Target:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
@@ -120,22 +123,22 @@ def host_caps() -> Capabilities:
     )
 
 
-def by_thread(make: Callable[..., object]) -> Callable[..., Any]:
+def by_thread(make: Callable[P, R]) -> Callable[P, R]:
     """``make``, called once in each thread for the same arguments. For target machines, in which LLVM keeps what it derives."""
     own = threading.local()
 
     @functools.wraps(make)
-    def made(*args: Any) -> Any:
-        results = own.__dict__.setdefault("results", {})
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        results: dict[object, R] = own.__dict__.setdefault("results", {})
         if args not in results:
-            results[args] = make(*args)
+            results[args] = make(*args, **kwargs)
         return results[args]
 
     return made
 
 
 @by_thread
-def _target_machine(cpu: str, features: str, level: int) -> Any:
+def _target_machine(cpu: str, features: str, level: int) -> llvm.TargetMachine:
     return _target().create_target_machine(cpu, features, opt=level, reloc="pic", codemodel="default", jit=True)
 
 
@@ -209,7 +212,7 @@ def _object(module: object, machine: object) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def parse(text: str, machine: Any) -> Any:
+def parse(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     """The module with this text, for ``machine``. Raises SpirogradRuntimeError with LLVM's message if it is none.
 
     The caller closes it. An exception may keep it alive until the garbage collector comes, which frees a module and its context in any
@@ -252,7 +255,7 @@ def _run(passes: object, module: object, builder: object) -> None:
     _dispose(passes)
 
 
-def _dispose(passes: Any) -> None:
+def _dispose(passes: newpassmanagers.NewPassManager) -> None:
     """Free the passes, 57 KiB for each module. llvmlite 0.50 does not: the method that would is hidden by that of another base class."""
     kind = type(passes)
     if kind._dispose is ffi.ObjectRef._dispose and hasattr(newpassmanagers.NewPassManager, "_dispose"):
@@ -260,7 +263,7 @@ def _dispose(passes: Any) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _jit(group: int) -> Any:
+def _jit(group: int) -> llvm.LLJIT:
     """The LLJIT of a group of libraries. The libraries keep it alive when the next group has begun."""
     if host_caps().vector_library == vector_math.LIBMVEC:
         llvm.load_library_permanently(vector_math.LIBMVEC_FILE)

@@ -1,10 +1,9 @@
-"""The data of a page: one JSON document made of the kernels that a program compiled."""
+"""The data of a page: a JSON document with the kernels that a program compiled."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.base.records import replace
 from spirograd.base.targets import Generator
@@ -12,11 +11,12 @@ from spirograd.compiler import compile_kernel
 from spirograd.dumps import Compilation
 from spirograd.report import native, shaders
 from spirograd.report.facts import block_rows, dispatch, signature
+from spirograd.report.page import Document
 from spirograd.report.places import Listing, Place, Places
 from spirograd.report.sources import Source, sources_of
 from spirograd.spirvgen.disasm import capabilities
 
-# Stage of IR -> its title.
+# Titles of the stages of IR.
 _IR = {
     "kernel.ir": "IR: kernel",
     "offload.ir": "IR: offloaded",
@@ -32,18 +32,18 @@ _NATIVE = {
 }
 
 
-def document(compilations: Sequence[Compilation], title: str) -> dict[str, Any]:
-    """The document of a page. Each kernel is compiled once more, without its stages, for the time that this takes."""
+def document(compilations: Sequence[Compilation], title: str) -> Document:
+    """Return the document of a page. Each kernel is compiled again, without recording stages, to measure the time."""
     return {"title": title, "kernels": [kernel_entry(c) for c in compilations]}
 
 
-def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One document with the kernels of all, which have the title of the first."""
+def merged(documents: Sequence[Document]) -> Document:
+    """Merge documents into one with all kernels and the title of the first."""
     return {"title": documents[0]["title"], "kernels": [kernel for one in documents for kernel in one["kernels"]]}
 
 
-def kernel_entry(c: Compilation) -> dict[str, Any]:
-    """What the page shows of one kernel."""
+def kernel_entry(c: Compilation) -> dict[str, object]:
+    """Return the entry of one kernel."""
     compiled, places = c.compiled, Places()
     start = time.perf_counter()
     compile_kernel(c.kernel, c.caps, replace(c.options, keep_stages=False))
@@ -70,13 +70,13 @@ def kernel_entry(c: Compilation) -> dict[str, Any]:
     }
 
 
-def _stage(title: str, language: str, task: str, listing: Listing, places: Places) -> dict[str, Any]:
+def _stage(title: str, language: str, task: str, listing: Listing, places: Places) -> dict[str, object]:
     numbers = places.numbers(listing.places)
     entry = {"title": title, "language": language, "task": task, "lines": listing.lines, "places": numbers, "note": listing.note}
     return entry | {"also": {k: places.numbers(more) for k, more in listing.also.items()}}
 
 
-def _ir_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:
+def _ir_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
     stages = []
     for name, locs in c.compiled.stage_locs.items():
         lines = c.compiled.stages[name].splitlines()
@@ -85,7 +85,7 @@ def _ir_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:
     return stages
 
 
-def _shader_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:
+def _shader_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
     stages = []
     for title, language, read in (("SPIR-V", "spirv", shaders.disassembly), ("MSL", "msl", shaders.metal)):
         for task in c.compiled.tasks:
@@ -93,11 +93,11 @@ def _shader_stages(c: Compilation, places: Places) -> list[dict[str, Any]]:
     return stages
 
 
-def _tasks(c: Compilation) -> list[dict[str, Any]]:
+def _tasks(c: Compilation) -> list[dict[str, object]]:
     compiled = c.compiled
     rows = []
     for task in compiled.tasks:
-        row: dict[str, Any] = {"name": task.name, "kind": task.kind, "size": 0, "capabilities": []}
+        row: dict[str, object] = {"name": task.name, "kind": task.kind, "size": 0, "capabilities": []}
         row |= dispatch(task, c.kernel, compiled.target, c.caps.max_groups)
         if compiled.binaries:
             row["size"] = len(compiled.binaries[task.binary])
@@ -107,8 +107,8 @@ def _tasks(c: Compilation) -> list[dict[str, Any]]:
     return rows
 
 
-def _python(c: Compilation, places: Places) -> dict[str, Any]:
-    """The Python source as a stage; ``numbers`` are those of its lines in their files, 0 for headings."""
+def _python(c: Compilation, places: Places) -> dict[str, object]:
+    """Return the Python source as a stage; ``numbers`` are the line numbers in the files, 0 for headings."""
     calls = {(loc.file, loc.line) for locs in c.compiled.stage_locs.values() for outer in locs if outer for loc in outer.chain()}
     known = set(places.all)
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Documents as pages: one file of HTML with its style, its program and its data inside, which fetches nothing."""
+"""Pages of documents: one self-contained HTML file with its style, script and data."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import html
 import json
 import re
 from importlib import resources
-from typing import Any
+from typing import TypedDict
 
 _OPEN = '<script type="application/json" id="report-data">'
 _CLOSE = "</script>"
-# Inside of <script> a browser looks for "</script" and "<!--" only; without these three characters there is neither.
+# Inside of <script>, a browser looks for "</script" and "<!--" only, which cannot occur without these three characters.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def page(document: dict[str, Any]) -> str:
-    """The page of a document (see `document.document`)."""
+class Document(TypedDict):
+    """What a page shows: see `document.document`."""
+
+    title: str
+    kernels: list[dict[str, object]]
+
+
+def page(document: Document) -> str:
+    """Return the page of a document (see `document.document`)."""
     data = re.sub("[<>&]", lambda found: _ESCAPES[found[0]], json.dumps(document, separators=(",", ":")))
     parts = {
         "TITLE": html.escape(document["title"]),
@@ -26,13 +33,13 @@ def page(document: dict[str, Any]) -> str:
     return re.sub(r"\{\{(TITLE|STYLE|DATA|PROGRAM)\}\}", lambda found: parts[found[1]], _package_file("template.html"))
 
 
-def document_of(text: str) -> dict[str, Any]:
-    """The document inside of a page. Raises ValueError if ``text`` is not a page that `page` made."""
+def document_of(text: str) -> Document:
+    """Return the document in a page. Raises ValueError if ``text`` is not a page that `page` made."""
     start = text.find(_OPEN)
     end = text.find(_CLOSE, start)
     if start < 0 or end < 0:
         raise ValueError("this is not a page of `spirograd dump --html`")
-    document: dict[str, object] = json.loads(text[start + len(_OPEN) : end])
+    document: Document = json.loads(text[start + len(_OPEN) : end])
     return document
 
 

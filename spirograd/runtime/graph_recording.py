@@ -19,6 +19,7 @@ from typing import Any
 from spirograd.base import validity
 from spirograd.base.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.base.errors import SpirogradRuntimeError, render
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
 from spirograd.runtime.generations import observe, tick
@@ -134,12 +135,12 @@ class GraphRecording:
             if len(sections) > 1:
                 series.steps[ends[0] :] = [Sections(sections)]
 
-    def uploaded(self, allocation: Any, offset: int, data: memoryview) -> None:
+    def uploaded(self, allocation: Allocation, offset: int, data: memoryview) -> None:
         """Note that the host wrote to an allocation."""
         self._kept[id(allocation)] = allocation
         self._steps.append(methodcaller("upload", allocation.buffer, offset, memoryview(bytes(data))))
 
-    def filled(self, allocation: Any, offset: int, nbytes: int, word: int, part: str = "") -> None:
+    def filled(self, allocation: Allocation, offset: int, nbytes: int, word: int, part: str = "") -> None:
         """Note that a part of an allocation was filled."""
         self._kept[id(allocation)] = allocation
         self._add(Step(methodcaller("fill", allocation.buffer, offset, nbytes, word), (), [(allocation, part)]))
@@ -165,7 +166,7 @@ class GraphRecording:
         """Have objects live as long as the recording."""
         self._kept.update((id(owner), owner) for owner in owners)
 
-    def uses_tree(self, allocation: Any) -> None:
+    def uses_tree(self, allocation: Allocation) -> None:
         """Note an allocation that users may destroy."""
         self._trees[id(allocation)] = allocation, allocation.address
 

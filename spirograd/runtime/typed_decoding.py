@@ -244,7 +244,7 @@ def _integer(plain: object, blobs: Sequence[bytes]) -> int:
 def _within(limits: Within) -> Decoder:
     low, high = limits.low, limits.high
 
-    def decode(plain: object, blobs: Sequence[bytes]) -> Any:
+    def decode(plain: object, blobs: Sequence[bytes]) -> int:
         if type(plain) is int and low <= plain <= high:
             return plain
         raise Damage(limits.problem(_integer(plain, blobs)))

@@ -6,8 +6,7 @@ Both give a pointer to ``Block { T data[]; }``, whose elements are accessed by a
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, i32, i64, u32, u64, unsigned
@@ -181,7 +180,7 @@ def _own(op: Op) -> DType:
     return t
 
 
-_VIEWS: dict[ops.OpCode, Any] = {ops.load: _own, ops.store: _own, ops.cas: _own, ops.claim: _own, ops.atomic: atomic_view}
+_VIEWS: dict[ops.OpCode, Callable[[Op], DType]] = {ops.load: _own, ops.store: _own, ops.cas: _own, ops.claim: _own, ops.atomic: atomic_view}
 
 
 def _types(views: dict[Slot, list[DType]], slots: list[Slot]) -> list[DType]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from spirograd.base.errors import SpirogradRuntimeError, render
 
 _PACKAGES = {"PIL": "pillow", "imageio_ffmpeg": "imageio-ffmpeg"}
 
 
-def media_package(module: str, purpose: str) -> Any:
+def media_package(module: str, purpose: str) -> ModuleType:
     """Import a module. Raises SpirogradRuntimeError, which names the ``purpose``, if it is not installed."""
     try:
         return importlib.import_module(module)

@@ -67,7 +67,7 @@ class Contents(Exported):
         if self.sparse_path is not None:
             if copy is False:
                 problem = f"the elements of {self._subject()} are not contiguous, because it is below sparse nodes"
-                raise SpirogradValueError(f"{problem}: leave out `copy=False`")
+                raise SpirogradValueError(f"{problem}: omit `copy=False`")
             return _converted(sparse_contents.read(self), dtype)
         return _contents_of(self.tree.allocation, self.view, dtype, copy)
 

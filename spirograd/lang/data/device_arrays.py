@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType, u8
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.lang.data.views import Block, HostView
 
@@ -80,7 +81,7 @@ def _dense(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 class _DeviceMemory:
     """Memory of an allocation, as torch takes it; keeps the allocation alive."""
 
-    def __init__(self, allocation: Any, block: Block, dtype: DType) -> None:
+    def __init__(self, allocation: Allocation, block: Block, dtype: DType) -> None:
         self.allocation = allocation
         self.__cuda_array_interface__ = {
             "version": 3,

@@ -56,7 +56,7 @@ class Ndarray(Contents, HostScope):
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
-                f"only arrays of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+                f"only arrays of floats have gradients, not of {self.dtype}: omit `needs_grad` and `needs_dual`, or choose f32 or f64"
             )
         self.needs_dual = needs_dual
         self._grad: Ndarray | None = shadows.register(self._like(), "grad", self) if needs_grad else None
@@ -328,7 +328,7 @@ class BufferView(Ndarray):
         return None if shadow is None else BufferView(shadow, axes=self._axes)
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> BufferView | None:
         """The view of the array's gradient, or None. Gradients are set for the whole array."""
         return self._of(self.arr.grad)
 
@@ -337,7 +337,7 @@ class BufferView(Ndarray):
         raise SpirogradTypeError("the gradient of a view is part of that of its array", None, "set `view.arr.grad`")
 
     @property
-    def dual(self) -> Any:
+    def dual(self) -> BufferView | None:
         """The view of the array's tangents; assignment as of `grad`."""
         return self._of(self.arr.dual)
 

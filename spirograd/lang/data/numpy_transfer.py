@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import strided
@@ -40,7 +41,7 @@ def read(allocation: Any, view: HostView) -> Array:
     return out.reshape(view.full_shape)
 
 
-def _in_place(allocation: Any, view: HostView) -> list[Array] | None:
+def _in_place(allocation: Allocation, view: HostView) -> list[Array] | None:
     """The elements in the memory itself, an array for each block. Waits for launches. None where all lie densely, which is copied as
     bytes, and where the host cannot address the memory."""
     if all(is_dense(block, view.dtype.size) for block in view.blocks):
@@ -51,7 +52,7 @@ def _in_place(allocation: Any, view: HostView) -> list[Array] | None:
     return [np.ndarray(b.dims, view.dtype.np, whole, b.first, b.strides) for b in view.blocks]
 
 
-def _read_block(allocation: Any, block: Block, dtype: DType) -> Array:
+def _read_block(allocation: Allocation, block: Block, dtype: DType) -> Array:
     buffer = np.empty(block.span, np.uint8)
     allocation.read_into(block.offset, bytes_of(buffer))
     out: Array = np.ndarray(block.dims, dtype.np, buffer, block.first - block.offset, block.strides)
@@ -78,7 +79,7 @@ def write(allocation: Any, view: HostView, data: Array) -> None:
         _write_block(allocation, block, view, rows[:, k])
 
 
-def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> None:
+def _write_block(allocation: Allocation, block: Block, view: HostView, data: Array) -> None:
     dtype = view.dtype
     if is_row_major(block, dtype.size) and data.flags.c_contiguous:
         allocation.write(block.offset, bytes_of(data.reshape(-1)), view.part)
@@ -91,7 +92,7 @@ def _write_block(allocation: Any, block: Block, view: HostView, data: Array) -> 
     allocation.write(block.offset, bytes_of(buffer), view.part)  # what lies between stays what it is
 
 
-def fill(allocation: Any, view: HostView, value: Any) -> None:
+def fill(allocation: Allocation, view: HostView, value: Any) -> None:
     """Set every element to ``value``, a scalar or an array of the element shape: on the device where whole words repeat."""
     if view.count == 0:
         return
@@ -147,7 +148,7 @@ def _overlap(a: HostView, b: HostView) -> bool:
     return x.offset < y.offset + y.span and y.offset < x.offset + x.span
 
 
-def duplicate(allocation: Any, view: HostView) -> tuple[Any, HostView]:
+def duplicate(allocation: Allocation, view: HostView) -> tuple[Any, HostView]:
     """A copy of the range of a view in one block, in memory of its own, and the same view of that."""
     block = view.blocks[0]
     return allocation.duplicate(block.offset, block.span), replace(view, blocks=(replace(block, offset=0),))
@@ -179,7 +180,7 @@ class _HostMemory:
     """Memory of an allocation that the host can address, as NumPy takes it; keeps the allocation alive. ``kept``: what the device has it
     keep, too, when it is closed."""
 
-    def __init__(self, allocation: Any, whole: memoryview, block: Block, dtype: DType) -> None:
+    def __init__(self, allocation: Allocation, whole: memoryview, block: Block, dtype: DType) -> None:
         self.allocation = allocation
         self.kept: Any = None
         # The device's own address may mean nothing to the host, so take that of the view.
@@ -214,7 +215,7 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     return out
 
 
-def share(allocation: Any, view: HostView) -> None:
+def share(allocation: Allocation, view: HostView) -> None:
     """Note that the memory of a view in one block is handed out. Where other parts lie in between, so are they."""
     allocation.share(view.part if is_dense(view.blocks[0], view.dtype.size) else "")
 

@@ -30,7 +30,7 @@ from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Tree, root
 from spirograd.lang.data.tree_layout import Digit, terms_of
 from spirograd.lang.data.views import HostView, view_of
-from spirograd.lang.scalar import Value
+from spirograd.lang.scalar import Scalar, Value
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
@@ -51,9 +51,9 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
     """The index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
-    out: list[Any] = [origin[axis] if origin else 0 for axis in range(ndim)]
+    out: list[Scalar] = [origin[axis] if origin else 0 for axis in range(ndim)]
     for axis, div, mod, mul in digits:
-        digit: object = counter if div == 1 else scalar.raw_div(counter, div)
+        digit: Scalar = counter if div == 1 else scalar.raw_div(counter, div)
         digit = scalar.raw_mod(digit, mod) if mod else digit
         digit = digit if mul == 1 else scalar.mul(digit, mul)
         out[axis] = digit if isinstance(out[axis], int) and out[axis] == 0 else scalar.add(digit, out[axis])
@@ -169,7 +169,7 @@ class ScalarField(Contents, Field):
         self.dtype: DType = arithmetic.as_dtype(dtype)
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
-                f"only fields of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+                f"only fields of floats have gradients, not of {self.dtype}: omit `needs_grad` and `needs_dual`, or choose f32 or f64"
             )
         self.key: int = primal.key if primal is not None else next(_keys)
         self.name = name or (f"field{self.key}" if primal is None else f"{primal.name}.{role}")

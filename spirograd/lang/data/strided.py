@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.dtypes import DType, f32, i32, promote, u8, u16, u32
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -40,7 +41,7 @@ class Axes:
         return (self.offset, *(number for digit in self.digits for number in digit))
 
 
-def fill(allocation: Any, view: HostView, element: Any) -> bool:
+def fill(allocation: Allocation, view: HostView, element: Any) -> bool:
     """Set every element to ``element``, an array of the element shape. False: it is for the host to do that."""
     if not _is_for_kernels(allocation):
         return False
@@ -90,7 +91,7 @@ def _unit(t: DType) -> DType:
     return unit if context.session().device.caps.stores(unit) else t
 
 
-def _is_for_kernels(allocation: Any) -> bool:
+def _is_for_kernels(allocation: Allocation) -> bool:
     return context.has_session() and bool(context.session().transfers_by_kernel(allocation))
 
 

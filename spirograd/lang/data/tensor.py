@@ -47,7 +47,7 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
         """Whether it is a field or an array."""
         return Backend.NDARRAY if isinstance(self, Ndarray) else Backend.FIELD
 
-    def _unwrap(self) -> Any:
+    def _unwrap(self) -> Tensor:
         """The field or array that this is, for programs of the family, where a tensor holds one."""
         return self
 

@@ -22,6 +22,7 @@ from spirograd.lang import context
 from spirograd.lang.data.nodes import Place, Root, SNode
 from spirograd.lang.data.regions import Region, Regions, make_regions
 from spirograd.lang.data.tree_layout import assign_offsets
+from spirograd.lang.session_protocol import Session
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
@@ -47,7 +48,7 @@ class Tree(NearNames):
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._allocation: Any = None
-        self._session: Any = None
+        self._session: Session | None = None
         self._destroyed = False
 
     def __repr__(self) -> str:

@@ -39,8 +39,8 @@ class Frame:
     locs: dict[ast.AST, Loc] = field(default_factory=dict)
 
     def loc(self, node: ast.AST) -> Loc:
-        """Where ``node`` stands in the user's file."""
-        found = self.locs.get(node)
-        if found is None:
-            found = self.locs[node] = self.source.loc(node, self.caller)
-        return found
+        """Return where ``node`` stands in the user's file."""
+        loc = self.locs.get(node)
+        if loc is None:
+            loc = self.locs[node] = self.source.loc(node, self.caller)
+        return loc

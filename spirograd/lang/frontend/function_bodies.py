@@ -23,7 +23,7 @@ from spirograd.lang.scalar import describe, type_error
 from spirograd.lang.tuples import TupleType
 
 
-class _FoundReturn(Exception):
+class _FirstReturn(Exception):
     """The value of the first `return`, while probing for it."""
 
     def __init__(self, value: object) -> None:
@@ -44,7 +44,7 @@ def function_body(t: Tracer, statements: list[ast.stmt]) -> None:
 
 
 def _probe_result(t: Tracer, statements: list[ast.stmt]) -> object:
-    """What the function returns: trace it up to the first `return`, and throw that away."""
+    """Return what the function returns, from a trace up to its first `return` that is thrown away."""
     frame, depth, outer = t.frame, t.b.depth, t.probing
     saved = (dict(frame.variables), dict(frame.out_of_scope), list(frame.loops), t.temps)
     t.probing = frame
@@ -53,8 +53,8 @@ def _probe_result(t: Tracer, statements: list[ast.stmt]) -> object:
     try:
         frame.variables[RETURNED] = scalar.constant(False)
         block(t, statements)
-    except _FoundReturn as found:
-        model = found.value
+    except _FirstReturn as first:
+        model = first.value
     finally:
         t.probing = outer
         while t.b.depth > depth:
@@ -65,7 +65,7 @@ def _probe_result(t: Tracer, statements: list[ast.stmt]) -> object:
 
 
 def _check_result(t: Tracer, statements: list[ast.stmt]) -> None:
-    """Every path of a function that returns a value must return one, all of one kind."""
+    """Raise SpirogradSyntaxError unless all paths of a function return a value of one kind, or none does."""
     frame = t.frame
     why = frame.out_of_scope.get(RESULT, "") if RESULT not in frame.variables else ""
     flagged = RETURNED in frame.variables and RESULT in frame.variables
@@ -86,7 +86,7 @@ def _return(t: Tracer, node: ast.Return) -> None:
     t.at(node)
     value = _returned(t, value, node)
     if t.probing is frame:
-        raise _FoundReturn(value)
+        raise _FirstReturn(value)
     if value is not None:
         frame.variables[RESULT] = value
     if RETURNED in frame.variables:
@@ -94,7 +94,7 @@ def _return(t: Tracer, node: ast.Return) -> None:
 
 
 def _returned(t: Tracer, value: Any, node: ast.Return) -> object:
-    """The value of a `return`, converted to the type that the annotation of the function names."""
+    """Return the value of a `return`, converted to the type that the annotation of the function names."""
     frame, annotation = t.frame, t.frame.returns
     if annotation in (None, type(None)) and frame.is_kernel and value is not None:
         raise t.syntax_error("a kernel that returns a value must say of what type", node, "annotate it: `def f(...) -> sg.f32:`")

@@ -40,11 +40,11 @@ class Lvalue:
         raise NotImplementedError
 
     def index(self, key: object) -> Lvalue:
-        """The part at ``[key]``."""
+        """Return the part at ``[key]``."""
         return Part(self, "index", key)
 
     def member(self, name: str) -> Lvalue:
-        """The part at ``.name``."""
+        """Return the part at ``.name``."""
         return Part(self, "member", name)
 
     def atomic(self, kind: str, value: object) -> Any:
@@ -54,7 +54,7 @@ class Lvalue:
         return old
 
     def update(self, kind: str, value: object) -> None:
-        """As `atomic`, where the old value is not used."""
+        """Update with a value as `atomic` does, where the old value is not used."""
         self.atomic(kind, value)
 
 
@@ -109,7 +109,7 @@ class Element(Lvalue):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
     def _entries(self, value: object) -> list[Any]:
-        """The scalars of a value that this takes."""
+        """Return the scalars of a value that this takes."""
         entries = entries_for(value, self.shape, self.what)
         kind = lossy_conversions.VARIABLE if isinstance(self.ref, TempRef) else lossy_conversions.MEMORY
         lossy_conversions.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
@@ -136,7 +136,7 @@ class Element(Lvalue):
         return Element(self.ref, self.indices, components, self.label)
 
     def member(self, name: str) -> Lvalue:
-        """The component, or the components, that a swizzle names: no other is touched."""
+        """Return the component, or the components, that a swizzle names: no other is touched."""
         positions = swizzle_of(name)
         if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
             what = f"a {shape_name(self.shape)}" if self.shape else "a scalar"
@@ -267,15 +267,15 @@ def check_members(value: Struct, members: Any) -> None:
 
 
 class Part(Lvalue):
-    """A part of another lvalue: reading takes the part of the whole, writing replaces the whole with a changed copy."""
+    """A part of the lvalue ``container``, which a write replaces with a changed copy."""
 
-    def __init__(self, whole: Lvalue, kind: str, key: Any) -> None:
-        self.whole = whole
+    def __init__(self, container: Lvalue, kind: str, key: Any) -> None:
+        self.container = container
         self.kind = kind
         self.key = key
 
     def load(self) -> Any:
-        value = self.whole.load()
+        value = self.container.load()
         if self.kind == "member":
             return getattr(value, self.key)
         if isinstance(value, Value):
@@ -284,32 +284,32 @@ class Part(Lvalue):
 
     @property
     def what(self) -> str:  # type: ignore[override]
-        return f"a part of {self.whole.what}"
+        return f"a part of {self.container.what}"
 
     def store(self, value: Any) -> None:
-        whole = self.whole.load()
-        old = whole.entries.get(self.key) if self.kind == "member" and isinstance(whole, Struct) else whole
+        before = self.container.load()
+        old = before.entries.get(self.key) if self.kind == "member" and isinstance(before, Struct) else before
         if isinstance(old, Matrix):
             given = value.entries if isinstance(value, Matrix) else [value] if scalar.is_scalar(value) else []
             lossy_conversions.check(given, itertools.repeat(scalar.dtype_of(old.entries[0])), self.what, lossy_conversions.VARIABLE)
         elif isinstance(old, Value) and scalar.is_scalar(value):
             lossy_conversions.check([value], [old.dtype], self.what, lossy_conversions.VARIABLE)
-        if self.kind == "index" and isinstance(whole, Matrix):
-            self.whole.store(whole.with_entry(self.key, value))
-        elif self.kind == "member" and isinstance(whole, Struct):
-            self.whole.store(whole.with_member(self.key, value))
-        elif self.kind == "member" and isinstance(whole, Matrix):
+        if self.kind == "index" and isinstance(before, Matrix):
+            self.container.store(before.with_entry(self.key, value))
+        elif self.kind == "member" and isinstance(before, Struct):
+            self.container.store(before.with_member(self.key, value))
+        elif self.kind == "member" and isinstance(before, Matrix):
             try:
-                changed = whole.with_swizzle(self.key, value)
+                changed = before.with_swizzle(self.key, value)
             except AttributeError as error:
                 raise type_error(str(error)) from None
-            self.whole.store(changed)
+            self.container.store(changed)
         else:
-            raise type_error(f"cannot assign to a part of {describe(whole)}")
+            raise type_error(f"cannot assign to a part of {describe(before)}")
 
 
 def combined(kind: str, old: object, value: object) -> Any:
-    """What an atomic of this kind leaves in a local variable."""
+    """Return what an atomic of this kind leaves in a local variable."""
     return _COMBINE[kind](old, value)
 
 
@@ -327,12 +327,12 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def has_elements(base: object) -> bool:
-    """Whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
+    """Return whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
     return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
 def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Any]:
-    """The scalars of ``value`` for something of ``shape``; a scalar fills it."""
+    """Return the scalars of ``value`` for something of ``shape``; a scalar fills it."""
     if scalar.is_scalar(value):
         count = int(np.prod(shape)) if shape else 1
         return [value] * count

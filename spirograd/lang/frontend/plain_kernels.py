@@ -41,10 +41,10 @@ def run(function: Callable[..., Any], parameters: Sequence[Parameter], signature
     values = {name: _argument(p, value, copies) for (name, p), value in zip(zip(signature.parameters, parameters), args)}
     with _running():
         by_name = {n: v for n, v in values.items() if signature.parameters[n].kind is inspect.Parameter.KEYWORD_ONLY}
-        found = function(*[v for n, v in values.items() if n not in by_name], **by_name)
+        result = function(*[v for n, v in values.items() if n not in by_name], **by_name)
     for array, copy in copies:
         _put_back(array, copy)
-    return _value(found, result_type(signature.return_annotation))
+    return _value(result, result_type(signature.return_annotation))
 
 
 def refuse_gradients() -> None:
@@ -54,7 +54,7 @@ def refuse_gradients() -> None:
 
 
 def call(func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call of a function of the kernel language: its arguments are values."""
+    """Return a call of a function of the kernel language: its arguments are values."""
     bound = func.signature.bind(*args, **kwargs)
     for name, value in bound.arguments.items():
         parameter = func.signature.parameters[name]
@@ -91,7 +91,7 @@ def _argument(parameter: Parameter, value: object, copies: list[tuple[Any, Ndarr
 
 
 def _copied(parameter: Any, array: Any, copies: list[tuple[Any, Ndarray]]) -> Ndarray:
-    """An ndarray with the contents of an array of another library."""
+    """Return an ndarray with the contents of an array of another library."""
     dtype, ndim, element_shape, *_ = parameter.key(array)
     shape = tuple(array.shape)[:ndim]
     rows, columns = (*element_shape, None, None)[:2]
@@ -110,7 +110,7 @@ def _put_back(array: Any, copy: Ndarray) -> None:
 
 
 def _value(value: Any, annotation: object) -> Any:
-    """A value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
+    """Return a value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
     if is_scalar_type(annotation) and is_scalar(value):
         return arithmetic.cast(value, arithmetic.as_dtype(annotation))
     if isinstance(annotation, MatrixType) and annotation.entry_dtype is None:

@@ -28,7 +28,7 @@ Bind = Callable[[Value], "Value | None"]
 
 
 def refuse_else(t: Tracer, node: ast.For | ast.While) -> None:
-    """SpirogradSyntaxError for a loop with an `else`."""
+    """Raise SpirogradSyntaxError for a loop with an `else`."""
     if node.orelse:
         raise t.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
 
@@ -54,7 +54,7 @@ def _while(t: Tracer, node: ast.While) -> None:
 
 
 def _leave_unless(test: ast.expr) -> ast.If:
-    """``if not test: break``, at the source location of ``test``."""
+    """Return ``if not test: break``, at the source location of ``test``."""
     stop = ast.copy_location(ast.Break(), test)
     return ast.copy_location(ast.If(ast.copy_location(ast.UnaryOp(ast.Not(), test), test), [stop], []), test)
 
@@ -68,8 +68,8 @@ def _loop_with_jumps(
     step: Callable[[], None] = lambda: None,
     read: Sequence[ast.stmt] = (),
 ) -> bool:
-    """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter`` is
-    the variable that they use. ``read``: what is evaluated before the body. Returns False, and emits nothing, if ``test`` draws random
+    """Emit a `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter``
+    is the variable that they use. ``read``: what is evaluated before the body. Returns False, and emits nothing, if ``test`` draws random
     numbers: the region of a condition cannot pass on how many."""
     taken = jumps(body)
     changed = changed_names(t, body) | ({counter} if counter else set())
@@ -99,7 +99,7 @@ def _loop_with_jumps(
 
 
 def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: list[str], statements: Sequence[ast.stmt]) -> bool:
-    """A `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace. Returns
+    """Emit a `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace. Returns
     False, and emits nothing, if ``test`` draws random numbers."""
     b, before, loc = t.b, dict(t.frame.variables), t.b.loc
     initial = scalars_of(t, carried)
@@ -127,7 +127,7 @@ def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], ca
 
 
 def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets: Bind) -> None:
-    """A `for` statement whose iterations run in order, from ``begin`` to below ``end``."""
+    """Trace a `for` statement whose iterations run in order, from ``begin`` to below ``end``."""
     taken, targets, variables = jumps(node.body), names_in(node.target), t.frame.variables
     hidden = {name: variables.pop(name) for name in targets if name in variables}
     if BREAK not in taken and RETURNED not in taken:
@@ -145,12 +145,12 @@ def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets
 
 
 def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets: Bind) -> None:
-    """As a `while` operation over a counter."""
+    """Emit the loop as a `while` operation over a counter."""
     counter = f"%index{len(t.frame.loops)}"
     t.frame.variables[counter] = begin
 
     def test() -> Value:
-        return scalar.cast(scalar.less(t.frame.variables[counter], end), u1)
+        return scalar.cast(scalar.less(scalar.as_value(t.frame.variables[counter]), end), u1)
 
     def start() -> Value | None:
         return bind_targets(scalar.as_value(t.frame.variables[counter]))
@@ -163,7 +163,7 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
 
 
 def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]) -> None:
-    """A serial `for` operation; ``body`` gets the index, and traces ``statements``."""
+    """Emit a serial `for` operation; ``body`` gets the index, and traces ``statements``."""
     b, carried = t.b, runtime_variables(t, changed)
     before, loc = dict(t.frame.variables), b.loc
     initial = scalars_of(t, carried)
@@ -201,7 +201,7 @@ def _body_region(t: Tracer, carried: list[str], models: dict[str, object], param
 
 
 def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -> list[Op]:
-    """The loop-carried values for the next iteration."""
+    """Return the loop-carried values for the next iteration."""
     out: list[Op] = []
     for name in carried:
         out += [scalar.cast(v, m.dtype).op for v, m in zip(leaves(t.frame.variables[name]), leaves(models[name]))]
@@ -209,7 +209,7 @@ def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -
 
 
 def _names_of_scalars(carried: Sequence[str], models: dict[str, object]) -> list[str | None]:
-    """What the source calls each loop-carried scalar; None for what only the compiler has."""
+    """Return what the source calls each loop-carried scalar; None for what only the compiler has."""
     names: list[str | None] = []
     for name in carried:
         parts = leaves(models[name])

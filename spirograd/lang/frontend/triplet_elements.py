@@ -14,7 +14,7 @@ _HINT = "write `A[i, j] += value` or `A[i, j] -= value`; outside of kernels, `A.
 
 
 def _as_i32(index: Value) -> Value:
-    """An index; -1, which is outside of every matrix, for one that no i32 holds."""
+    """Return an index; -1, which is outside of every matrix, for one that no i32 holds."""
     narrow: Value = arithmetic.cast(index, i32)
     return narrow if index.dtype is i32 else arithmetic.select(arithmetic.cmp_eq(narrow, index), narrow, -1)
 
@@ -44,7 +44,7 @@ class TripletElement(Lvalue):
         arrays, b = self.builder.arrays, scalar.builder()
         first = b.const(0, i32)
         place: Value = Element(arrays["count"].ref, (first,)).atomic("add", 1)
-        has_room = scalar.truth(place < arrays["values"].shape[0]).op
+        has_room = scalar.as_value(place < arrays["values"].shape[0]).op
         b.begin()
         for array, index in zip(("rows", "columns"), self._position):
             self._put(array, place, _as_i32(Value(index)))

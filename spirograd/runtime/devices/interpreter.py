@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.caps import COMBINATIONS, Capabilities
 from spirograd.base.device import Buffer, Device, DeviceInfo, TaskTime
@@ -60,7 +61,7 @@ class InterpreterDevice:
         self._used = 0
         self._next = _FIRST_ADDRESS
         self._starts: list[int] = []
-        self._arrays: dict[int, np.ndarray[object, object]] = {}
+        self._arrays: dict[int, Array] = {}
         self._lock = threading.RLock()
         self.waits = 0
 

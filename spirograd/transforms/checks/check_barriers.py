@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradSyntaxError
@@ -67,7 +66,7 @@ def _in(regions: Sequence[Region]) -> tuple[str, str] | None:
     return next(((what, mend) for together, what, mend in _TOGETHER if not together.isdisjoint(codes)), None)
 
 
-def _values(value: Op, index: Op, group: range) -> list[Any] | None:
+def _values(value: Op, index: Op, group: range) -> list[object] | None:
     """``value`` in each thread of a group; None if it depends on more than the index and constants."""
     known: dict[Op, list[object]] = {}
     pending = [value]

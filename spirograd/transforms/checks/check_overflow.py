@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.base.dtypes import VOID, DType
@@ -80,7 +79,7 @@ class _CheckOverflow(Rewriter):
             b.emit(ops.check, fits, *operands, attr=FaultSite("overflow", message, types, op.loc), type=VOID)
             return
         where = "" if op.loc is None else f" at {op.loc.file}:{op.loc.line}"
-        parts: list[Any] = [(int(part), "") if part.isdigit() else part for part in re.split(r"[{}]", message) if part]
+        parts: list[str | tuple[int, str]] = [(int(part), "") if part.isdigit() else part for part in re.split(r"[{}]", message) if part]
         overflows = b.emit(ops.not_, fits)
         b.begin()
         b.emit(ops.print_, *operands, attr=PrintSite((*parts, f"{where}\n"), types, op.loc), type=VOID)

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate, pairwise
 
-from spirograd.analysis.chunk_loops import loops_of
 from spirograd.analysis.loop_costs import block_of, cuts, is_large, prefers_scalar_iterations
 from spirograd.base.dtypes import DType, i64, u1, u8, unsigned
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
+from spirograd.ir.chunk_loops import loops_of
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef, ref_of
 from spirograd.ir.rewrite import Rewriter, copied
 from spirograd.transforms.pass_context import PassContext
@@ -106,7 +106,7 @@ class _Distribute(Rewriter):
         if not op.attr.over_chunk:
             return self.copy(op)
         updated = self.updated if op.attr.any_order else frozenset()
-        stages = _find_stages(op.regions[0], updated) if op.attr.vectorise != "lockstep" else ()
+        stages = _find_stages(op.regions[0], updated)
         return self._blocks(op, stages, updated) if stages else self.keep(op)
 
     def _blocks(self, op: Op, stages: tuple[_Stage, ...], updated: frozenset[BufferRef]) -> Op:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spirograd.analysis.chunk_loops import note_ranges
 from spirograd.base.dtypes import DType, Lanes, Type, i32, u1, unsigned
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import note_ranges
 from spirograd.ir.nodes import Op, Region
 from spirograd.transforms.loops.lane_values import LaneValues, Live
 

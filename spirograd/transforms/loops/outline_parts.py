@@ -11,9 +11,9 @@ from collections.abc import Collection
 from itertools import accumulate, pairwise
 
 from spirograd.analysis import loop_costs
-from spirograd.analysis.chunk_loops import loops_of
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import loops_of
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter, copied
 from spirograd.transforms.loops.distribute import REMADE
@@ -77,8 +77,8 @@ class _OutlineParts(Rewriter):
 
 
 def _find_in_iteration(loop: Op, found: dict[Region, tuple[int, ...]]) -> None:
-    """Cut the regions of those operations of a loop that are large; lanes of vectors stay in one function."""
-    for op in loop.regions[0].ops if loop.attr.vectorise != "lockstep" else ():
+    """Cut the regions of those operations of a loop that are large."""
+    for op in loop.regions[0].ops:
         if op.regions and loop_costs.is_large_operation(op):
             for region in op.regions:
                 _find(region, found)

@@ -7,10 +7,10 @@ stores, which some CPUs execute lane by lane. The others run one by one. Iterati
 
 from __future__ import annotations
 
-from spirograd.analysis.chunk_loops import ChunkLoop
 from spirograd.base.dtypes import DType, i64
 from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.ops import OpCode
 from spirograd.ir.rewrite import Rewriter, copied

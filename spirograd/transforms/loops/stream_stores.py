@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spirograd.analysis.chunk_loops import ChunkLoop, loops_of
 from spirograd.analysis.loop_costs import LONGEST_STREAMING, STREAM_BLOCK, bypasses_caches, has_streaming_stores
 from spirograd.base.dtypes import VOID, DType
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop, loops_of
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef
 from spirograd.ir.rewrite import Rewriter
 from spirograd.transforms.pass_context import PassContext

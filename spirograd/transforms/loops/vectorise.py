@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.chunk_loops import ChunkLoop, bound_range, note_ranges
 from spirograd.analysis.loop_costs import MASKED_LANES, has_masks, lane_count, lockstep, prefers_scalar_iterations
 from spirograd.analysis.uniformity import Uniformity, is_adstack
 from spirograd.base.dtypes import i64
 from spirograd.base.records import replace
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop, bound_range, note_ranges
 from spirograd.ir.integer_ranges import Range
 from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region
 from spirograd.ir.rewrite import Rewriter

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Union
 
 from spirograd.base.artifact import FaultSite
 from spirograd.base.caps import Capabilities
@@ -14,7 +13,7 @@ from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, accesses_of, ref_of
 
 # What an access touches. Equal for the kernel's reference and the device's.
-Place = tuple[Union[str, int], ...]
+Place = tuple[str | int, ...]
 
 
 class Way(Enum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spirograd.analysis.available_values import AvailableValues, clobber_inside
 from spirograd.analysis.effects import WRITING
@@ -26,8 +25,8 @@ def cse(kernel: Kernel, ctx: PassContext) -> Kernel:
 class _Cse(Rewriter):
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[tuple[Any, ...], Op] = {}
-        self.added: list[list[tuple[Any, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
+        self.known: dict[tuple[object, ...], Op] = {}
+        self.added: list[list[tuple[object, ...]]] = []  # the keys of ``known`` that are of each open region, innermost last
         self.memory = AvailableValues(affine)
 
     def visit_all(self, body: Sequence[Op]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.base.dtypes import DType, u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -53,7 +51,7 @@ class _Fold(Rewriter):
     def _evaluate(self, op: Op, args: tuple[Op, ...]) -> Op:
         values = [_scalar(a).np.type(a.attr) for a in args]
         assert isinstance(op.type, DType)
-        value: Any = ops.evaluate(op.code, op.type, tuple(values))
+        value = ops.evaluate(op.code, op.type, tuple(values))
         return self.b.const(bool(value) if op.type is u1 else value.item(), op.type)
 
     def _result(self, op: Op) -> Op:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 from spirograd.base.dtypes import DType, Vec, u1
 from spirograd.ir import ops
@@ -13,7 +13,7 @@ from spirograd.ir.nodes import Op
 from spirograd.ir.ops import OpCode
 
 # Gets the operation and its operands as they are now (constants on the right of commutative ones); None if there is nothing better.
-Rule = Callable[[Builder, Op, tuple[Op, ...]], Union[Op, None]]
+Rule = Callable[[Builder, Op, tuple[Op, ...]], Op | None]
 
 
 def constant(op: Op) -> Any:

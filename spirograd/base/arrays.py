@@ -1,0 +1,13 @@
+"""Types of what users hand over and get: arrays of NumPy, and values of Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    # An array of any shape and type of elements. `numpy.typing.NDArray` is written with `Any`.
+    Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+else:
+    Array = np.ndarray
