@@ -106,7 +106,6 @@ class Tracer:
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
-        self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given
 
     # --- dispatch ----------------------------------------------------------------------------------------------------------
