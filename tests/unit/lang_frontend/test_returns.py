@@ -118,7 +118,7 @@ def test_a_value_on_one_path_and_none_on_another(out: Any) -> None:
             if i == 1:
                 return 1.5
             if i == 2:
-                return  # noqa: R502
+                return
         return 2.5
 
     @sg.kernel
