@@ -36,7 +36,7 @@ class CellParameter(ArrayParameter):
     def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         b = scalar.builder()
         return Value(b.load(super().declare(value, to).ref, b.const(0, i32)))
 
@@ -51,10 +51,10 @@ class CellsParameter(Parameter):
             CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
         ]
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: Any) -> object:
         return tuple([leaf.key(part) for leaf, part in zip(self.leaves, value)])
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: Any, to: Declarations) -> object:
         return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, value)])
 
     def pack(self, value: Any, into: Packer) -> None:
@@ -111,7 +111,7 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
     return (with_cells(kernel, which), tuple(values), cells) if cells else None
 
 
-def _entries(value: object) -> Sequence[Any]:
+def _entries(value: object) -> Sequence[object]:
     members = getattr(value, "entries", None)
     return [n for member in members.values() for n in _entries(member)] if isinstance(members, dict) else entries_of(value)
 
