@@ -48,7 +48,7 @@ class Lvalue:
         return Part(self, "member", name)
 
     def atomic(self, kind: str, value: object) -> Any:
-        """Update with a value, returning the old one: atomic in memory; of what is no memory, a plain update."""
+        """Update with a value, and return the old one: atomically in memory, by a plain update elsewhere."""
         old = self.load()
         self.store(combined(kind, old, value))
         return old

@@ -1,7 +1,7 @@
 """Kernels that take some of their numbers from memory with a gradient: from arrays of one element, called cells here.
 
 Scalar arguments are constants of a launch and have no gradient. Where a tape follows the number that is passed, or torch does, the kernel
-is compiled once more with a cell for the argument, and whatever gives gradients of arrays gives that of the number.
+is compiled once more with a cell for the argument, and whatever computes gradients of arrays computes the gradient of the number.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from spirograd.lang.frontend.parameters import array_signature
 
 
 class Specialization:
-    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan): of one whose derivative
-    alone is wanted, that is never. ``key``: what its kernel knows it by. ``guards``: attributes of template arguments that were constants
-    of the compilation.
+    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan). A kernel of which only
+    derivatives are launched is never compiled. ``key``: by which its kernel finds it. ``guards``: attributes of template arguments that
+    were constants of the compilation.
 
-    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Those that the kernel itself names are.
+    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Fields that the kernel names are kept.
     """
 
     def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = ()) -> None:

@@ -138,7 +138,7 @@ class Tracer:
     # --- source locations --------------------------------------------------------------------------------------------------
 
     def at(self, node: ast.AST) -> None:
-        """Take ``node`` for the source of what is emitted next, and of errors."""
+        """Set the source location of operations and errors to that of ``node``."""
         self.b.loc = self.frame.loc(node)
 
     def located(self, handler: Handler, node: ast.AST) -> Any:
