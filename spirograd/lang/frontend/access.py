@@ -128,8 +128,8 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
 
 
 def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
-    """Return ``item``. A field in a list or dict is named after that, unless it has a name. A field that an argument leads to is not, because
-    other calls pass other fields."""
+    """Return ``item``. A field in a list or dict is named after that, unless it has a name. A field of an argument is not, because other
+    calls pass other fields."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
     if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in t.frame.variables):

@@ -61,7 +61,7 @@ def activate(t: Tracer, node: ast.Call) -> None:
 
 
 def no_activate(t: Tracer, node: ast.Call) -> None:
-    """Keep writes of the kernel from activating cells of some nodes. Fields are accepted, as in the family: their own nodes have no cells."""
+    """Keep writes of the kernel from activating cells of some nodes. Fields are accepted, as in the family; their nodes have no cells."""
     values, kwargs = arguments(t, node)
     t.at(node)
     for what in values:
