@@ -12,12 +12,14 @@ import sys
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base import knobs, protocols, spans
-from spirograd.base.artifact import CompiledKernel
+from spirograd.base.arguments import Arguments, ArrayBinding
+from spirograd.base.arrays import Array
+from spirograd.base.artifact import CompiledKernel, Stage
 from spirograd.base.caps import Capabilities
 from spirograd.base.device import (
     Assembler,
@@ -34,7 +36,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, render
 from spirograd.base.loc import Loc
 from spirograd.base.once import once, one_at_a_time
-from spirograd.base.options import CompileOptions
+from spirograd.base.options import LOOPS, CompileOptions
 from spirograd.base.python_limits import gc_paused
 from spirograd.base.records import replace
 from spirograd.base.spans import span
@@ -55,16 +57,19 @@ from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
 from spirograd.runtime.generations import OwnWrites
 from spirograd.runtime.graph_recording import GraphRecording
-from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.native.launch_preparation import kind_numbers, packed
 from spirograd.runtime.offline_cache import Cache
 from spirograd.runtime.pools import Extent, Pool, PoolPlan
 from spirograd.runtime.stream_order import Order
 
+if TYPE_CHECKING:
+    from spirograd.runtime.profiling import Profile
+
 logger = logging.getLogger("spirograd")
 
-# Kernels may read and write so many bytes at once, from the first one of an array on.
+# Kernels may read and write this number of bytes at once, from the first one of an array on.
 _FOREIGN_ALIGNMENT = 16
 # The key of kernels that no cache keeps.
 _NOT_KEPT = "not kept"
@@ -128,7 +133,7 @@ class Session:
         self.warned: set[Hashable] = set()  # what the user was warned of while kernels were traced
         self.closed = False
         self.bandwidth: float | None = None  # bytes a second of copies, once that was measured
-        self._profile: Any = None
+        self._profile: Profile | None = None
         if config.kernel_profiler or spans.sinks:
             self._measure()
 
@@ -164,7 +169,7 @@ class Session:
             raise
 
     @one_at_a_time
-    def profile(self) -> Any:
+    def profile(self) -> Profile:
         """The `Profile` of this session, made at the first call. Raises SpirogradUnsupportedError if the device cannot be measured."""
         if self._profile is None:
             from spirograd.runtime.profiling import Profile
@@ -221,7 +226,7 @@ class Session:
         self.cache.put(key, compiled)
         return compiled
 
-    def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, Any]:
+    def stages(self, kernel: nodes.Kernel, generate: bool = True) -> dict[str, Stage]:
         """All stages of compiling ``kernel`` for this device; without ``generate`` those before code is generated, which takes most of the
         time."""
         compiled = _compile_kernel(kernel, self.device.caps, replace(self.compile_options, keep_stages=True), generate=generate)
@@ -295,7 +300,7 @@ class Session:
         bindings = [ArrayBinding(memory.address, (memory.nbytes // t.size,), 0, 0, memory) for memory, t in arrays]
         bindings[0].allocation = None  # not all of it is written
         target = arrays[0][0]
-        plan.launch([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {})
+        plan.launch(Arguments.of([*(0 for _ in arrays), *numbers], [*bindings, *(None for _ in numbers)], {}))
         target.wrote(part)
 
     @one_at_a_time
@@ -392,8 +397,8 @@ def running() -> Session:
 def _interpreted_target(target: Target) -> str:
     """The target whose tasks the interpreter runs, if SG_INTERPRET_AS names one. Raises SpirogradRuntimeError if there is none."""
     name = knobs.get("SG_INTERPRET_AS") if target.interpreted else ""
-    if name and (name not in TARGETS or TARGETS[name].interpreted):
-        known = ", ".join(known for known, other in TARGETS.items() if not other.interpreted)
+    if name not in ("", LOOPS) and (name not in TARGETS or TARGETS[name].interpreted):
+        known = ", ".join([*[known for known, other in TARGETS.items() if not other.interpreted], LOOPS])
         raise SpirogradRuntimeError(f"SG_INTERPRET_AS={name}: there is no such target; set it to one of {known}")
     return name
 
@@ -422,10 +427,11 @@ class Transfers:
         self.session = session
         self.gradients = gradients
         self.pending: list[tuple[int, Callable[[], None]]] = []
-        self._copies: dict[Any, Any] = {}
-        self._host: list[tuple[int, str, Any, Any]] = []  # arrays that the host addresses: argument, what errors call it, array, copy
+        self._copies: dict[tuple[int, object, object, object], Allocation] = {}
+        # Arrays that the host addresses: argument, what errors call it, array, copy.
+        self._host: list[tuple[int, str, Array, Allocation | None]] = []
         self._streams: set[int] = set()  # of other libraries whose memory the launch uses
-        self.tensors: dict[int, tuple[str, Any]] = {}  # those of torch by argument, with what errors call them
+        self.tensors: dict[int, tuple[str, object]] = {}  # those of torch by argument, with what errors call them
         self.torch_records = False  # whether torch records operations on one of them
 
     def bind(self, value: Any, element_shape: tuple[int, ...], index: int, label: str) -> ArrayBinding:
@@ -493,12 +499,13 @@ class Transfers:
         if direct is None and (own := self._own(array)) is not None:
             memory, offset = own
             return ArrayBinding(memory.address + offset, shape, 0, 0, memory), write_back
-        allocation: Any = self._copy(array) if direct is None else None
+        copy = self._copy(array) if direct is None else None
         if index is not None:
-            self._host.append((index, label, array, allocation))
+            self._host.append((index, label, array, copy))
         if direct is not None:
             return ArrayBinding(direct.address, shape), write_back
-        return ArrayBinding(allocation.address, shape, 0, 0, allocation), self._copy_back(allocation, array, write_back, label)
+        assert copy is not None
+        return ArrayBinding(copy.address, shape, 0, 0, copy), self._copy_back(copy, array, write_back, label)
 
     def _bind_in_place(
         self, value: Any, found: DeviceArray, element_shape: tuple[int, ...], label: str
@@ -532,7 +539,7 @@ class Transfers:
         shape = tuple(value.shape)
         return ArrayBinding(allocation.address, shape[: len(shape) - len(element_shape)], 0, 0, allocation), write_back
 
-    def _copy(self, array: Any) -> Any:
+    def _copy(self, array: Array) -> Allocation:
         """The array in device memory. One that is passed twice is one array in the kernel, too."""
         interface = array.__array_interface__
         same = (interface["data"][0], array.shape, array.strides, array.dtype)
@@ -548,21 +555,21 @@ class Transfers:
         """Where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
         return next((same[0] for same, copy in self._copies.items() if copy is binding.allocation), 0)
 
-    def _own(self, array: Any) -> tuple[Allocation, int] | None:
+    def _own(self, array: Array) -> tuple[Allocation, int] | None:
         """Where in memory of the device the array lies, as one that `to_numpy(copy=False)` or DLPack gave, if kernels can use it there."""
         found = None
         if array.flags.c_contiguous and array.flags.writeable and array.size:
             found = self.session.memory.handed_out(array.__array_interface__["data"][0], array.nbytes)
         return found if found is not None and (found[0].address + found[1]) % _FOREIGN_ALIGNMENT == 0 else None
 
-    def _direct(self, array: Any) -> Buffer | None:
+    def _direct(self, array: Array) -> Buffer | None:
         """The memory of the array as a buffer, where the device can use it in place. It does so only during the launch."""
         flags = array.flags
         if flags.c_contiguous and flags.writeable and flags.aligned and array.size:
             return self.session.device.wrap(array.__array_interface__["data"][0], array.nbytes)
         return None
 
-    def _copy_back(self, allocation: Any, array: Any, write_back: Callable[[], None] | None, label: str) -> Callable[[], None]:
+    def _copy_back(self, allocation: Allocation, array: Array, write_back: Callable[[], None] | None, label: str) -> Callable[[], None]:
         session = self.session  # with `self`, this object would be in a cycle, and the copy stay until Python collects it
 
         def run() -> None:
@@ -620,12 +627,12 @@ def _refuse_write(label: str) -> None:
     raise SpirogradRuntimeTypeError(render(problem, None, "pass a copy"))
 
 
-def _bytes(array: Any) -> memoryview:
+def _bytes(array: Array) -> memoryview:
     """The bytes of a contiguous array, whatever its shape."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
-def _host_array(value: Any) -> tuple[Any, Callable[[], None] | None]:
+def _host_array(value: Any) -> tuple[Array, Callable[[], None] | None]:
     """A NumPy array over the memory of ``value`` if the host can address it, else a copy and what writes it back."""
     if isinstance(value, np.ndarray):
         return value, None

@@ -30,6 +30,7 @@ GROUPS = (
     ("Arguments", ops.arg),
     ("Memory", ops.load),
     ("Workgroups", ops.workgroup_barrier),
+    ("Lanes", ops.splat),
     ("Diagnostics", ops.check),
 )
 COLUMNS = ("operation", "operands", "types", "effect", "level", "meaning", "derivative", "SPIR-V", "LLVM")

@@ -77,7 +77,7 @@ class StagingMemory:
         self._writing: list[tuple[Future[Any], memoryview]] = []
 
     def take(self, nbytes: int) -> memoryview:
-        """So many bytes, with any contents. Waits for files where the limit leaves too few."""
+        """Return ``nbytes`` bytes with any contents. Waits for files where the limit leaves too few."""
         self.make_room(nbytes)
         free = self._free.get(nbytes)
         if free:
@@ -98,19 +98,19 @@ class StagingMemory:
                 self._kept += len(data)
 
     def drop(self, nbytes: int, stayed: bool) -> None:
-        """So many bytes are not used any more."""
+        """Note that ``nbytes`` bytes are not used any more."""
         self.held -= nbytes
         self._staying -= nbytes * stayed
 
     def pass_on(self, copy: Elsewhere, nbytes: int) -> None:
-        """A copy is on its way to a file."""
+        """Note that a copy is on its way to a file."""
         self._staying -= nbytes
         if self.limit:
             self._passing.append(weakref.ref(copy))
         self.note()
 
     def write(self, written: Future[Any], data: memoryview) -> None:
-        """A thread writes ``data`` to a file."""
+        """Write ``data`` to a file, in a thread."""
         self._writing.append((written, data))
 
     def make_room(self, nbytes: int, reuse: bool = True) -> None:
@@ -217,7 +217,7 @@ class Elsewhere:
         self._staging.note()
 
     def _take(self) -> None:
-        """The next piece is here."""
+        """Take the next piece, which has arrived."""
         _, size = self._pieces.popleft()
         self._taken += size
         self._staging.left += size
@@ -234,7 +234,7 @@ class Elsewhere:
             self._release(allocation)
 
     def free(self) -> None:
-        """The bytes are not needed any more."""
+        """Free the bytes."""
         if self._data is not None:
             if self._pieces:  # a thread may write to the bytes still
                 self._staging.drop(self._nbytes, self._files is None)
@@ -259,7 +259,7 @@ class Elsewhere:
         self._staging.write(self._file.written, data)
 
     def data(self) -> memoryview:
-        """The bytes, wherever they are."""
+        """Return the bytes, from the host or from a file."""
         self.wait()
         if self._file is not None:
             self._staging.make_room(self._nbytes, reuse=False)
@@ -281,10 +281,10 @@ class _File:
         _checked(self.path, self.written.result)
 
     def read(self) -> bytes:
-        """The bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
+        """Return the bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
         self.wait()
-        found: bytes = _checked(self.path, self.path.read_bytes)
-        return found
+        data: bytes = _checked(self.path, self.path.read_bytes)
+        return data
 
 
 def _remove(path: Path, written: Future[Any]) -> None:
@@ -309,15 +309,15 @@ class Files:
     def __init__(self, folder: str) -> None:
         if not Path(folder).is_dir():
             raise SpirogradValueError(f"`disk_folder` of a tape is a folder that exists, got {folder!r}")
-        made = _checked(Path(folder, "x", "x"), lambda: tempfile.mkdtemp(prefix="spirograd-checkpoints-", dir=folder))
-        self.path = Path(made).absolute()  # programs may change their working directory
+        path = _checked(Path(folder, "x", "x"), lambda: tempfile.mkdtemp(prefix="spirograd-checkpoints-", dir=folder))
+        self.path = Path(path).absolute()  # programs may change their working directory
         self._worker = ThreadPoolExecutor(1, "spirograd-checkpoints")
         self._number = 0
         self._waiting: list[tuple[Path, Future[Any]]] = []  # not the files themselves: those that are not needed any more go at once
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
     def write(self, data: memoryview) -> _File:
-        """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
+        """Return a file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
         while len(self._waiting) >= _WAITING:
             path, written = self._waiting.pop(0)
             _checked(path, written.result)
@@ -359,7 +359,7 @@ class CopyLevels:
         self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
-        """The bytes that may stay free on all levels when the next copy, of ``largest`` bytes at most, goes nowhere."""
+        """Return the bytes that may stay free on all levels although the next copy, of at most ``largest`` bytes, does not fit."""
         return largest * sum(size > 0 for size in self.sizes[1 : self.costs.used])
 
     @property
@@ -386,7 +386,7 @@ class CopyLevels:
         self.costs.review(self.sizes, steps, fixed, each, self.used[_HOST].nbytes, arrive)
 
     def _price(self, level: int, sample: Any) -> tuple[float, float]:
-        """Seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
+        """Return the seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
         context.session().device.synchronize()
         begin = time.perf_counter()
         copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, self._staging))
@@ -430,15 +430,15 @@ class CopyLevels:
         self._sort_again(there)
 
     def _sorted(self, copies: Sequence[Any]) -> list[list[Any]]:
-        """The copies by level; those under way are on the device still."""
+        """Return the copies by level; those under way are on the device still."""
         there: list[list[Any]] = [[*copies], [], []]
         self._sort_again(there)
         return there
 
     def _sort_again(self, there: list[list[Any]]) -> None:
         """Sort copies anew that have left the device."""
-        found, there[_DEVICE] = there[_DEVICE], []
-        for saved in found:
+        copies, there[_DEVICE] = there[_DEVICE], []
+        for saved in copies:
             there[saved.level].append(saved)
 
     def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
@@ -476,18 +476,18 @@ class CopyLevels:
         self.used[level].nbytes += saved.nbytes
 
     def reports(self) -> tuple[LevelReport, ...]:
-        """What each level has, and took."""
+        """Return the limit, the use and the cost of each level."""
         self.used[_DEVICE].peak = self.memory.peak
-        found = []
+        reports = []
         for k, (size, used) in enumerate(zip(self.sizes, self.used)):
             if size:
-                now, cost = k < self.costs.used, self.costs.found.get(k)
+                now, cost = k < self.costs.used, self.costs.measured.get(k)
                 left = not now and k in self.costs.left
                 staging = self._staging.extra if k == _HOST else 0
                 peak = self._staging.peak if k == _HOST else used.peak
                 limit = int((self.limits.memory, self.limits.host, self.limits.disk)[k])
-                found.append(LevelReport(NAMES[k], limit, peak, used.copies, used.nbytes, cost, now or used.copies > 0, left, staging))
-        return tuple(found)
+                reports.append(LevelReport(NAMES[k], limit, peak, used.copies, used.nbytes, cost, now or used.copies > 0, left, staging))
+        return tuple(reports)
 
     def close(self) -> None:
         """Delete the files."""

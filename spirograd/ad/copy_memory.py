@@ -39,11 +39,11 @@ class CopyMemory:
         self._free_nbytes = 0
 
     def has_capacity(self, nbytes: int) -> bool:
-        """Whether the limit leaves so many bytes."""
+        """Return whether the limit leaves ``nbytes`` bytes."""
         return self.limit is None or self.used + nbytes <= self.limit
 
     def allocate(self, nbytes: int, purpose: Purpose) -> Any:
-        """An allocation with undefined contents, for `give`. Raises what ``free_up`` raises."""
+        """Return an allocation with undefined contents, for `give`. Raises what ``free_up`` raises."""
         if not self.has_capacity(nbytes):
             free_up = self._free_up()
             assert free_up is not None

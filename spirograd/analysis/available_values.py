@@ -1,7 +1,7 @@
 """Available values: what elements of memory hold at a point of a program, from the stores and loads before it.
 
-References of one level of IR share a region of memory as `may_alias` says; within one reference, elements are told apart by the affine
-forms of their indices. A write takes the same time however many references there are.
+References of one level of IR share regions of memory (`region_of`). Within one reference, elements are told apart by the affine forms of
+their indices. A write takes the same time however many references there are.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from spirograd.analysis.effects import WRITING, place
+from spirograd.analysis.effects import WRITING, region_of
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import ArrayRef, BufferRef, FieldRef, Op, Ref, accesses_of
-
-
-class Memory(NamedTuple):
-    """What `AvailableValues` knows of a reference. ``number``: equal references share it. ``region``: of memory, in which other references
-    may lie, too. ``kind``: "array", "open" if arrays may lie in the region, else "own"."""
-
-    number: int
-    region: Hashable
-    kind: str
+from spirograd.ir.nodes import Op, Ref, accesses_of
 
 
 class Element(NamedTuple):
-    """An element of memory: each index is a base and an offset."""
+    """An element of memory. Each index is a base, which is a type for constants, and an offset. ``reference``: a number of it."""
 
-    memory: Memory
+    region: tuple[str, Hashable]
+    reference: int
     bases: tuple[Hashable, ...]
     offsets: tuple[int, ...]
 
@@ -39,21 +31,20 @@ class Available(NamedTuple):
     indices: Sequence[Op]
 
 
-# By region; by the number of the reference and the bases; by the offsets.
-_Known = dict[str, dict[Hashable, dict[tuple[int, tuple[Hashable, ...]], dict[tuple[int, ...], Available]]]]
+# By the reference and the bases; by the offsets.
+_Entries = dict[tuple[int, tuple[Hashable, ...]], dict[tuple[int, ...], Available]]
 
 
 class AvailableValues:
     """What is known at a point of a walk in order. ``affine``: base and offset of an index, where equal bases are equal values.
-    ``separate_arrays``: as of `may_alias`."""
+    ``separate_arrays``: as of `region_of`."""
 
     def __init__(self, affine: Callable[[Op], tuple[Hashable, int]], separate_arrays: bool = False) -> None:
         self._affine = affine
         self._separate_arrays = separate_arrays
-        self._memories: dict[int | Ref, Memory] = {}  # of references, and of objects by identity: hashing a reference is slow
+        self._places: dict[int | Ref, tuple[tuple[str, Hashable], int]] = {}  # also by identity: hashing a reference is slow
         self._refs: list[Ref] = []  # keeps the objects, so that no other one has their identity
-        self._known: _Known = {}
-        self.clear()
+        self._known: dict[tuple[str, Hashable], _Entries] = {}
 
     def element(self, ref: Ref, indices: Sequence[Op]) -> Element:
         bases, offsets = [], []
@@ -63,85 +54,67 @@ class AvailableValues:
             assert isinstance(t, DType)
             bases.append(t if base is None else base)
             offsets.append(offset % (1 << t.bits))
-        return Element(self._memory(ref), tuple(bases), tuple(offsets))
+        return Element(*self._place(ref), tuple(bases), tuple(offsets))
 
-    def _memory(self, ref: Ref) -> Memory:
-        memory = self._memories.get(id(ref))
-        if memory is None:
-            memory = self._memories.get(ref)
-            if memory is None:
-                memory = self._memories[ref] = self._new_memory(ref, len(self._refs))
-            self._memories[id(ref)] = memory
+    def _place(self, ref: Ref) -> tuple[tuple[str, Hashable], int]:
+        """The region and the number of a reference."""
+        found = self._places.get(id(ref))
+        if found is None:
+            found = self._places[id(ref)] = self._places.setdefault(ref, (region_of(ref, self._separate_arrays), len(self._refs)))
             self._refs.append(ref)
-        return memory
-
-    def _new_memory(self, ref: Ref, number: int) -> Memory:
-        where = place(ref)
-        separate = self._separate_arrays and not isinstance(ref, BufferRef)
-        kind = "own" if separate or where[0] not in ("array", "tree") else "array" if where[0] == "array" else "open"
-        if isinstance(ref, FieldRef):
-            return Memory(number, (ref.key, ref.role, "field"), kind)
-        if isinstance(ref, ArrayRef) and separate:
-            return Memory(number, (ref.arg, ref.role), kind)
-        return Memory(number, "arrays" if kind == "array" else where if isinstance(ref, BufferRef) else number, kind)
+        return found
 
     def get(self, element: Element) -> Available | None:
         """What ``element`` holds, if that is known."""
-        (number, region, kind), bases, offsets = element
-        return self._known[kind].get(region, {}).get((number, bases), {}).get(offsets)
+        region, reference, bases, offsets = element
+        return self._known.get(region, {}).get((reference, bases), {}).get(offsets)
 
     def set(self, element: Element, value: Op, indices: Sequence[Op]) -> None:
         """Note that ``element`` holds ``value``."""
-        (number, region, kind), bases, offsets = element
-        self._known[kind].setdefault(region, {}).setdefault((number, bases), {})[offsets] = Available(value, indices)
+        region, reference, bases, offsets = element
+        self._known.setdefault(region, {}).setdefault((reference, bases), {})[offsets] = Available(value, indices)
 
     def clobber(self, element: Element) -> None:
         """Note a write to ``element``, of an unknown value."""
-        (number, region, kind), bases, offsets = element
-        left = {}
-        for group, entries in self._clobbered(kind, region).items():
-            if group == (number, bases):
+        region, reference, bases, offsets = element
+        for group, entries in self._take(region).items():
+            if group == (reference, bases):
                 entries.pop(offsets, None)
-                left[group] = entries
-            elif group[0] == number:
-                equal = [axis for axis, (mine, other) in enumerate(zip(bases, group[1])) if mine == other]
-                kept = {at: entry for at, entry in entries.items() if any(at[axis] != offsets[axis] for axis in equal)} if equal else {}
-                if kept:
-                    left[group] = kept
-        if left:
-            self._known[kind][region] = left
+            elif group[0] == reference and (equal := [k for k, (x, y) in enumerate(zip(bases, group[1])) if x == y]):
+                entries = {at: entry for at, entry in entries.items() if any(at[k] != offsets[k] for k in equal)}
+            else:
+                continue
+            self._known.setdefault(region, {})[group] = entries
 
     def clobber_all(self, ref: Ref) -> None:
         """Note writes to any elements of ``ref``."""
-        _, region, kind = self._memory(ref)
-        self._clobbered(kind, region)
+        self._take(self._place(ref)[0])
 
-    def _clobbered(self, kind: str, region: Hashable) -> dict[tuple[int, tuple[Hashable, ...]], dict[tuple[int, ...], Available]]:
-        """Forget what a write to a region may change, and return what was known of the region itself."""
-        if kind != "own":
-            self._known["open" if kind == "array" else "array"] = {}
-        return self._known[kind].pop(region, {})
+    def _take(self, region: tuple[str, Hashable]) -> _Entries:
+        """Forget what a write to ``region`` may change, and return what was known of the region itself."""
+        entries = self._known.pop(region, {})
+        if region[0] == "array":
+            self._known = {other: known for other, known in self._known.items() if other[0] != "tree"}
+        elif region[0] == "tree":
+            self._known.pop(("array", None), None)
+        return entries
 
     def clear(self) -> None:
         """Note that any memory may have been written."""
-        self._known = {"own": {}, "open": {}, "array": {}}
+        self._known = {}
 
     def items(self) -> Iterator[tuple[Element, Available]]:
         """All that is known."""
-        for kind, regions in self._known.items():
-            for region, groups in regions.items():
-                for (number, bases), entries in groups.items():
-                    for offsets, entry in entries.items():
-                        yield Element(Memory(number, region, kind), bases, offsets), entry
+        for region, groups in self._known.items():
+            for (reference, bases), entries in groups.items():
+                for offsets, entry in entries.items():
+                    yield Element(region, reference, bases, offsets), entry
 
-    def snapshot(self) -> _Known:
+    def snapshot(self) -> dict[tuple[str, Hashable], _Entries]:
         """What is known now, for `restore`."""
-        return {
-            kind: {region: {group: dict(entries) for group, entries in groups.items()} for region, groups in regions.items()}
-            for kind, regions in self._known.items()
-        }
+        return {region: {group: dict(entries) for group, entries in groups.items()} for region, groups in self._known.items()}
 
-    def restore(self, known: _Known) -> None:
+    def restore(self, known: dict[tuple[str, Hashable], _Entries]) -> None:
         self._known = known
 
 

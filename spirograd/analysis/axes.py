@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
+from spirograd.analysis.value_numbers import affine
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
@@ -40,18 +41,8 @@ class Axis:
 
 def bound(value: Op) -> Bound:
     """``value`` as a bound."""
-    offset = 0
-    while value.code in (ops.add, ops.sub):
-        a, b = value.args
-        if b.code is ops.const:
-            offset += int(b.attr) if value.code is ops.add else -int(b.attr)
-            value = a
-        elif a.code is ops.const and value.code is ops.add:
-            offset += int(a.attr)
-            value = b
-        else:
-            break
-    return Bound(None, offset + int(value.attr)) if value.code is ops.const else Bound(_extent(value), offset)
+    base, offset = affine(value)
+    return Bound(None if base is None else _extent(base), offset)
 
 
 def _extent(value: Op) -> Op:

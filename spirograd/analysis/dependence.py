@@ -89,7 +89,7 @@ def iterations_of(loop: Op) -> Iterations:
 
 
 class Dependence:
-    """Queries about accesses of one kernel. ``separate_arrays``: as of `may_alias`."""
+    """Queries about accesses of one kernel. ``separate_arrays``: as of `region_of`."""
 
     def __init__(self, numbers: ValueNumbers | None = None, separate_arrays: bool = False) -> None:
         self.numbers = numbers or ValueNumbers()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from spirograd.base.artifact import Effects, part_name
 from spirograd.ir import ops
@@ -10,7 +10,6 @@ from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel
 
 _READING = frozenset(("read", "atomic"))
 WRITING = frozenset(("write", "atomic"))
-_OPEN = frozenset(("array", "tree"))  # memory that arrays may be
 
 
 def nested(op: Op) -> Iterator[Op]:
@@ -65,25 +64,30 @@ def place(ref: Ref) -> tuple[str, int]:
     return (ref.slot.kind, ref.slot.index)
 
 
-def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
-    """Whether an access to ``a`` and one to ``b`` may touch the same bytes.
+def region_of(ref: Ref, separate_arrays: bool = False) -> tuple[str, Hashable]:
+    """The memory that ``ref`` shares with references which may alias it, as a kind and a name. Arrays also alias all of kind "tree".
 
-    Two fields never do, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the exported
-    memory of a field, so an array may alias anything but temporaries. Device references to one tree may alias each other.
-
-    ``separate_arrays``: two array arguments count as different memory, and no array as that of a field. The primal makes no such
-    assumption; derivatives need it, because memory that two arguments share would have two gradients.
+    Two fields never alias, nor two temporaries or adstacks. Arrays come from outside: the same memory may be passed twice, or be the
+    exported memory of a field. Device references to one tree may alias each other. ``separate_arrays``: two array arguments count as
+    different memory, and no array as that of a field. The primal makes no such assumption; derivatives need it, because memory that two
+    arguments share would have two gradients.
     """
-    if separate_arrays and (isinstance(a, ArrayRef) or isinstance(b, ArrayRef)):
-        return isinstance(a, ArrayRef) and isinstance(b, ArrayRef) and (a.arg, a.role) == (b.arg, b.role)
+    kind, index = place(ref)
+    if isinstance(ref, FieldRef):
+        return ("field" if separate_arrays else "tree"), (ref.key, ref.role)
+    if isinstance(ref, ArrayRef) and separate_arrays:
+        return "argument", (ref.arg, ref.role)
+    if kind == "array":
+        return kind, None
+    return kind, index if isinstance(ref, BufferRef) else ref
+
+
+def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
+    """Whether an access to ``a`` and one to ``b`` may touch the same bytes. ``separate_arrays``: see `region_of`."""
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
-    if a is b or a == b:
-        return True
-    mine, other = place(a), place(b)
-    if mine[0] == "array" or other[0] == "array":
-        return mine[0] in _OPEN and other[0] in _OPEN
-    return mine == other and (isinstance(a, BufferRef) or isinstance(b, BufferRef))
+    mine, other = region_of(a, separate_arrays), region_of(b, separate_arrays)
+    return mine == other or {mine[0], other[0]} == {"array", "tree"}
 
 
 def part(ref: Ref) -> str:

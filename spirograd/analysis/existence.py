@@ -25,5 +25,9 @@ def exists(ref: Ref, indices: Sequence[Op], ranges: MutableMapping[Op, Range]) -
 
 def has_trips(loop: Op) -> bool:
     """Whether a `for` surely has an iteration."""
-    begin, end = loop.args[:2]
-    return begin.code is ops.const and end.code is ops.const and bool(begin.attr < end.attr)
+    return bool(constant_trips(*loop.args[:2]))
+
+
+def constant_trips(begin: Op, end: Op) -> int | None:
+    """The trip count of a loop with these bounds, if they are constants."""
+    return max(int(end.attr) - int(begin.attr), 0) if begin.code is end.code is ops.const else None

@@ -1,4 +1,4 @@
-"""Modules of compiled kernels in a session: nothing is traced, differentiated or compiled."""
+"""Modules of compiled kernels in a session, which runs them without tracing, differentiation and compilation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
+from spirograd.lang.frontend.guards import Path as Place
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter, array_signature
+from spirograd.lang.frontend.steps import Pack, Packer, packing_function
 from spirograd.lang.session_protocol import Session
 from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
@@ -45,17 +47,17 @@ D = TypeVar("D", Derivative, NestedGradient)
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModule:
-    """The module of compiled kernels that `Module.save` wrote to ``path``, for the running session. Its fields are new, and zero.
+    """Load the module of compiled kernels that `Module.save` wrote to ``path`` into the running session. Its fields are new, and zero.
 
-    Nothing is compiled but what the driver compiles: SPIR-V and PTX. Raises SpirogradRuntimeError if the file is no module, is damaged, was
-    built for another back end or by another version of spirograd, or if the device lacks what the code needs.
+    Only the driver compiles: SPIR-V and PTX. Raises SpirogradRuntimeError if the file is not a module, is damaged, was built for another
+    back end or by another version of spirograd, or if the device lacks a feature that the code needs.
     """
     return LoadedModule(archive.read(Path(path)), Path(path), context.session())
 
 
 class LoadedModule(NearNames):
-    """A module of compiled kernels, made by `load`. ``kernels``, ``fields``: by the names that they have in the module; ``grad`` of these
-    is the gradient."""
+    """A module of compiled kernels, made by `load`. ``kernels`` and ``fields``: by their names in the module; their ``grad`` is the
+    gradient."""
 
     def __init__(self, manifest: Manifest, path: Path, session: Session) -> None:
         _check(manifest, path, session)
@@ -75,11 +77,11 @@ class LoadedModule(NearNames):
                 primal.gradient = LoadedGradient(self, made, primal)
 
     def kernel(self, name: str) -> LoadedKernel:
-        """The kernel called ``name``. Raises SpirogradValueError if there is none."""
+        """Return the kernel called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.kernels, name, "kernel")  # type: ignore[no-any-return]
 
     def field(self, name: str) -> Any:
-        """The field called ``name``. Raises SpirogradValueError if there is none."""
+        """Return the field called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.fields, name, "field")
 
     def _named(self, found: Mapping[str, object], name: str, what: str) -> Any:
@@ -92,7 +94,7 @@ class LoadedModule(NearNames):
         return f"<module {self._path} with kernels {', '.join(self.kernels) or 'none'}>"
 
     def session(self) -> Any:
-        """The session that the module was loaded in. Raises SpirogradRuntimeError if that has ended."""
+        """Return the session that the module was loaded in. Raises SpirogradRuntimeError if it has ended."""
         if not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError(f"the module {self._path} belongs to an earlier session: load it again after `init`")
         return self._session
@@ -104,14 +106,14 @@ class LoadedModule(NearNames):
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
-    """A gradient that can be launched."""
+class _Planned:
+    """The launch plan of a gradient."""
 
     plan: DerivativePlan
 
 
 class _Loaded(NearNames):
-    """What kernels and gradients have in common: arguments."""
+    """Base class of kernels and gradients: packs their arguments."""
 
     def __init__(self, module: LoadedModule, record: KernelRecord) -> None:
         self.record = record
@@ -124,7 +126,7 @@ class _Loaded(NearNames):
 
     @property
     def name(self) -> str:
-        """What it is called in the module."""
+        """The name in the module."""
         return self.record.name
 
     def _pack(self, args: Sequence[object], kwargs: Mapping[str, object], gradients: bool) -> Packer:
@@ -138,13 +140,17 @@ class _Loaded(NearNames):
             bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
             raise SpirogradCallError(f"kernel `{self.name}`: {error}") from None
-        packer = Packer(session, gradients)
+        packer = Packer.on_trees(session, self._module.allocations, gradients)
         for parameter, record in zip(self._parameters, self.record.parameters):
-            value = bound.arguments[record.name]
             if isinstance(parameter, ArrayParameter):
-                _check_array(parameter, record, value)
-            parameter.pack(value, packer)
+                _check_array(parameter, record, bound.arguments[record.name])
+        packer.scalars, packer.arrays = self._flat([bound.arguments[record.name] for record in self.record.parameters], session, packer)
         return packer
+
+    @once
+    def _flat(self) -> Pack:
+        """The function that packs the arguments of a launch."""
+        return packing_function([step for k, parameter in enumerate(self._parameters) for step in parameter.steps(None, Place(k))])
 
     def _finish(self, packer: Packer) -> None:
         if packer.transfers is not None:
@@ -166,13 +172,13 @@ class LoadedKernel(_Loaded):
 
     @once
     def plan(self) -> LaunchPlan:
-        """How to launch it; loaded at the first need."""
+        """The launch plan, loaded when it is first needed."""
         return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch it."""
         packer = self._pack(args, kwargs, gradients=False)
-        values = self.plan.launch(packer.scalars, packer.arrays, self._module.allocations)
+        values = self.plan.launch(packer)
         self._finish(packer)
         result = self.record.result
         if values is None or result is None:
@@ -181,7 +187,7 @@ class LoadedKernel(_Loaded):
 
     @property
     def grad(self) -> LoadedGradient:
-        """The gradient of the kernel. Raises SpirogradValueError if the module has none."""
+        """Return the gradient of the kernel. Raises SpirogradValueError if the module has none."""
         if self.gradient is None:
             hint = f"build the module with `add_kernel({self.name}, gradients=True)`"
             raise SpirogradValueError(render(f"the module has no gradient of kernel `{self.name}`", None, hint))
@@ -191,7 +197,7 @@ class LoadedKernel(_Loaded):
 class LoadedGradient(_Loaded):
     """The gradient of a kernel of a module, made by `load`: `LoadedKernel.grad`. It takes the arguments of the kernel.
 
-    A call adds to the gradients of what the kernel reads. ``returned=`` gives the adjoint of what the kernel returns, as of
+    A call adds to the gradients of the memory that the kernel reads. ``returned=`` is the adjoint of the returned value, as for
     `spirograd.derivatives.gradient.Gradient`. It raises SpirogradRuntimeError for arrays that share memory.
     """
 
@@ -205,29 +211,30 @@ class LoadedGradient(_Loaded):
         return f"<gradient of kernel `{self._primal.name}` of a module>"
 
     @once
-    def ways(self) -> NestedCheckpoints[_Way]:
-        """The ways to launch it; loaded when they are needed."""
-        found = self._derivative
-        plain = self._way(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.adstacks))
-        nested = {gradient.nesting: gradient for gradient in found.nested}
-        make = (lambda nesting: self._way(nested[nesting])) if nested else None
+    def checkpoints(self) -> NestedCheckpoints[_Planned]:
+        """The plain gradient, and those with nested checkpoints, loaded when they are needed."""
+        derivative = self._derivative
+        plain = self._planned(NestedGradient(Nesting((), 1), self.record.compiled, derivative.counting, derivative.adstacks))
+        nested = {gradient.nesting: gradient for gradient in derivative.nested}
+        make = (lambda nesting: self._planned(nested[nesting])) if nested else None
         return NestedCheckpoints(plain, make, lambda *facts: fitting(tuple(nested), *facts))
 
-    def _way(self, found: NestedGradient) -> _Way:
+    def _planned(self, record: NestedGradient) -> _Planned:
         launcher = self._module.session().launcher
-        main, counting = launcher.prepare(found.compiled), [launcher.prepare(counting) for counting in found.counting]
-        return _Way(DerivativePlan(launcher, found.adstacks, main, counting))
+        main, counting = launcher.prepare(record.compiled), [launcher.prepare(counting) for counting in record.counting]
+        return _Planned(DerivativePlan(launcher, record.adstacks, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
-        """Add to the gradients of what the kernel reads. ``returned``: the adjoint of what it returns; by default 1, as of `Gradient`."""
+        """Add to the gradients of the memory that the kernel reads. ``returned``: the adjoint of the returned value; by default 1, as for
+        `Gradient`."""
         packer = self._pack(args, kwargs, gradients=True)
         label = f"kernel `{self._primal.name}`"
         derivative = self._derivative
-        refuse_shared(label, self.record.arguments, packer.scalars, packer.arrays, dict(derivative.written), frozenset(derivative.accessed))
+        refuse_shared(label, self.record.arguments, packer, dict(derivative.written), frozenset(derivative.accessed))
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
         try:
-            self.ways.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+            self.checkpoints.launch(packer, self._primal.plan.last_number)
         except AdstacksTooLarge as error:
             if derivative.nested:
                 raise
@@ -239,7 +246,7 @@ class LoadedGradient(_Loaded):
         wanted, result = self._derivative.returned, self.record.result
         if returned is None:
             if wanted and not self._derivative.seeded:
-                problem = f"{label} returns a value: its gradient starts from the adjoint of that"
+                problem = f"{label} returns a value: its gradient starts from the adjoint of that value"
                 raise SpirogradRuntimeError(render(problem, None, "`kernel.grad(..., returned=1.0)`"))
             return [1.0] * len(wanted)
         if not wanted or result is None:
@@ -268,12 +275,12 @@ def _check(manifest: Manifest, path: Path, session: Session) -> None:
 
 
 def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
-    """What has the allocations, and the fields."""
+    """Return the owners of the allocations, and the fields."""
     try:
         return trees.make_again(manifest.trees, manifest.memory, manifest.fields)
     except OutOfDeviceMemory:
         raise
-    except SpirogradError as error:  # trees that no program could build
+    except SpirogradError as error:  # trees that a program cannot build
         raise SpirogradDamagedError(str(path), f"cannot be made again: {error}", "manifest.trees") from None
 
 
@@ -301,7 +308,7 @@ def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None
 
 
 def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
-    """The record with the keys that fields have in this process in place of those in the module."""
+    """Return the record with the keys of fields in this process in place of those in the module."""
     gradient = record.gradient
     if gradient is not None:
         nested = tuple([_with_adstacks(replace(way, compiled=_compiled(way.compiled, keys)), keys) for way in gradient.nested])

@@ -1,4 +1,5 @@
-"""Builds a module of compiled kernels: traces and differentiates them as a session does, and compiles them for the module's device."""
+"""The builder of a module of compiled kernels: traces and differentiates them as a session does, and compiles them for the module's
+device."""
 
 from __future__ import annotations
 
@@ -35,25 +36,25 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.session import Session, running
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-# What tells two instances of one kernel apart in its name.
+# Separates the name of a kernel from the arguments of a version.
 _NAMED_BY = (bool, int, float, str, DType)
-# Whose SPIR-V names buffers by bindings, as Metal does.
+# Back ends whose SPIR-V refers to buffers by bindings, as Metal does.
 _WITH_MSL = ("metal", "wgpu")
 # Levels of loops with nested checkpoints, and iterations of each but the outermost. A million iterations take 15,689 entries by the first,
 # and 318 by the second one.
 _LEVELS = ((2, 64), (3, 128))
-_SHORT = 256  # iterations of loops that keep their adstacks
+_SHORT = 256  # loops with at most this many iterations keep their adstacks
 # What kernels of a module are kept by: their place in it.
 _NO_KEY = "module"
 
 
 class Module(NearNames):
-    """Kernels to be compiled ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
+    """Compiles kernels ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
 
-    For the back end of the session, code is made for its device. For others it is made for the least that they have, so that no device is
-    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.metal` what wgpu asks of each, on
-    `sg.cpu` this machine. ``caps``: what the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or
-    ``{"cpu_name": "sm_90"}``.
+    For the back end of the session, code is generated for its device. For other back ends it is generated for the least capable device, so
+    that no device is needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.metal` what wgpu
+    asks of each, on `sg.cpu` this machine. ``caps``: what the device has beyond that, by fields of `Capabilities`, such as ``{"int64":
+    True}`` or ``{"cpu_name": "sm_90"}``.
 
     Raises SpirogradUnsupportedError for back ends that no code can be stored for, SpirogradValueError for unknown capabilities.
     """
@@ -69,10 +70,10 @@ class Module(NearNames):
         return f"<module for `sg.{self.arch}` with kernels {', '.join(self._kernels) or 'none'}>"
 
     def add_field(self, name: str, field: object) -> None:
-        """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
+        """Make ``field`` available as ``name`` to programs that load the module. Fields that kernels use are always in the module.
 
-        Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
-        another field has. Of sparse fields no cell is active at first.
+        The module contains its memory, initially zeros, and its gradient. Sparse fields have no active cells at first. Raises
+        SpirogradValueError for other objects, and for a name that another field has.
         """
         _check_name(name)
         self._trees.add_field(name, field)
@@ -87,13 +88,13 @@ class Module(NearNames):
     ) -> None:
         """Compile ``kernel`` and add it as ``name``, by default its own.
 
-        ``template_args``: by the name of the parameter, the values of template arguments, which are fixed from now on; also examples of
-        arrays whose annotation leaves their type or number of axes open, and of huge ones. ``gradients``: add ``kernel.grad``, too.
-        ``nested_checkpoints``: also compile that with nested checkpoints of its loops, which launches use whose adstacks do not fit into
-        memory; by default if the session has a limit for them, `init(ad_memory_GB=)`.
+        ``template_args``: the values of template arguments, by the name of the parameter, which are fixed in the module; also examples of
+        arrays whose annotation leaves the type or number of axes open, and of huge arrays. ``gradients``: add ``kernel.grad``, too.
+        ``nested_checkpoints``: also compile the gradient with nested checkpoints of its loops, for launches whose adstacks do not fit into
+        memory; by default if the session limits them, `init(ad_memory_GB=)`.
 
-        Raises SpirogradValueError where one is missing, SpirogradTypeError for what is no kernel, SpirogradUnsupportedError for what a
-        module cannot have, and what the first call of the kernel, or of its gradient, would raise.
+        Raises SpirogradValueError if a template argument is missing, SpirogradTypeError for objects that are not kernels,
+        SpirogradUnsupportedError for kernels that modules do not support, and the errors of the first call of the kernel or its gradient.
         """
         inner, first = (kernel.kernel, (kernel.instance,)) if isinstance(kernel, BoundKernel) else (kernel, ())
         if not isinstance(inner, Kernel):
@@ -121,13 +122,13 @@ class Module(NearNames):
 
     @contextmanager
     def add_kernel_template(self, kernel: object) -> Iterator[Template]:
-        """For several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each is named after the
-        values of its template arguments: ``k.n-3``."""
+        """Return a builder for several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each
+        version is named after the values of its template arguments: ``k.n-3``."""
         yield Template(self, kernel)
 
     def save(self, path: str | os.PathLike[str], msl: bool = False) -> None:
-        """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is made. The same program writes
-        the same bytes. ``msl``: also write source text for Metal, which the command `spirv-cross` makes.
+        """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is created. The same program
+        writes the same bytes. ``msl``: also write source text for Metal, by the command `spirv-cross`.
 
         Raises SpirogradUnsupportedError for ``msl`` of a module that is not for `sg.metal` or `sg.wgpu`, SpirogradRuntimeError if the
         command is missing or fails.
@@ -136,7 +137,7 @@ class Module(NearNames):
         self._write(file, file.suffix in (".zip", ".tcm"), msl)
 
     def archive(self, path: str | os.PathLike[str], msl: bool = False) -> None:
-        """Write the module as a zip archive, whatever ``path`` is called; otherwise as `save`."""
+        """Write the module as a zip archive, regardless of the suffix of ``path``; otherwise as `save`."""
         self._write(Path(path), True, msl)
 
     def _write(self, path: Path, packed: bool, msl: bool) -> None:
@@ -146,7 +147,7 @@ class Module(NearNames):
         archive.write(self.manifest(), path, packed, msl)
 
     def manifest(self) -> Manifest:
-        """What the module holds so far."""
+        """Return the manifest of the module so far."""
         kernels = tuple(self._kernels.values())
         caps = self._target.caps
         return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.memory(), self._trees.trees(), self._trees.fields())
@@ -154,7 +155,7 @@ class Module(NearNames):
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def _placed(self, ref: nodes.FieldRef, field: Any) -> nodes.FieldRef:
-        """The reference to a field by its numbers in the module, where its tree is from now on."""
+        """Add the tree of a field to the module, and return the reference to the field by its numbers in the module."""
         number = self._trees.number_of_memory(field.tree)
         return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
 
@@ -185,7 +186,7 @@ class Module(NearNames):
         return NestedGradient(nesting, self._compile(found.kernel), *self._adstacks(found))
 
     def _adstacks(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], AdstackSizing]:
-        """The kernels that count iterations, compiled, and how they give the sizes of adstacks."""
+        """Compile the kernels that count iterations, and return them with the record of how they give the sizes of adstacks."""
         adstacks, short = derivative.adstack_sizing, ShortLocations()
         counting = tuple([self._compile(counting.kernel, opt_level=1) for counting in derivative.sizing])
         return counting, replace(adstacks, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in adstacks.loops]))
@@ -203,7 +204,7 @@ class Module(NearNames):
 
 
 def _nestings(derivative: AutodiffDerivative) -> list[Nesting]:
-    """Of all its loops with adstacks but the short ones. How many iterations they have is not known before they are launched."""
+    """Return the nests of all its loops with adstacks but the short ones. Their trip counts are unknown before a launch."""
     sizes = derivative.capacities
     long = {loop.number for loop in derivative.adstack_sizing.loops if not (isinstance(n := sizes[loop.capacity], int) and n <= _SHORT)}
     return [Nesting(tuple([(number, level) for number in sorted(long)]), length) for level, length in _LEVELS] if long else []
@@ -234,16 +235,16 @@ class _Gradient(SpecializedDerivative):
 
 
 class Template:
-    """Makes versions of a kernel: see `Module.add_kernel_template`."""
+    """A builder of versions of a kernel: see `Module.add_kernel_template`."""
 
     def __init__(self, module: Module, kernel: Any) -> None:
         self._module = module
         self._kernel = kernel
 
     def instantiate(self, gradients: bool = False, **template_args: Any) -> str:
-        """Add the kernel for these template arguments; returns its name in the module. ``gradients``: as of `Module.add_kernel`.
+        """Add the kernel for these template arguments, and return its name in the module. ``gradients``: as for `Module.add_kernel`.
 
-        Raises SpirogradValueError for values that a name cannot hold: give these names with `Module.add_kernel`.
+        Raises SpirogradValueError for values that a name cannot contain; use `Module.add_kernel` with a name for these.
         """
         parts = [self._kernel.__name__]
         for key, value in template_args.items():
@@ -263,7 +264,7 @@ def _check_name(name: object) -> None:
 
 
 def _parameters(declared: Sequence[Declared], args: Sequence[nodes.ScalarArg | nodes.ArrayArg]) -> tuple[Parameter, ...]:
-    """What callers give, in order, and where it is among the flat arguments."""
+    """Return the parameters that callers provide, in order, with their flat arguments."""
     found, first = [], 0
     for p in declared:
         arg = args[first]

@@ -1,4 +1,4 @@
-"""Whether a device can run code that was made for certain capabilities."""
+"""Check whether a device can run code that was compiled for certain capabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.records import fields
 from spirograd.base.targets import Generator
 
-# What the code was made for, what the device has -> whether the code runs there.
+# A comparison of the value that the code was compiled for with that of the device: whether the code runs.
 _Rule = Callable[[Any, Any], bool]
 
 
@@ -28,7 +28,7 @@ def _equal_if_used(code: object, device: object) -> bool:
 
 
 def _limit(code: object, device: object) -> bool:
-    """The code must look out for what the driver gets wrong."""
+    """Compare a limit of the driver, 0 for none, which code must respect."""
     return not device or bool(code == device)
 
 
@@ -40,7 +40,7 @@ def _features(code: str, device: str) -> bool:
     return {f for f in code.split(",") if f.startswith("+")} <= set(device.split(","))
 
 
-# By fields of `Capabilities`; those that are not here are abilities.
+# By fields of `Capabilities`; other fields are abilities.
 _RULES: dict[str, _Rule] = {
     "subgroup_size": _equal_if_used,
     "shared_memory": lambda code, device: bool(code <= device),
@@ -56,12 +56,12 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         ("coarse_sines", "cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything
     ),
-    "toolchain": _anything,  # the architecture says it
+    "toolchain": _anything,  # implied by the architecture
 }
 
 
 def problems(code: Capabilities, device: Capabilities, kernels: Iterable[CompiledKernel]) -> list[str]:
-    """Why ``device`` cannot run ``kernels``, which were compiled for ``code``: one line each, none if it can."""
+    """Return the reasons why ``device`` cannot run ``kernels``, which were compiled for ``code``, in one line each."""
     found = []
     for f in fields(code):
         if f.name == "target_name":
@@ -94,6 +94,6 @@ def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
 
 
 def _number(architecture: str) -> float:
-    """Return the number of an architecture such as ``sm_90``; infinity for what is no architecture."""
+    """Return the number of an architecture such as ``sm_90``; infinity for other names."""
     number = architecture.removeprefix("sm_").rstrip("af")
     return int(number) if number.isdecimal() and len(number) < 6 else math.inf

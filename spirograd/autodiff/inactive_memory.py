@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from spirograd.analysis.effects import may_alias
 from spirograd.autodiff.activity import Activity, ShadowOf
 from spirograd.autodiff.derivative import Outer, Place
 from spirograd.ir import ops
@@ -38,7 +39,7 @@ def broken_chain(kernel: Kernel, found: Activity, shadow: ShadowOf) -> tuple[Pla
             written.append((op, serial))
     for before, reading, inside in read:
         for number, (writing, around) in enumerate(written):
-            if _memory(writing) == _memory(reading) and (number < before or set(inside) & set(around)):
+            if may_alias(_outer(writing), _outer(reading), separate_arrays=True) and (number < before or set(inside) & set(around)):
                 return _place(writing), _place(reading)
     return None
 
@@ -58,12 +59,6 @@ def _is_inactive(op: Op, shadow: ShadowOf) -> bool:
 
 def _places(kernel: Kernel, wanted: Callable[[Op], bool]) -> tuple[Place, ...]:
     return tuple(dict.fromkeys([_place(op) for op in kernel.walk() if wanted(op)]))
-
-
-def _memory(op: Op) -> tuple[object, ...]:
-    """What tells the memory of accesses of one kernel apart."""
-    ref = _outer(op)
-    return (ref.arg, ref.role) if isinstance(ref, ArrayRef) else (ref.tree, ref.key, ref.role)
 
 
 def _place(op: Op) -> Place:

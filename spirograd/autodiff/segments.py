@@ -14,6 +14,7 @@ as lanes of vectors only if its loops are long). With sines the CPU took 54 inst
 
 from __future__ import annotations
 
+from spirograd.analysis.existence import constant_trips
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import Vec
 from spirograd.base.records import dataclass
@@ -39,10 +40,7 @@ class Segments:
 
     def in_one(self, loop: Op) -> int:
         """The trip count of a `for` that is one segment; 0 for other loops."""
-        begin, end = loop.args[:2]
-        if begin.code is not ops.const or end.code is not ops.const:
-            return 0
-        count = max(int(end.attr) - int(begin.attr), 0)
+        count = constant_trips(*loop.args[:2]) or 0
         small = count <= self.whole and count * _carried(loop) <= _MOST_CARRIED and count * len(loop.regions[0].ops) <= _LARGEST
         return count if small and _is_plain(loop) else 0
 

@@ -140,6 +140,17 @@ class Vec:
         return f"vec<{self.n},{self.elem.name}>"
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A scalar for each of ``n`` iterations of a loop that run at once."""
+
+    n: int
+    elem: DType
+
+    def __repr__(self) -> str:
+        return f"lanes<{self.n},{self.elem.name}>"
+
+
 class _Void:
     __slots__ = ()
 
@@ -148,8 +159,20 @@ class _Void:
 
 
 VOID = _Void()
-# The type of an IR operation: a scalar, a vector, None, or a tuple (results of `for`, `while`, `if`).
-Type = Union[DType, Vec, _Void, tuple[Any, ...]]
+# The type of an IR operation: a scalar, a vector, lanes, None, or a tuple (results of `for`, `while`, `if`).
+Type = Union[DType, Vec, Lanes, _Void, tuple[Any, ...]]
+
+
+def scalar_of(t: Type) -> DType:
+    """``t``, or the type of each lane."""
+    scalar = t.elem if isinstance(t, Lanes) else t
+    assert isinstance(scalar, DType), t
+    return scalar
+
+
+def like(t: Type, scalar: DType) -> Type:
+    """``scalar``, or as many lanes of it as ``t`` has."""
+    return Lanes(t.n, scalar) if isinstance(t, Lanes) else scalar
 
 
 def by_name(name: str) -> DType:

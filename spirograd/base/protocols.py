@@ -1,18 +1,17 @@
-"""What the layers of a running program see of one another, as protocols: memory, the places of array arguments, kernels ready to launch.
+"""What the layers of a running program see of one another, as protocols: memory, the places of array arguments, work that
+is recorded. Kernels that are ready to launch are in `arguments`.
 
 The language and the derivatives name these; the classes that implement them are in `spirograd.runtime`. Nothing checks them at run time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from struct import Struct
 from typing import Protocol, TypeVar, Union
 
-from spirograd.base.artifact import CompiledKernel
-from spirograd.base.device import Arrival, Buffer, CallsNatively, Device, HasStreams, Readback
-from spirograd.base.validity import Record
+from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback
 
 Scalar = Union[int, float, bool]  # a number as a launch takes or returns it
 A = TypeVar("A", bound="Allocation")
@@ -108,7 +107,7 @@ class Memory(Protocol):
 
 
 class Place(Protocol):
-    """The place of an array argument of a launch, `runtime.launcher.ArrayBinding`: addresses and allocations by role, and the extents."""
+    """The place of an array argument of a launch, `arguments.ArrayBinding`: addresses and allocations by role, and the extents."""
 
     address: int
     grad_address: int
@@ -134,44 +133,6 @@ class Place(Protocol):
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches."""
-
-
-class Plan(Protocol):
-    """A compiled kernel that is ready to launch: `runtime.launcher.LaunchPlan`."""
-
-    compiled: CompiledKernel
-
-    @property
-    def last_number(self) -> int | None:
-        """The number of the last launch."""
-
-    def launch(
-        self, scalars: Sequence[Scalar], arrays: Sequence[Place | None], trees: Mapping[int, Allocation]
-    ) -> tuple[Scalar, ...] | None:
-        """Run the kernel. ``scalars[i]`` and ``arrays[i]`` belong to its flat argument ``i``, of which one counts; ``trees``: the
-        allocations of field trees. Returns the values that the kernel returns."""
-
-    def prepared(
-        self,
-        native: CallsNatively,
-        scalars: Sequence[Scalar],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, Allocation],
-        record: Record,
-    ) -> PreparedLaunch:
-        """Return launches like one with these arguments, for compiled code. Raises NotPrepared for launches that only Python does."""
-
-
-class PreparedLaunch(Protocol):
-    """Launches that compiled code does: `runtime.native.launch_preparation.Prepared`."""
-
-    @property
-    def number(self) -> int:
-        """The epoch in which they are valid."""
-
-    @property
-    def about(self) -> object:
-        """What is equal for launches of the same calls."""
 
 
 class Transfers(Protocol):

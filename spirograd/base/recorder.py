@@ -62,7 +62,7 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
         raise NotImplementedError
 
     def numbers_of(self, memory: MemoryT, what: str) -> None:
-        """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        """``what`` takes numbers of ``memory`` out of the device: raise an error if gradients would silently end there."""
         raise NotImplementedError
 
     follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there

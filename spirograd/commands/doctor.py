@@ -25,7 +25,7 @@ _PACKAGES = ("numpy", "llvmlite", "vulkan", "wgpu", "torch", "jax", "rich", "mat
 _VECTOR_FEATURES = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512fp16", "neon", "fullfp16", "sve", "sve2", "v")
 _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _SDK = "the Vulkan SDK, https://vulkan.lunarg.com"
-# What helps -> where to get it, by operating system.
+# Installation instructions, by what is missing and operating system.
 _HOW_TO_GET = {
     "cuda": dict.fromkeys(("linux", "windows"), "NVIDIA's driver for the graphics card, with CUDA 12.0 or newer; no toolkit is needed"),
     "amdgpu": {
@@ -55,7 +55,7 @@ _HOW_TO_GET = {
 
 @dataclass(frozen=True)
 class BackEnd:
-    """A back end as found: ``reason`` says why it cannot be used, else None."""
+    """The state of a back end. ``reason``: why it cannot be used, or None."""
 
     arch: str
     reason: str | None
@@ -64,7 +64,7 @@ class BackEnd:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments."""
+    """Add no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,7 +125,7 @@ def _back_end_row(back_end: BackEnd) -> tuple[str, str, str, str]:
 
 
 def _detail(key: str, value: str) -> str:
-    """Of the hundred features of a processor, those that decide how kernels are vectorised."""
+    """Return a detail as text: of the hundred features of a processor, those that matter for vectorisation."""
     if key != "features":
         return value
     return " ".join(name for name in _VECTOR_FEATURES if f"+{name}" in value.split(",")) or "-"
@@ -143,7 +143,7 @@ def _feature(value: object) -> str:
 
 
 def _validation_layer(found: list[BackEnd]) -> str:
-    """The state of the Vulkan validation layer. Whether it is there shows when a device is opened with it."""
+    """Return the state of the Vulkan validation layer, found by opening a device with it."""
     if all(b.arch != "vulkan" or b.reason is not None for b in found):
         return "unknown: no Vulkan"
     try:

@@ -126,7 +126,7 @@ def _adstack_lines(adstack: AdstackPlan) -> Iterator[str]:
 
 
 def memory_plan(label: str, derivative: Derivative, compiled: CompiledKernel, forecast: Forecast | None) -> MemoryPlan:
-    """From what differentiating gave, and a `Forecast` for a launch of what it was ``compiled`` to (None: it has no adstacks)."""
+    """Return the plan of a launch, from its `Forecast` (None: it has no adstacks)."""
     if forecast is None:
         grows = bool(derivative.capacities) and not compiled.adstacks
         note = "the interpreter's adstacks grow as they are written" if grows else "no loop records anything"

@@ -7,8 +7,9 @@ made again with nested checkpoints, which takes less memory and more time. It se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.nesting import Nesting
 from spirograd.derivatives.nestings import nestings
@@ -51,13 +52,13 @@ class NestedCheckpoints(Generic[W]):
         self._refusal: SpirogradUnsupportedError | None = None
         plain.plan.ample = make is not None
 
-    def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Any], number: int | None) -> W:
-        """Launch what fits, and return it. Arguments as of `DerivativePlan.launch`."""
+    def launch(self, arguments: Arguments, number: int | None) -> W:
+        """Launch what fits, and return it. ``number``: see `DerivativePlan.launch`."""
         way = self.current
         try:
-            way.plan.launch(scalars, arrays, trees, number)
+            way.plan.launch(arguments, number)
         except AdstacksTooLarge as error:
-            way, _ = self.fitting(error, lambda plan: plan.launch(scalars, arrays, trees, number))
+            way, _ = self.fitting(error, lambda plan: plan.launch(arguments, number))
         if way is not self.plain or way is not self.last:
             self._launched(way)
         return way

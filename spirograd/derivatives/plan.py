@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import AdstackSizing
 from spirograd.base.device import CallsNatively, Readback
 from spirograd.base.dtypes import storage
@@ -21,7 +22,7 @@ from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLar
 from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.freshness import Freshness
 from spirograd.runtime.graph_recording import GraphRecording
-from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.launcher import Launcher, LaunchPlan
 from spirograd.runtime.native.launch_preparation import Prepared, Recording
 
 
@@ -112,13 +113,13 @@ class DerivativePlan:
                 self._wait_for_sizes()
             return self._launcher.adstacks.resolve(self.compiled, self.main.last_heap_plan, self.capacities).nbytes
 
-    def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None) -> None:
+    def launch(self, arguments: Arguments, drawn: int | None = None) -> None:
         """Run it. Arguments as of `LaunchPlan.launch`. Waits if iterations have to be counted on the host, else once."""
         if not self._sizes or not self.compiled.adstacks:
-            self._check_growing(scalars, arrays, trees, drawn)
-            self.main.launch(scalars, arrays, trees, drawn=drawn)
+            self._check_growing(arguments, drawn)
+            self.main.launch(arguments, drawn=drawn)
             return
-        self.main.check_spaces(scalars, arrays)  # before their iterations are counted
+        self.main.check_spaces(arguments)  # before their iterations are counted
         with self._launcher.lock:  # what a launch finds must not be that of another one
             if self._epoch != self._launcher.adstacks.epoch:
                 self._forget()
@@ -127,53 +128,49 @@ class DerivativePlan:
             recorder = graph_recording.active()
             try:
                 if recorder is not None:
-                    self._launch_recorded(recorder, scalars, arrays, trees, drawn)
+                    self._launch_recorded(recorder, arguments, drawn)
                 else:
-                    self._launch_now(scalars, arrays, trees, drawn)
+                    self._launch_now(arguments, drawn)
             except AdstacksTooLarge as error:
                 raise self._located(error) from None
 
-    def _launch_now(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
-        state = self._freshness.key(scalars, arrays, trees, drawn)
+    def _launch_now(self, arguments: Arguments, drawn: int | None) -> None:
+        state = self._freshness.key(arguments, drawn)
         resized = state is None or state != self._found
         if resized:
             self._latest["launch"] = object()
         self._found = None  # should anything fail
         if self._size_array is None:
-            self._launch_known(scalars, arrays, trees, drawn, resized)
+            self._launch_known(arguments, drawn, resized)
         else:
-            self._launch_counted([*scalars, 0], [*arrays, self._size_array], trees, drawn, resized)
+            self._launch_counted(arguments.followed_by(self._size_array), drawn, resized)
         self._found = state
 
-    def _launch_recorded(
-        self, recorder: GraphRecording, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
-    ) -> None:
+    def _launch_recorded(self, recorder: GraphRecording, arguments: Arguments, drawn: int | None) -> None:
         """Run it such that it can be repeated: the device counts each time, where it can; else sizes must be what they are now."""
         self._found, self._latest["launch"] = None, object()
         if self._size_array is not None:
             with graph_recording.paused():
-                self.capacities = self._count_on_device(scalars, arrays, trees, drawn)
+                self.capacities = self._count_on_device(arguments, drawn)
             self._certain, self._readback = False, None
             sizes = AdstackSizes(self.capacities)
             for plan in (*self.sizing, self.main):
-                plan.launch([*scalars, 0], [*arrays, self._size_array], trees, sizes, drawn)
+                plan.launch(arguments.followed_by(self._size_array), sizes, drawn)
             recorder.afterwards(self, self._forget_found)
             return
-        state = self._freshness.key(scalars, arrays, trees)  # none if numbers are drawn: others each time
+        state = self._freshness.key(arguments)  # none if numbers are drawn: others each time
         with graph_recording.paused():
-            self.capacities = self._find(scalars, arrays, trees, drawn)
-        recorder.holds_while(lambda: state is not None and self._freshness.key(scalars, arrays, trees) == state)
-        self.main.launch(scalars, arrays, trees, AdstackSizes(self._with_room(self.capacities)), drawn)
+            self.capacities = self._find(arguments, drawn)
+        recorder.holds_while(lambda: state is not None and self._freshness.key(arguments) == state)
+        self.main.launch(arguments, AdstackSizes(self._with_room(self.capacities)), drawn)
 
     def _forget_found(self) -> None:
         self._found, self._certain, self._latest["launch"] = None, False, object()
 
-    def prepared(
-        self, native: CallsNatively, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], record: Record
-    ) -> Prepared:
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> Prepared:
         """As `LaunchPlan.prepared`, after a launch: for others whose adstacks have the sizes of that one."""
         if not self._sizes or not self.compiled.adstacks:
-            return self.main.prepared(native, scalars, arrays, trees, record)
+            return self.main.prepared(native, arguments, record)
         counted = self._size_array is not None
         if counted and (native.on_host or not self._certain or self._readback is not None):
             raise NotPrepared  # what the device has counted must have arrived
@@ -182,9 +179,9 @@ class DerivativePlan:
             into.keep_scalars(self._freshness.scalars)
             into.keep_arrays()
             record.steps(into)
-            for generations, part in self._freshness.generations(arrays, trees):
+            for generations, part in self._freshness.generations(arguments):
                 into.item(generations, part)
-            state = self._freshness.key(scalars, arrays, trees)
+            state = self._freshness.key(arguments)
             if state is None or state != self._found:
                 raise NotPrepared
             if counted:
@@ -195,32 +192,30 @@ class DerivativePlan:
         own = replace(record, steps=steps)
         with self._launcher.lock:
             if self._size_array is None:
-                return self.main.prepared(native, scalars, arrays, trees, own, self._sized)
+                return self.main.prepared(native, arguments, own, self._sized)
             sizes = AdstackSizes(self.capacities, False, True, self.ample)
-            return self.main.prepared(native, [*scalars, 0], [*arrays, self._size_array], trees, own, sizes)
+            return self.main.prepared(native, arguments.followed_by(self._size_array), own, sizes)
 
     def _count_reused(self) -> None:
         self._launcher.adstacks.sized["reused"] += 1
 
-    def plan(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None = None
-    ) -> Forecast | None:
+    def plan(self, arguments: Arguments, drawn: int | None = None) -> Forecast | None:
         """What a launch with these arguments would need for its adstacks, found in the same way but without launching it; None if it has
         none. Waits if iterations have to be counted. Raises AdstacksTooLarge if there is no room for the adstacks."""
         if not self._sizes or not self.compiled.adstacks:
-            self._check_growing(scalars, arrays, trees, drawn)
+            self._check_growing(arguments, drawn)
             return None
         with self._launcher.lock:
             heap = self._launcher.adstacks
-            state = self._freshness.key(scalars, arrays, trees, drawn)
+            state = self._freshness.key(arguments, drawn)
             reused = state is not None and state == self._found and self._epoch == heap.epoch
             if self._size_array is not None:
-                entries = self._read(self._size_array) if reused else self._count_on_device(scalars, arrays, trees, drawn)
-                scalars, arrays = [*scalars, 0], [*arrays, self._size_array]
+                entries = self._read(self._size_array) if reused else self._count_on_device(arguments, drawn)
+                arguments = arguments.followed_by(self._size_array)
             else:
-                entries = self._with_room(self.capacities if reused else self._find(scalars, arrays, trees, drawn))
+                entries = self._with_room(self.capacities if reused else self._find(arguments, drawn))
             try:
-                heap_plan = self.main.plan_adstacks(scalars, arrays, AdstackSizes(entries, ample=self.ample))
+                heap_plan = self.main.plan_adstacks(arguments, AdstackSizes(entries, ample=self.ample))
             except AdstacksTooLarge as error:
                 raise self._located(error) from None
             ways = tuple(["reused" if reused else "known" if size is not None else "counted" for size in self._sizes])
@@ -232,10 +227,10 @@ class DerivativePlan:
         loc = next((loop.loc for loop in self.loops if loop.adstack == error.adstack), None)
         return AdstacksTooLarge(render(error.message, loc, hint), error.adstack, error.share)
 
-    def _check_growing(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> None:
+    def _check_growing(self, arguments: Arguments, drawn: int | None) -> None:
         """Raise AdstacksTooLarge if adstacks that grow would exceed their limit."""
         if self.growing is not None and self._sizes:
-            self.capacities = self._find(scalars, arrays, trees, drawn)
+            self.capacities = self._find(arguments, drawn)
             error = self.growing.error(self.compiled.name, self.capacities)
             if error is not None:
                 raise self._located(error)
@@ -248,57 +243,52 @@ class DerivativePlan:
 
     # --- sizes that the host finds -----------------------------------------------------------------------------------------
 
-    def _launch_known(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None, resized: bool
-    ) -> None:
+    def _launch_known(self, arguments: Arguments, drawn: int | None, resized: bool) -> None:
         if resized:
-            self.capacities = self._find(scalars, arrays, trees, drawn)
+            self.capacities = self._find(arguments, drawn)
         if resized or self._sized.ample is not self.ample:
             self._sized = AdstackSizes(self._with_room(self.capacities), ample=self.ample)
         self._launcher.adstacks.sized["reused" if not resized else "counted" if self.sizing else "known"] += 1
-        self.main.launch(scalars, arrays, trees, self._sized, drawn)
+        self.main.launch(arguments, self._sized, drawn)
 
     def _with_room(self, capacities: Sequence[int]) -> tuple[int, ...]:
         """Capacities with room to spare, where only running the loop could tell them: a `while` may take a few iterations more in another
         kernel, whose functions round otherwise."""
         return tuple([n if k in self._exact else n + n // 4 + 16 for k, n in enumerate(capacities)])
 
-    def _find(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None) -> tuple[int, ...]:
-        found = self._evaluated(scalars, arrays, trees, [0] * len(self._sizes))
+    def _find(self, arguments: Arguments, drawn: int | None) -> tuple[int, ...]:
+        found = self._evaluated(arguments, [0] * len(self._sizes))
         for plan, numbers in zip(self.sizing, self._numbers):
             self.capacities = tuple(found)  # for whom this fails
-            for k, count in zip(numbers, plan.launch(scalars, arrays, trees, AdstackSizes(self._with_room(found)), drawn) or ()):
+            for k, count in zip(numbers, plan.launch(arguments, AdstackSizes(self._with_room(found)), drawn) or ()):
                 found[k] = int(count)
         return tuple(found)
 
-    def _evaluated(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], others: Sequence[int]
-    ) -> list[int]:
+    def _evaluated(self, arguments: Arguments, others: Sequence[int]) -> list[int]:
         """The sizes that expressions give, and ``others`` for the rest."""
 
         def read(element: Element, offset: int) -> int:
             raw = np.zeros(1, storage(element.dtype).np)
             out = raw.data.cast("B")
             if element.kind == "tree":
-                if offset + raw.nbytes <= trees[element.number].nbytes:  # else the loop is not reached
-                    trees[element.number].read_into(offset, out)
-            elif offset + raw.nbytes <= raw.nbytes * math.prod(arrays[element.number].shape):
-                arrays[element.number].read_into(offset, out)
+                if offset + raw.nbytes <= arguments.trees[element.number].nbytes:  # else the loop is not reached
+                    arguments.trees[element.number].read_into(offset, out)
+            elif (array := arguments.arrays[element.number]) is not None and offset + raw.nbytes <= raw.nbytes * math.prod(array.shape):
+                array.read_into(offset, out)
             return int(raw[0])
 
+        scalars, arrays = arguments.scalars, arguments.arrays
         return [other if size is None else evaluate(size, scalars, arrays, read) for size, other in zip(self._sizes, others)]
 
     # --- sizes that the device finds ---------------------------------------------------------------------------------------
 
-    def _launch_counted(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None, resized: bool
-    ) -> None:
+    def _launch_counted(self, arguments: Arguments, drawn: int | None, resized: bool) -> None:
         """The device counts, if ``resized``, and places the adstacks."""
         heap, first = self._launcher.adstacks, not self.capacities
         self._poll_sizes()
         if resized:
             before = self.capacities or [UNKNOWN] * len(self._sizes)
-            self.capacities = tuple(self._evaluated(scalars, arrays, trees, before))
+            self.capacities = tuple(self._evaluated(arguments, before))
         heap.sized["counted" if resized else "reused"] += 1
         for plan in (*self.sizing, self.main) if resized else (self.main,):
             if resized and self._slot_size_unknown and plan.compiled.adstacks and (first or not heap.has_headroom(plan.last_heap_plan)):
@@ -309,25 +299,23 @@ class DerivativePlan:
             ample = self.ample and plan is self.main
             sizes = AdstackSizes(self.capacities, resized, self._certain or not self._slot_size_unknown, ample)
             try:
-                plan.launch(scalars, arrays, trees, sizes, drawn)
+                plan.launch(arguments, sizes, drawn)
             except AdstacksTooLarge:
                 if sizes.certain:
                     raise
                 self._stall_for_sizes()  # it may be an earlier launch that needed so much
-                plan.launch(scalars, arrays, trees, AdstackSizes(self.capacities, resized, self._certain, ample), drawn)
+                plan.launch(arguments, AdstackSizes(self.capacities, resized, self._certain, ample), drawn)
             if heap.reports and plan.last_heap_plan is not None:
                 heap.report(plan.compiled, plan.last_heap_plan, self._start_readback())
             if plan is not self.main:
                 self._certain, self._outdated = False, True
 
-    def _count_on_device(
-        self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Allocation], drawn: int | None
-    ) -> tuple[int, ...]:
+    def _count_on_device(self, arguments: Arguments, drawn: int | None) -> tuple[int, ...]:
         """Count on the device, for the host: the sizes that launches use are not written."""
         there = self._new_size_array()
         entries: tuple[int, ...] = ()
         for plan in self.sizing:
-            plan.launch([*scalars, 0], [*arrays, there], trees, AdstackSizes(entries), drawn)
+            plan.launch(arguments.followed_by(there), AdstackSizes(entries), drawn)
             entries = self._read(there)
         return entries
 
@@ -343,7 +331,7 @@ class DerivativePlan:
 
     def _start_readback(self) -> Readback:
         assert self._size_array is not None
-        assert self._size_array.allocation is not None
+        assert isinstance(self._size_array.allocation, Allocation)
         return self._size_array.allocation.read_async(0, 4 * len(self._sizes))
 
     def _stall_for_sizes(self) -> None:

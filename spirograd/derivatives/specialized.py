@@ -32,8 +32,8 @@ from spirograd.lang import session_protocol as protocol
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
 from spirograd.lang.session_protocol import CompileTarget
@@ -251,24 +251,24 @@ class SpecializedDerivative:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
         if self.written:
-            refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
+            refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
-        plan = (self._ways or self.ways).launch(packer.scalars, packer.arrays, self.trees, number).plan
+        plan = (self._ways or self.ways).launch(packer.on(self.trees), number).plan
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
-    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
-        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+    def prepare(self, args: Sequence[Any], packer: Packer) -> None:
+        """Have compiled code do launches like the last one, which had these arguments."""
 
-        def record(into: Any) -> None:
+        def record(args: Sequence[Any], into: Any) -> None:
             if self.written:  # whether arrays share memory was found out for these
                 into.keep_arrays()
-            steps(into)
+            self.primal.record(args, into)
 
-        self.native.prepare(self.ways.last.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+        self.native.prepare(self.ways.last.plan, packer.on(self.trees), args, record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
         """What a launch would need for its adstacks. Arguments as of `launch`."""
@@ -276,11 +276,11 @@ class SpecializedDerivative:
             self.check_bare()
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
-        way = self.ways.current
+        way, arguments = self.ways.current, packer.on(self.trees)
         try:
-            forecast = way.plan.plan(packer.scalars, packer.arrays, self.trees, number)
+            forecast = way.plan.plan(arguments, number)
         except AdstacksTooLarge as error:
-            way, forecast = self.ways.fitting(error, lambda plan: plan.plan(packer.scalars, packer.arrays, self.trees, number))
+            way, forecast = self.ways.fitting(error, lambda plan: plan.plan(arguments, number))
         return memory_plan(self.label, way.derivative, way.plan.compiled, forecast)
 
     @one_at_a_time
@@ -313,22 +313,21 @@ class SpecializedDerivative:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
         the line for errors. ``kept``: a block after which memory holds what it held, of all that the primal writes."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
+        refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
         plan, counting = self._saving or self._prepare_saving(saving)
-        scalars, arrays = list(packer.scalars), list(packer.arrays)
         number = self._session.launcher.next_number() if drawn is None else drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             with kept if saving.counting_writes else contextlib.nullcontext():
-                counts = counting.launch(scalars, arrays, self.primal.trees, drawn=number)
+                counts = counting.launch(packer, drawn=number)
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
-            shape = [n if size is None else evaluate(size, scalars, arrays) for n, size in zip(counted, sizes)]
+            shape = [n if size is None else evaluate(size, packer.scalars, packer.arrays) for n, size in zip(counted, sizes)]
             rows, entries = (max(int(n), 0) for n in shape)
             if rows * entries >= i32.max:
                 nbytes = rows * entries * storage(ref.dtype).size
@@ -338,7 +337,7 @@ class SpecializedDerivative:
                 )
                 raise OutOfDeviceMemory(render(text, loc, "run fewer iterations in one launch"))
             buffers.append(scratch(ref.dtype, (rows, entries), loc))
-        values = plan.launch([*scalars, *(0 for _ in buffers)], [*arrays, *buffers], self.primal.trees, drawn=number)
+        values = plan.launch(packer.followed_by(*buffers), drawn=number)
         return values, number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
+from spirograd.interop.kernel_function import PureFunction
 from spirograd.interop.torch_batches import looped, over_autograd_batches
 from spirograd.interop.torch_maps import Context, refuse_number
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from spirograd.interop.torch_operator import TorchOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Maps:
     second: Callable[..., Any]
 
 
-def functions_of(torch: Any, operator: TorchOperator, custom: Maps) -> Maps:
+def functions_of(torch: Any, operator: PureFunction, custom: Maps) -> Maps:
     """Return the maps as functions of autograd, which call those of ``custom`` operators."""
     maps = replace(custom)
     rules = Rules(torch, operator, maps)
@@ -77,7 +76,7 @@ def _batched(torch: Any, label: str, maps: Maps, name: str, info: Any, dims: Seq
 class Rules:
     """For each map, what it saves (``setup_context``), and its derivatives (``backward``, ``jvp``)."""
 
-    def __init__(self, torch: Any, operator: TorchOperator, maps: Maps) -> None:
+    def __init__(self, torch: Any, operator: PureFunction, maps: Maps) -> None:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 

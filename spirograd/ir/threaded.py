@@ -67,7 +67,7 @@ class Threaded(Rewriter):
         regions = []
         for n, region in enumerate(op.regions):
             params = tuple([Op(ops.param, t, loc=op.loc) for t in types]) if loop else ()
-            _restore(changed, params or before)
+            restore(changed, params or before)
             self.entered(op, n, changed)
             condition = op.code is ops.while_ and n == 0
             regions.append(self._region(region, params, () if condition else changed))
@@ -75,12 +75,12 @@ class Threaded(Rewriter):
         first = len(op.type)
         self.b.loc = op.loc
         new = self.b.append(Op(op.code, (*op.type, *types), (*args, *before) if loop else args, op.attr, tuple(regions), op.loc))
-        _restore(changed, [self.b.emit(ops.result, new, attr=first + k, type=t) for k, t in enumerate(types)])
+        restore(changed, [self.b.emit(ops.result, new, attr=first + k, type=t) for k, t in enumerate(types)])
         self.entered(op, -1, changed)
         return new
 
 
-def _restore(cells: Sequence[Cell], values: Sequence[Op]) -> None:
+def restore(cells: Sequence[Cell], values: Sequence[Op]) -> None:
     """Set the values of all ``cells``."""
     left = list(values)
     for cell in cells:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from spirograd.base.arguments import Plan
 from spirograd.base.caps import Capabilities
 from spirograd.base.device import CallsNatively, Device, SharesMemory
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
-from spirograd.base.protocols import Allocation, CellPool, Memory, OwnWrites, Place, Plan, SideStream, StreamOrder, Transfers, WorkRecording
+from spirograd.base.protocols import Allocation, CellPool, Memory, OwnWrites, Place, SideStream, StreamOrder, Transfers, WorkRecording
 from spirograd.ir import nodes
 from spirograd.lang.language_options import LanguageOptions
 

@@ -1,4 +1,4 @@
-"""The data of a page: one JSON document made of the kernels that a program compiled."""
+"""The data of a page: a JSON document with the kernels that a program compiled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from spirograd.report.places import Listing, Place, Places
 from spirograd.report.sources import Source, sources_of
 from spirograd.spirvgen.disasm import capabilities
 
-# Stage of IR -> its title.
-_IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
+# Titles of the stages of IR.
+_IR = {
+    "kernel.ir": "IR: kernel",
+    "offload.ir": "IR: offloaded",
+    "device.ir": "IR: device",
+    "vectors.ir": "IR: vectors",
+    "loops.ir": "IR: loops",
+}
 _NATIVE = {
     "kernel.ll": ("LLVM", "llvm"),
     "kernel.opt.ll": ("LLVM optimised", "llvm"),
@@ -27,17 +33,17 @@ _NATIVE = {
 
 
 def document(compilations: Sequence[Compilation], title: str) -> Document:
-    """The document of a page. Each kernel is compiled once more, without its stages, for the time that this takes."""
+    """Return the document of a page. Each kernel is compiled again, without recording stages, to measure the time."""
     return {"title": title, "kernels": [kernel_entry(c) for c in compilations]}
 
 
 def merged(documents: Sequence[Document]) -> Document:
-    """One document with the kernels of all, which have the title of the first."""
+    """Merge documents into one with all kernels and the title of the first."""
     return {"title": documents[0]["title"], "kernels": [kernel for one in documents for kernel in one["kernels"]]}
 
 
 def kernel_entry(c: Compilation) -> dict[str, object]:
-    """What the page shows of one kernel."""
+    """Return the entry of one kernel."""
     compiled, places = c.compiled, Places()
     start = time.perf_counter()
     compile_kernel(c.kernel, c.caps, replace(c.options, keep_stages=False))
@@ -102,7 +108,7 @@ def _tasks(c: Compilation) -> list[dict[str, object]]:
 
 
 def _python(c: Compilation, places: Places) -> dict[str, object]:
-    """The Python source as a stage; ``numbers`` are those of its lines in their files, 0 for headings."""
+    """Return the Python source as a stage; ``numbers`` are the line numbers in the files, 0 for headings."""
     calls = {(loc.file, loc.line) for locs in c.compiled.stage_locs.values() for outer in locs if outer for loc in outer.chain()}
     known = set(places.all)
     lines: list[str] = []

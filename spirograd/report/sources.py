@@ -1,4 +1,4 @@
-"""The Python of a kernel: the text of its own function and of those inlined in it."""
+"""The Python source of a kernel: of its function and of the functions inlined in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spirograd.report.places import Place
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Lines of a file, from line ``first`` on: a function with its decorators, or what is left where there is no function."""
+    """Lines of a file, from line ``first`` on: a function with its decorators, or lines outside of functions."""
 
     name: str
     file: str
@@ -23,7 +23,7 @@ class Source:
 
 
 def sources_of(kernel: Loc | None, places: Iterable[Place]) -> list[Source]:
-    """The functions that the ``places`` lie in, that of the ``kernel`` first, then in order of file and line."""
+    """Return the functions that contain the ``places``, that of the ``kernel`` first, then in order of file and line."""
     own = [] if kernel is None else [(kernel.file, kernel.line)]
     wanted = dict.fromkeys([*own, *sorted(places)])
     found: dict[tuple[str, int], Source] = {}
@@ -35,7 +35,7 @@ def sources_of(kernel: Loc | None, places: Iterable[Place]) -> list[Source]:
 
 
 def _around(file: str, line: int) -> Source:
-    """The innermost function around a line; the line alone where it is in none, or where the file cannot be read."""
+    """Return the innermost function around a line; the line alone if it is in none, or if the file cannot be read."""
     best: tuple[int, int, str] | None = None
     for first, last, name in _functions(file):
         if first <= line <= last and (best is None or first >= best[0]):
@@ -48,7 +48,7 @@ def _around(file: str, line: int) -> Source:
 
 @functools.lru_cache(maxsize=64)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
-    """(first line, last line, name) of all functions of a file; none if it is not Python that can be read."""
+    """Return (first line, last line, name) of all functions of a file; none if the file cannot be parsed."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

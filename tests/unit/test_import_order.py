@@ -55,10 +55,15 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu_timer": {"llvmgen"},
     "spirograd.runtime.devices.memory_faults": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.call_code": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.cuda_context": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
-    "spirograd.runtime.devices.gpu.timer": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.hip_context": {"llvmgen"},
+    "spirograd.runtime.native.launch_code": {"llvmgen"},
     "spirograd.runtime.native.launch_function": {"llvmgen"},
+    "spirograd.runtime.native.state": {"llvmgen"},
+    "spirograd.runtime.native.step_code": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.

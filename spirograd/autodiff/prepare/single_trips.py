@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spirograd.analysis.existence import constant_trips
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op
 from spirograd.ir.rewrite import Rewriter
@@ -19,9 +20,7 @@ class _SingleTrips(Rewriter):
         self.handlers = {ops.for_: self._for}
 
     def _for(self, op: Op) -> Op | None:
-        begin, end = op.args[:2]
-        single = begin.code is ops.const and end.code is ops.const and end.attr - begin.attr == 1
-        if not (op.attr.parallel and single):
+        if not op.attr.parallel or constant_trips(*op.args[:2]) != 1:
             return self.copy(op)
-        self.inline(op.regions[0], (self.value(begin),))
+        self.inline(op.regions[0], (self.value(op.args[0]),))
         return None

@@ -55,6 +55,15 @@ def sequence(items: Sequence[Expression]) -> Expression:
     return ast.Tuple(list(items), _LOAD, **_AT)
 
 
+def listed(items: Sequence[Expression]) -> Expression:
+    return ast.List(list(items), _LOAD, **_AT)
+
+
+def starred(items: Expression) -> Expression:
+    """``*items``, in a list or a sequence."""
+    return ast.Starred(items, _LOAD, **_AT)
+
+
 def binary(operator: ast.operator, a: Expression, b: Expression) -> Expression:
     return ast.BinOp(a, operator, b, **_AT)
 
@@ -68,7 +77,7 @@ def either(*conditions: Expression) -> Expression:
 
 
 def both(*conditions: Expression) -> Expression:
-    return ast.BoolOp(ast.And(), list(conditions), **_AT)
+    return conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), list(conditions), **_AT)
 
 
 def negated(condition: Expression) -> Expression:

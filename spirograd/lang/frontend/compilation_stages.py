@@ -26,7 +26,8 @@ class Staged:
         return self._stages()
 
     def ir(self, stage: str = "kernel") -> str:
-        """Return the IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
+        """Return the IR: ``stage`` is "kernel" (from the front end), "offload" (tasks), "device" (lowered), or "loops" (planned for the
+        CPU)."""
         stages, name = self._stages(generate=False), f"{stage}.ir"
         if name not in stages:
             raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import field
 from typing import Any
 
 from spirograd.base import validity
@@ -30,14 +29,15 @@ class HashedKey(tuple[Hashable, ...]):
 
 @dataclass(slots=True, eq=False)
 class Facts:
-    """``key``, as a parameter gives it; None until it was asked for. ``flat``: the flat scalars and arrays, as bindings (True) or as
-    ndarrays (False), as far as they were asked for. ``number``: of the time that they are of."""
+    """``key``, as a parameter gives it. ``flat``: the flat scalars and bindings, ``objects``: the arrays themselves, see `steps`. Each is
+    None until it was asked for. ``number``: of the epoch that they are of."""
 
     number: int
     instance: weakref.ref[Any]
     steady: bool
     key: HashedKey | None = None
-    flat: dict[bool, tuple[list[Any], list[Any]]] = field(default_factory=dict)
+    flat: tuple[list[Any], list[Any]] | None = None
+    objects: list[Any] | None = None
 
 
 def facts(cls: type, value: object, is_steady: Callable[[], bool]) -> Facts | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 import weakref
@@ -19,12 +20,12 @@ Guard = tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """How to reach an object from the arguments of a kernel: number of the argument, names of attributes."""
+    """How to reach an object from the arguments of a kernel: number of the argument, names of attributes and numbers of items."""
 
     argument: int
-    names: tuple[str, ...] = ()
+    names: tuple[str | int, ...] = ()
 
-    def then(self, name: str) -> Path:
+    def then(self, name: str | int) -> Path:
         return Path(self.argument, (*self.names, name))
 
     def getter(self) -> Callable[[Sequence[object]], object]:
@@ -32,8 +33,13 @@ class Path:
         argument = self.argument
         if not self.names:
             return operator.itemgetter(argument)
-        follow = operator.attrgetter(".".join(self.names))
-        return lambda args: follow(args[argument])
+        if all(isinstance(name, str) for name in self.names):
+            follow = operator.attrgetter(".".join(map(str, self.names)))
+            return lambda args: follow(args[argument])
+        looks: list[Callable[[Any], object]] = []
+        for name in self.names:
+            looks.append(operator.attrgetter(name) if isinstance(name, str) else operator.itemgetter(name))
+        return lambda args: functools.reduce(lambda value, look: look(value), looks, args[argument])
 
 
 def is_stored(owner: object, name: str) -> bool:
@@ -50,7 +56,7 @@ def guards(watched: Mapping[Path, Any]) -> list[Guard]:
     """Return what finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
     out = []
     for argument in sorted({path.argument for path in watched}):
-        names = {".".join(path.names): value for path, value in watched.items() if path.argument == argument}
+        names = {".".join(map(str, path.names)): value for path, value in watched.items() if path.argument == argument}
         follow: Callable[[Any], Any] = operator.attrgetter(*names)
         out.append((argument, follow if len(names) > 1 else _as_tuple(follow), tuple(map(unchanged, names.values()))))
     return out

@@ -15,8 +15,10 @@ from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.frontend.captures import Declarations
+from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter
+from spirograd.lang.frontend.steps import Step
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import build
 from spirograd.lang.scalar import Value
@@ -57,9 +59,8 @@ class CellsParameter(Parameter):
     def declare(self, value: Any, to: Declarations) -> object:
         return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, value)])
 
-    def pack(self, value: Any, into: Packer) -> None:
-        for leaf, part in zip(self.leaves, value):
-            leaf.pack(part, into)
+    def steps(self, value: Any, path: Path) -> list[Step]:
+        return [step for k, (leaf, part) in enumerate(zip(self.leaves, value)) for step in leaf.steps(part, path.then(k))]
 
 
 class CellKernel(Kernel):

@@ -16,7 +16,7 @@ from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native import object_layout
-from spirograd.runtime.native.code import RECORD, STEP_BYTES
+from spirograd.runtime.native.launch_code import BEFORE, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
 
 # The attribute under which an ndarray tells what launches need of it: see `packed`.
@@ -59,9 +59,7 @@ class Recording:
     ``record``: what records them. ``host_arrays``: whether kernels use memory of the host in place.
     """
 
-    def __init__(
-        self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True
-    ) -> None:
+    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True) -> None:
         self.fixed: set[int] = set()  # flat arguments that are `unchanged`
         self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
         self._record = record
@@ -260,7 +258,7 @@ class Recording:
 
     def called(self, function: Callable[[], Any]) -> None:
         """Launches call this."""
-        self._after.append(("call", self._named(function), 0, 0))
+        self._after.append(("called", self._named(function), 0, 0))
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
         """The launch writes this part of an allocation."""
@@ -280,12 +278,12 @@ class Recording:
         order. The record keeps ``keep``."""
         before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))
         methods = [method for held in (outer, lock) for method in ((0, 0) if held is None else self._methods(held))]
-        locked_at = 8 * len(RECORD) + len(before)
+        locked_at = BEFORE + len(before)
         after_at = locked_at + len(locked)
         block_at = after_at + len(after)
         nbytes, of = len(self._block), self._record
         words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
-        record = struct.pack(f"<{len(RECORD)}q", *words) + before + locked + after + self._block
+        record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
         return Prepared(self._record.number, record, (*self._objects, *keep), about)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from spirograd.analysis.existence import constant_trips
 from spirograd.base.artifact import FaultSite
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32
@@ -103,9 +104,8 @@ def inner_iterations(region: Region) -> float:
     for op in region.ops:
         inside = sum(inner_iterations(r) for r in op.regions)
         if op.code is ops.for_:
-            begin, end = op.args[:2]
-            known = begin.code is ops.const and end.code is ops.const
-            total += max(0, end.attr - begin.attr) * (1 + inside) if known else math.inf
+            trips = constant_trips(*op.args[:2])
+            total += math.inf if trips is None else trips * (1 + inside)
         else:
             total += math.inf if op.code is ops.while_ else inside
     return total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from spirograd.analysis.existence import constant_trips
 from spirograd.analysis.running_sums import FAMILIES, is_link
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -37,7 +38,8 @@ class _Reassociate(Rewriter):
 
     def _for(self, op: Op) -> Op:
         region = op.regions[0]
-        if _is_short(*op.args[:2]):
+        trips = constant_trips(*op.args[:2])
+        if trips is not None and trips <= _SHORT:
             return self.copy(op)
         for carried, following in zip(region.params[1:], region.results):
             for family in FAMILIES:
@@ -61,7 +63,3 @@ class _Reassociate(Rewriter):
         if op not in self.chained:
             return self.copy(op)
         return self.b.append(Op(op.code, op.type, self.args(op), "reassoc", (), op.loc))
-
-
-def _is_short(begin: Op, end: Op) -> bool:
-    return begin.code is ops.const and end.code is ops.const and end.attr - begin.attr <= _SHORT

@@ -15,13 +15,13 @@ from spirograd.analysis.axes import Bound
 from spirograd.analysis.dependence import private_updates
 from spirograd.analysis.loop_invariants import contents
 from spirograd.analysis.scatters import LAST_INDEX, Preimage, Preimages, Scatter, scatters
-from spirograd.base.dtypes import DType, i32, u1
+from spirograd.base.dtypes import i32, u1
 from spirograd.ir import ops
 from spirograd.ir.nodes import ArrayRef, FieldRef, Kernel, LoopAttr, Op
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.threaded import Cell, Threaded, restore
 from spirograd.transforms.pass_context import PassContext
 from spirograd.transforms.simplification.simplify import simplify
-from spirograd.transforms.tasks.accumulating import Accumulating
 from spirograd.transforms.tasks.overlap import overlap
 
 # Operations that may be computed again for each atomic that is saved, by whether a task runs as invocations.
@@ -189,22 +189,21 @@ class _Gather(Rewriter):
         return self.b.emit(ops.add, base, self.b.const(bound.offset)) if bound.offset else base
 
 
-class _Element(Accumulating):
-    """What is done with one element: the terms are added to it, if there are any. Of each element of the memory that lies at the same
-    indices by the axes, such as the components of a vector, accumulator 2 k is the element, and accumulator 2 k + 1 whether it has a term.
+class _Element(Threaded):
+    """What is done with one element: the terms are added to it, if there are any. There is a cell for each element of the memory that lies
+    at the same indices by the axes, such as the components of a vector. It holds the element, and whether that has a term.
     """
 
     def __init__(self, around: _Gather, loop: Op, scatter: Scatter, element: Sequence[Op]) -> None:
+        super().__init__()
         self.scatter = scatter
         self.loop = loop
         self.element = element
         self.around = around
         self.inside_loop = contents(*loop.regions)
-        numbers: dict[tuple[object, ...], int] = {}
-        number_of = {op: numbers.setdefault(_others(op, scatter.dims), len(numbers)) for op in scatter.atomics}
-        dtype: DType = scatter.ref.dtype
-        super().__init__([dtype, u1] * len(numbers), {})
-        self.number_of = number_of
+        cells: dict[tuple[object, ...], Cell] = {}
+        self.cell_of = {op: cells.setdefault(_others(op, scatter.dims), Cell()) for op in scatter.atomics}
+        self.cells = [*cells.values()]
         self.b = around.b
         self.env = dict(around.env)
         self.known = {value for axis in scatter.axes for value in (axis.place, axis.digit)}
@@ -214,14 +213,14 @@ class _Element(Accumulating):
     def update(self) -> None:
         b, ref, place = self.b, self.scatter.ref, dict(zip(self.scatter.dims, self.element))
         elements = []
-        for k, atomic in {k: op for op, k in self.number_of.items()}.items():
+        for cell, atomic in {cell: op for op, cell in self.cell_of.items()}.items():
             indices = [place.get(dim) or self._invariant(value) for dim, value in enumerate(atomic.args[:-1])]
-            elements.append((k, indices))
-            self.current |= {2 * k: self._old(indices), 2 * k + 1: b.const(False, u1)}
+            elements.append((cell, indices))
+            cell.values = [self._old(indices), b.const(False, u1)]
         for iteration, atomics in self.scatter.terms.items():
             self._add(iteration, atomics)
-        for k, indices in elements:
-            total, some = self.current[2 * k], self.current[2 * k + 1]
+        for cell, indices in elements:
+            total, some = cell.values
             b.begin()
             b.store(ref, *indices, total)
             then = b.end()
@@ -251,18 +250,18 @@ class _Element(Accumulating):
         b = self.b
         found = [self._place(axis, preimage) for axis, preimage in enumerate(iteration)]
         conditions = [condition for _, some in found for condition in some]
-        self.changes = {op: (2 * self.number_of[op], 2 * self.number_of[op] + 1) for op in atomics}
-        self.inside = {}
-        changed = sorted({k for numbers in self.changes.values() for k in numbers})
-        before = dict(self.current)
+        for cell in self.cells:
+            cell.sites = {op for op in atomics if self.cell_of[op] is cell}
+        changed = [cell for cell in self.cells if cell.sites]
+        before = [value for cell in changed for value in cell.values]
         b.begin()
         flat = self._bind([place for place, _ in found])
         self.inline(self.loop.regions[0], (flat,), clone=True)
-        then = b.end([self.current[k] for k in changed])
+        then = b.end([value for cell in changed for value in cell.values])
         b.begin()
-        orelse = b.end([before[k] for k in changed])
+        orelse = b.end(before)
         holds = functools.reduce(functools.partial(b.emit, ops.and_), conditions) if conditions else b.const(True, u1)
-        self.current = {**before, **dict(zip(changed, b.if_(holds, then, orelse)))}
+        restore(changed, b.if_(holds, then, orelse))
 
     def _bind(self, places: Sequence[Op]) -> Op:
         """Let the values of the body that say where an iteration is stand for that at ``places``; returns the index of the loop there."""
@@ -308,10 +307,9 @@ class _Element(Accumulating):
         return self.b.emit(ops.sub if by > 0 else ops.add, element, self.b.const(abs(by)), attr="nsw") if by else element
 
     def _atomic(self, op: Op) -> Op:
-        if op in self.changes:
-            number, some = self.changes[op]
-            self.current[number] = self.b.emit(ops.add, self.current[number], self.args(op)[-1])
-            self.current[some] = self.b.const(True, u1)
+        cell = self.cell_of.get(op)
+        if cell is not None and op in cell.sites:
+            cell.values = [self.b.emit(ops.add, cell.values[0], self.args(op)[-1]), self.b.const(True, u1)]
         return self.b.const(0, op.attr[1].dtype)  # for what uses the old element, of which nothing is needed
 
     def _place_or_copy(self, op: Op) -> Op:

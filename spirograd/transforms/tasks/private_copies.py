@@ -16,6 +16,8 @@ import math
 from collections.abc import Sequence
 from typing import Union
 
+from spirograd.analysis.effects import region_of
+from spirograd.analysis.existence import constant_trips
 from spirograd.analysis.workgroups import MOST_AT_A_TIME, group_size
 from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import VOID, DType, i32, u32
@@ -216,7 +218,7 @@ class _PrivateCopies(Rewriter):
 def _worthwhile(task: Op, caps: Capabilities) -> tuple[dict[Updated, PrivateCopy], int]:
     """The copies that ``task`` shall have, and how many workgroups it shall have at most then."""
     bounds, body = task.regions[:2]
-    count = _count(bounds)
+    count = constant_trips(*bounds.results[:2])
     most = _MOST_UNKNOWN if count is None else count // (_ITERATIONS * _LEAST_GROUPS)
     room = min(_MOST_ELEMENTS, (caps.shared_memory - _shared_bytes(task)) // 4, most)
     if room <= 0 or not _may_have_copies(body, caps):
@@ -259,7 +261,7 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
     """The copy of a range of elements that each workgroup of ``task`` shall have, how many workgroups there shall be at most, and the
     ranges; nothing if that does not pay."""
     bounds, body = task.regions[:2]
-    count, caps = _count(bounds), ctx.caps
+    count, caps = constant_trips(*bounds.results[:2]), ctx.caps
     nothing: tuple[dict[Updated, PrivateCopy], int, _Ranges | None] = ({}, 0, None)
     if count is None or len(bounds.results) > 2 or task.attr.reductions or not _may_have_copies(body, caps):
         return nothing
@@ -288,12 +290,6 @@ def _ranged(task: Op, ctx: PassContext) -> tuple[dict[Updated, PrivateCopy], int
     return {ref: copy}, groups, _Ranges(ranges, length, size)
 
 
-def _count(bounds: Region) -> int | None:
-    """The number of iterations, if it is constant."""
-    begin, end = bounds.results[:2]
-    return max(int(end.attr) - int(begin.attr), 0) if begin.code is ops.const and end.code is ops.const else None
-
-
 def _shared_bytes(task: Op) -> int:
     """Shared memory that the reductions of ``task`` may take."""
     attr: TaskAttr = task.attr
@@ -310,15 +306,10 @@ def _candidates(body: Region, caps: Capabilities) -> dict[Updated, tuple[str, DT
         for _, ref in accesses_of(op):
             if isinstance(ref, (FieldRef, ArrayRef)):
                 found.setdefault(ref, set()).add(op.attr[0] if op.code is ops.atomic and op not in used else "")
-    keys = [_memory(ref) for ref in found]
+    regions = [region_of(ref, separate_arrays=True) for ref in found]
     candidates = {}
-    for ref, kinds in found.items():
-        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and keys.count(_memory(ref)) == 1 else None
+    for (ref, kinds), region in zip(found.items(), regions):
+        held = carrier(min(kinds), ref.dtype, caps) if len(kinds) == 1 and regions.count(region) == 1 else None
         if held is not None and not (isinstance(ref, ArrayRef) and ref.wide):
             candidates[ref] = min(kinds), held.dtype
     return candidates
-
-
-def _memory(ref: Updated) -> tuple[str, int, str]:
-    """What two references have in common if they are to the same memory."""
-    return ("field", ref.key, ref.role) if isinstance(ref, FieldRef) else ("array", ref.arg, ref.role)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
-from spirograd.analysis.dependence import Access, Alias, Dependence, accesses_in
+from spirograd.analysis.dependence import Access, Alias, Around, Dependence, accesses_in
 from spirograd.analysis.existence import exists, has_trips
 from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.analysis.value_numbers import ValueNumbers
@@ -14,8 +14,8 @@ from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.nodes import Kernel, Op, Reduction, Ref, Region, TaskAttr, TempRef
 from spirograd.ir.rewrite import Rewriter
+from spirograd.ir.threaded import Cell, Threaded
 from spirograd.transforms.pass_context import PassContext
-from spirograd.transforms.tasks.accumulating import Accumulating
 
 _KINDS = ("add", "min", "max", "and", "or", "xor")
 # Each accumulator takes a register, and shared memory on GPUs.
@@ -60,7 +60,7 @@ class _Reductions(Rewriter):
         if not targets:
             return self.b.append(op)
         bounds, body, finish = op.regions
-        accumulators = [Reduction(t.kind, t.dtype) for t in targets] + [Reduction("or", i32)] * _add_flags(targets, body)
+        accumulators = [Reduction(t.kind, t.dtype) for t in targets] + [Reduction("or", i32)] * _add_flags(targets)
         new_body = _Accumulate(targets, accumulators).body(body)
         attr: TaskAttr = op.attr
         new_attr = TaskAttr(attr.kind, attr.name, attr.group_size, (*attr.reductions, *accumulators))
@@ -111,26 +111,16 @@ def _in_conditions(body: Region) -> Iterator[Op]:
 # --- whether there was an update ------------------------------------------------------------------------------------------
 
 
-def _add_flags(targets: list[_Target], body: Region) -> int:
+def _add_flags(targets: list[_Target]) -> int:
     """Number the flags that ``targets`` need, from after the targets on; returns how many there are. Targets that are updated in the same
     regions, such as the components of a vector, share one."""
-    regions: dict[Op, tuple[Region, bool]] = {}
-    _find_regions(body, True, regions)
-    numbers: dict[frozenset[Region], int] = {}
+    numbers: dict[frozenset[Around], int] = {}
     for target in targets:
-        places = [regions[access.op] for access in target.atomics]
-        if not any(runs for _, runs in places) and not _tolerates(target):
-            target.flag = numbers.setdefault(frozenset(region for region, _ in places), len(targets) + len(numbers))
+        surely = any(all(op.code is ops.for_ and has_trips(op) for op, _ in access.around) for access in target.atomics)
+        if not surely and not _tolerates(target):
+            regions = frozenset([access.around[-1:] for access in target.atomics])
+            target.flag = numbers.setdefault(regions, len(targets) + len(numbers))
     return len(numbers)
-
-
-def _find_regions(region: Region, runs: bool, found: dict[Op, tuple[Region, bool]]) -> None:
-    """For each atomic, the region in which it stands and whether that surely runs in each iteration. ``runs``: whether ``region`` does."""
-    for op in region.ops:
-        if op.code is ops.atomic:
-            found[op] = region, runs
-        for inner in op.regions:
-            _find_regions(inner, runs and op.code is ops.for_ and has_trips(op), found)
 
 
 def _tolerates(target: _Target) -> bool:
@@ -142,28 +132,31 @@ def _tolerates(target: _Target) -> bool:
 # --- rewriting -----------------------------------------------------------------------------------------------------------
 
 
-class _Accumulate(Accumulating):
+class _Accumulate(Threaded):
     """Replaces the atomics by operations on accumulators."""
 
     def __init__(self, targets: list[_Target], accumulators: Sequence[Reduction]) -> None:
-        flags = [() if t.flag is None else (t.flag,) for t in targets]
-        super().__init__([r.dtype for r in accumulators], {op: (k, *flags[k]) for k, t in enumerate(targets) for op, *_ in t.atomics})
-        self.targets = targets
+        super().__init__()
+        self.cells = [Cell([Op(ops.param, r.dtype)]) for r in accumulators]
+        self.targets = {access.op: (target, self.cells[k]) for k, target in enumerate(targets) for access in target.atomics}
+        for op, (target, cell) in self.targets.items():
+            cell.sites.add(op)
+            if target.flag is not None:
+                self.cells[target.flag].sites.add(op)
         self.handlers[ops.atomic] = self._atomic
 
     def body(self, region: Region) -> Region:
-        numbers = list(range(len(self.types)))
-        return self.carrying(region, numbers, self.params(numbers))
+        return self._region(region, tuple([cell.values[0] for cell in self.cells]), self.cells)
 
     def _atomic(self, op: Op) -> Op | None:
-        if op not in self.changes:
+        if op not in self.targets:
             return self.copy(op)
-        k, *flags = self.changes[op]
-        target = self.targets[k]
+        target, cell = self.targets[op]
         value = self.b.cast(self.args(op)[-1], target.dtype)
-        self.current[k] = self.b.emit(ops.COMBINE[target.kind], self.current[k], value, attr="reassoc")
-        for flag in flags:
-            self.current[flag] = self.b.emit(ops.or_, self.current[flag], self.b.const(1))
+        cell.values = [self.b.emit(ops.COMBINE[target.kind], cell.values[0], value, attr="reassoc")]
+        if target.flag is not None:
+            flag = self.cells[target.flag]
+            flag.values = [self.b.emit(ops.or_, flag.values[0], self.b.const(1))]
         return None
 
 

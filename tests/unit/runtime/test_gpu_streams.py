@@ -9,6 +9,7 @@ import pytest
 from unit.runtime import gpu_modules
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime.launcher import Launcher
@@ -22,7 +23,7 @@ def count(session):
     """Adds a number to the first word of an array, by a hand-written kernel that the stand-in runs."""
     device = context.session().device
     plan = Launcher(device, context.session().memory).prepare(gpu_modules.compiled(device, "count"))
-    return lambda array, by: plan.launch([None, 1, by], [None] * 3, {0: array.allocation})
+    return lambda array, by: plan.launch(Arguments.of([None, 1, by], [None] * 3, {0: array.allocation}))
 
 
 def poke():

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spirograd.base.dtypes import DType, u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import BufferRef, Op, Region
 
 # Groups for which a value is computed one by one; with more of them a vector takes less.
@@ -203,17 +204,17 @@ def _divided(number: int, by: int, quotient: bool) -> int:
     return whole if quotient else number - whole * by
 
 
-def whole_vectors(bounds: Region, first: Op | None, extent: Op | None, lanes: int) -> WholeVectors | None:
-    """How a loop runs that has a multiple of ``lanes`` iterations, from a multiple on, as each of its rows, if there are any; else None.
-    ``extent``: of a row, which begins at ``first``."""
-    begin, end = bounds.results[:2]
+def whole_vectors(loop: ChunkLoop, lanes: int) -> WholeVectors | None:
+    """How a loop runs that has a multiple of ``lanes`` iterations, from a multiple on, as each of its rows, if there are any; else None."""
+    begin, end = loop.task.regions[0].results[:2]
+    columns = loop.columns
     starts = begin.code is ops.const and begin.attr >= 0 and begin.attr % lanes == 0
-    rows = extent is None or (extent.code is ops.const and extent.attr > 0 and extent.attr % lanes == 0)
+    rows = columns is None or (columns > 0 and columns % lanes == 0)
     if not (starts and rows and _factor(end) % lanes == 0):
         return None
     assert isinstance(end.type, DType)
     beyond = int(end.attr if end.code is ops.const else end.type.max)
-    multiples = {} if first is None or extent is None else {first: int(extent.attr)}
+    multiples = {} if loop.first is None or columns is None else {loop.first: columns}
     return WholeVectors(lanes, max(beyond // lanes - 1, 0) * lanes, multiples)
 
 

@@ -9,40 +9,24 @@ then uniform if it is the same in all lanes that take part.
 
 from __future__ import annotations
 
-from spirograd.base.dtypes import DType, Vec, f16, i32
-from spirograd.base.options import CompileOptions
+from spirograd.analysis.lane_groups import LaneGroups, WholeVectors
+from spirograd.base.dtypes import DType, Vec, f16
 from spirograd.ir import ops
 from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
-from spirograd.llvmgen.cost import trips
-from spirograd.llvmgen.guarded_loops import find_guarded_loop
-from spirograd.llvmgen.lane_groups import LaneGroups, WholeVectors
-from spirograd.llvmgen.strides import stride
 
-# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
-# diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
-_ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
-# The same for vectors that are loaded whole, of which every n-th element is taken.
-_INTERLEAVED_LOAD = 2
+# Loads of every n-th element are loads of whole vectors, of which lanes take their elements.
 INTERLEAVED = (2, 3, 4)
-# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads. Of these, lanes may take few.
-_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
-# Loops with fewer trips in all are unrolled by LLVM, which then vectorises what is around them.
-_SHORTEST = 12
-# LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
-_SHORT = 16
 _REFUSED = frozenset((ops.cas, ops.barrier, ops.clock, ops.call_memory, ops.vec, ops.extract, ops.insert))
 # Memory whose order of accesses can be seen.
 _ORDERED = frozenset(("print", "locks"))
-_UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing
-_FREE = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
 
 
-class _Diverges(Exception):
+class Diverges(Exception):
     """The iterations cannot run in lockstep."""
 
 
 class Uniformity:
-    """What differs between the iterations of ``body``, whose index is its first parameter. Raises _Diverges.
+    """What differs between the iterations of ``body``, whose index is its first parameter. Raises Diverges.
 
     ``guard``: that of the guard, if the loop is guarded; then iterations that run together are not adjacent.
     """
@@ -69,7 +53,7 @@ class Uniformity:
         for op in region.ops[:-1]:
             several = op.code is ops.call and isinstance(op.type, tuple)
             if several or op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
-                raise _Diverges
+                raise Diverges
             if op.code is ops.for_:
                 self._for(op)
             elif op.code is ops.while_:
@@ -101,7 +85,7 @@ class Uniformity:
             return self.mixed[op.args[0]][int(op.attr)]
         if is_adstack(op):
             if op.args[0] in self.varying:
-                raise _Diverges
+                raise Diverges
             return True
         return (op.code is ops.atomic and not is_report(op)) or any(a in self.varying for a in op.args)
 
@@ -127,7 +111,7 @@ class Uniformity:
         index = body.params[0]
         assert isinstance(index.type, DType)
         if index.type.bits < 32:
-            raise _Diverges
+            raise Diverges
         self.divergent.add(op)
         after = [o for o in body.walk() if _counts_down(o, begin, end, index)]
         if after:
@@ -242,92 +226,3 @@ def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:
 def _speculable(op: Op) -> bool:
     """Whether ``op`` may run though its branch is not taken. A function may have a loop that never ends there."""
     return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem, ops.call)
-
-
-def lockstep(body: Region, options: CompileOptions, masks: bool, vectors: WholeVectors | None) -> Uniformity | None:
-    """How the iterations of ``body`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
-    has masked loads and stores. ``vectors``: None if there they do not all begin at multiples."""
-    if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
-        return None
-    loops = bool(body.codes & {ops.for_, ops.while_})
-    divides = vectors is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
-    if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
-        return None
-    guarded = find_guarded_loop(body) if masks else None
-    try:
-        guard = guarded and Uniformity(guarded.guard)
-        found = Uniformity(guarded.body, guard) if guarded and guard and guard.reads_elements() else Uniformity(body)
-    except _Diverges:
-        return None
-    if found.divergent and (not masks or options.check_bounds or options.check_overflow):
-        return None  # with checks, the first iteration that fails is reported
-    if vectors is not None and not (options.check_bounds or options.check_overflow):
-        found.find_groups(vectors)
-    work = _Work(found, masks)
-    work.add(found.body, 1)
-    if not loops:
-        return found if (found.divergent or found.groups) and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
-    return found if work.chain and work.scattered <= work.arithmetic else None
-
-
-class _Work:
-    """Counts operations per iteration, by how much vectors help: ``scattered`` is what those cost that do not become one, in operations."""
-
-    def __init__(self, found: Uniformity, masks: bool) -> None:
-        self.found = found
-        self.masks = masks
-        self.load = _DIVERGENT_LOAD if found.divergent else _ACCESS
-        self.chain = False
-        self.arithmetic = self.scattered = 0
-
-    def add(self, region: Region, times: int, entered: int = 0) -> None:
-        """``times``: how often ``region`` runs for each iteration; ``entered``: for a loop, how often that begins."""
-        for op in region.ops[:-1]:
-            if op.code in (ops.for_, ops.while_):
-                trip_count = times * trips(op)
-                self.chain |= op.code is ops.while_ or (trip_count >= _SHORTEST and self._gains(op))
-                for inner in op.regions:
-                    self.add(inner, trip_count, times)
-                continue
-            for inner in op.regions:
-                self.add(inner, times)
-            if is_report(op):
-                continue
-            if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_adstack(op)):
-                hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
-                cost = self._cost(op)
-                self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
-            elif op.code in (ops.idiv, ops.irem) and self.found.varies(op) and op.args[1].code is not ops.const:
-                self.scattered += times * _DIVISION
-            elif op.code not in _FREE and op in self.found.varying:
-                self.arithmetic += times
-
-    def _cost(self, op: Op) -> int:
-        if op.code is not ops.load:
-            return _ACCESS
-        return _INTERLEAVED_LOAD if self.masks and (self.found.interleaved(op) or self.found.grouped(op)) else self.load
-
-    def _is_scattered(self, op: Op) -> bool:
-        if op.code is ops.atomic:
-            return not self.found.adds_together(op)
-        return (op.code is ops.store or self.found.varies(op)) and not self.found.contiguous(op.args[0])
-
-    def _gains(self, loop: Op) -> bool:
-        """Whether LLVM makes less of ``loop`` than lanes do."""
-        return self._is_chain(loop.regions[0]) or self._runs_across(loop)
-
-    def _is_chain(self, body: Region) -> bool:
-        """Whether iterations depend on each other in more than sums, which LLVM splits."""
-        pairs = zip(body.params[1:], body.results)
-        return any(p in self.found.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)
-
-    def _runs_across(self, loop: Op) -> bool:
-        """Whether ``loop`` adds up what lies apart, or has few iterations, while neighbouring lanes read neighbours or one and the same."""
-        (body,) = loop.regions
-        if not body.params[1:] or any(op.code.effect not in _UNSEEN for op in body.walk()):
-            return False
-        steps: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
-        loads = [op.args[0] for op in body.ops if op.code is ops.load]
-        if any(self.found.varies(index) and not self.found.contiguous(index) and stride(index, steps) != 0 for index in loads):
-            return False
-        return trips(loop) < _SHORT or any(stride(index, steps) not in (0, 1) for index in loads)

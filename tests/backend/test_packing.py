@@ -1,30 +1,13 @@
-"""Calls of kernels that one function made for them packs, against those that are packed in general: the same launches and errors."""
+"""What calls of kernels pack, by Python and by compiled code: the same launches and errors."""
 
 import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.lang.frontend import kernel as kernels
+from spirograd.lang.frontend.parameters import ScalarParameter
 from spirograd.runtime.launcher import LaunchPlan
 
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.archs("cpu", "vulkan")]
-
-
-@pytest.fixture(params=["quick", "general"])
-def way(request, monkeypatch):
-    """Both ways of calling; the quick one must not fall back where a test asks for it."""
-    if request.param == "general":
-        monkeypatch.setattr(kernels, "quick_call", lambda *_: None)
-    return request.param
-
-
-@pytest.fixture
-def packed_in_general(monkeypatch):
-    """How many calls were packed in general."""
-    calls = []
-    pack = kernels.Kernel.pack
-    monkeypatch.setattr(kernels.Kernel, "pack", lambda *args, **options: calls.append(args[0]) or pack(*args, **options))
-    return calls
 
 
 def make():
@@ -37,16 +20,14 @@ def make():
     return add
 
 
-def test_numbers(way, packed_in_general):
+def test_numbers(way):
     add, a = make(), sg.ndarray(sg.f32, shape=3)
     add(a, 1, 1.0, True, 1)
-    before = len(packed_in_general)
     expected = 2.0
     for k, s, on, small in ((2, 3.0, True, 0), (True, 2, 1, np.uint8(7)), (np.int64(-4), np.float32(0.5), False, 255), (3, True, 5, False)):
         add(a, k, s, on, small)
         expected += (float(s) * int(k) + int(small)) * bool(on)
         assert a.to_numpy().tolist() == [expected] * 3
-    assert len(packed_in_general) == before + (4 if way == "general" else 0)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +49,7 @@ def test_numbers_that_do_not_fit(way, args, message):
     assert a.to_numpy().tolist() == [4.0] * 3
 
 
-def test_arrays_of_all_kinds(way, packed_in_general):
+def test_arrays_of_all_kinds(way):
     add = make()
     for a in (sg.ndarray(sg.f32, shape=3), np.zeros(3, np.float32), sg.ndarray(sg.f32, shape=0), sg.ndarray(sg.f32, shape=5)):
         add(a, 1, 2.0, True, 1)
@@ -161,16 +142,19 @@ def test_results_and_faults(way):
         sg.sync()
 
 
-def test_a_launch_takes_one_pass(monkeypatch, packed_in_general):
-    """What is quick about it: after the first call nothing is packed in general."""
-    launched = []
-    launch = LaunchPlan.launch
+def test_numbers_of_the_plain_type_are_packed_as_they_are(monkeypatch):
+    """Others are converted, which takes a call for each."""
+    launched, converted = [], []
+    launch, convert = LaunchPlan.launch, ScalarParameter.convert
     monkeypatch.setattr(LaunchPlan, "launch", lambda *args: launched.append(args) or launch(*args))
+    monkeypatch.setattr(ScalarParameter, "convert", lambda self, value: converted.append(self.name) or convert(self, value))
     add, a = make(), sg.ndarray(sg.f32, shape=3)
     for _ in range(5):
         add(a, 1, 1.0, True, 1)
-    assert len(packed_in_general) == 1 and len(launched) == 5
-    assert [tuple(args[1]) for args in launched] == [(0, 1, 1.0, True, 1)] * 5
+    assert not converted
+    add(a, True, 1, 1, 1)
+    assert converted == ["k", "s", "on"]
+    assert [tuple(args[1].scalars) for args in launched] == [(0, 1, 1.0, True, 1)] * 6
 
 
 def test_arguments_by_name_only(way):

@@ -1,4 +1,4 @@
-"""Where to cut the body of a large parallel loop into stages, and what crosses the cuts.
+"""Distribute the bodies of large loops over chunks into stages, each of which is a function.
 
 Stages are runs of operations of the body. Iterations of a parallel loop are independent, so a block of iterations may pass one stage before
 any of them begins the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary control flow"). Not
@@ -7,7 +7,8 @@ for another iteration would wait for a later stage of it. There a block is one i
 
 A cut is where few values cross. No vector and no result of a control operation that is not taken apart crosses. Of each accumulator of the
 loop exactly one value crosses, which is the accumulator so far: what all iterations of the block have added in the stages before. Where
-memory is updated without atomics, no cut parts the load of an update from its store: another iteration may update the same element.
+memory is updated without atomics, no cut parts the load of an update from its store: another iteration may update the same element. Other
+values that cross lie in local memory, in frames for each size of value.
 """
 
 from __future__ import annotations
@@ -15,25 +16,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate, pairwise
 
-from spirograd.base.dtypes import DType
-from spirograd.base.records import dataclass
+from spirograd.analysis.loop_costs import block_of, cuts, is_large, prefers_scalar_iterations
+from spirograd.base.dtypes import DType, i64, u1, u8, unsigned
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
+from spirograd.ir.builder import Builder
+from spirograd.ir.chunk_loops import loops_of
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef, ref_of
+from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.pass_context import PassContext
 
-# Operations in a body that is cut, and in a stage. Bodies of 8,000 operations run up to 1.5 times as fast in stages: registers suffice.
-LARGE = 600
-_SMALLEST, LARGEST_STAGE = 250, 500
-# Iterations in a block, and bytes that its values take on the stack, at best: half of a first-level cache.
-_BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
-# What is made again in each stage that uses it.
+# What is computed again in each function that uses it.
 REMADE = frozenset((ops.const, ops.slot, ops.thread_slot))
 _ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.clock, ops.call_memory))
 _SLOTS_IN_ORDER = frozenset(("adstacks", "print", "locks"))
 _ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
 
 
+def distribute(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Make large loops over chunks loops over blocks of iterations, around a loop for each stage."""
+    return _Distribute().kernel(kernel)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class _Stage:
     """``body``: its parameters are the index and the accumulators so far, its results the accumulators after it. ``remade``: operations
     that run first. ``loaded``, ``stored``: values that cross from an earlier stage, and to a later one."""
 
@@ -43,34 +49,117 @@ class Stage:
     stored: tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stages:
-    """``places``: where the values that cross lie in the frame: bytes before them for each iteration of a block, of ``frame`` in all.
-    ``block``: iterations that pass a stage together. ``outer``: values from outside of the loop."""
-
-    stages: tuple[Stage, ...]
-    places: dict[Op, int]
-    frame: int
-    block: int
-    outer: tuple[Op, ...]
-
-
-def find_stages(body: Region, updated: Collection[BufferRef] = ()) -> Stages | None:
-    """The stages of the body of a parallel loop; None if it is small, or cannot be cut. ``updated``: memory that the body updates without
-    atomics."""
+def _find_stages(body: Region, updated: Collection[BufferRef]) -> tuple[_Stage, ...]:
+    """The stages of the body of a loop over a chunk; none if it is small, or cannot be cut. ``updated``: memory that the body updates
+    without atomics."""
+    if not is_large(body):
+        return ()
     sizes = [1 + sum([1 for region in op.regions for _ in region.walk()]) for op in body.ops]
-    if sum(sizes) <= LARGE:
-        return None
     uses = _Uses(body)
     bounds = [0, *cuts(sizes, uses.crossing(_updates(body, updated))), len(body.ops)]
-    if len(bounds) == 2:
-        return None
-    stages = tuple(_stages(body, bounds, uses))
-    places, frame = _placed(stages)
-    block = 1 if _is_ordered(body) else _BLOCK
-    while block * frame > _FRAME and block > _SMALLEST_BLOCK:
-        block //= 2
-    return Stages(stages, places, frame, block, tuple(uses.outer))
+    return tuple(_stages(body, bounds, uses)) if len(bounds) > 2 else ()
+
+
+class _Frames:
+    """Where the values that cross from stage to stage lie: by size, in the array of local memory for that size at a number, which values
+    share that are not alive together. ``block``: the number of iterations that pass a stage together."""
+
+    def __init__(self, stages: tuple[_Stage, ...], ordered: bool) -> None:
+        last = {value: k for k, stage in enumerate(stages) for value in stage.loaded}
+        free: dict[DType, list[int]] = {}
+        ends: dict[int, list[Op]] = {}
+        count: dict[DType, int] = {}
+        self.places: dict[Op, int] = {}
+        for k, stage in enumerate(stages):
+            for value in stage.stored:
+                stored = _stored(value)
+                waiting = free.setdefault(stored, [])
+                self.places[value] = waiting.pop() if waiting else count.get(stored, 0)
+                count[stored] = max(count.get(stored, 0), self.places[value] + 1)
+                ends.setdefault(last[value], []).append(value)
+            for value in ends.get(k, ()):
+                free[_stored(value)].append(self.places[value])
+        self.block = 1 if ordered else block_of(sum([t.size * n for t, n in count.items()]))
+        self.arrays = {t: SharedRef(f"frame{t.size}", t, n * self.block) for t, n in count.items()}
+
+
+def _stored(value: Op) -> DType:
+    """As what a value lies in local memory."""
+    assert isinstance(value.type, DType)
+    return u8 if value.type is u1 else unsigned(value.type)
+
+
+class _Distribute(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.updated: frozenset[BufferRef] = frozenset()
+        self.handlers = {ops.task: self._task, ops.for_: self._for}
+
+    def _task(self, op: Op) -> Op:
+        if op.attr.kind != "chunks" or not any(map(is_large, op.regions[1:])):
+            return self.b.append(op)
+        inside = [inner for loop in loops_of(op, op.regions[1]) for inner in loop.body.walk()] if len(op.regions) > 2 else []
+        self.updated = frozenset([inner.attr[1] for inner in inside if inner.code is ops.atomic])
+        return self.copy(op)
+
+    def _for(self, op: Op) -> Op:
+        if not op.attr.over_chunk:
+            return self.copy(op)
+        updated = self.updated if op.attr.any_order else frozenset()
+        stages = _find_stages(op.regions[0], updated)
+        return self._blocks(op, stages, updated) if stages else self.keep(op)
+
+    def _blocks(self, op: Op, stages: tuple[_Stage, ...], updated: frozenset[BufferRef]) -> Op:
+        b, (begin, end, *initial), body = self.b, self.args(op), op.regions[0]
+        t = begin.type
+        assert isinstance(t, DType)
+        frames = _Frames(stages, _is_ordered(body))
+        scalar = "no" if (op.attr.vectorise == "no" and op.attr.independent) or prefers_scalar_iterations(body) else ""
+        types = (*[a.type for a in initial], t)
+        *_, first = b.begin(*types)
+        condition = b.end([b.emit(ops.lt, first, end)])
+        *totals, first = b.begin(*types)
+        left = b.emit(ops.bitcast, b.emit(ops.sub, end, first), type=unsigned(t))
+        count = b.emit(ops.min_, left, b.const(frames.block, unsigned(t)))
+        stop = b.emit(ops.add, first, b.emit(ops.bitcast, count, type=t))
+        for stage in stages:
+            independent = op.attr.independent or not any(o.code is ops.store and o.attr in updated for o in stage.body.walk())
+            attr = replace(op.attr, independent=independent, any_order=not independent, vectorise=scalar if independent else "no")
+            b.begin()
+            copies = copied(b, stage.remade)
+            results = b.for_(first, stop, totals, self._stage(stage, frames, first, copies), attr)
+            region = b.end(results)
+            totals = list(b.results(b.emit(ops.outlined, attr="stage", type=types[:-1], regions=(region,))))
+        return b.emit(ops.while_, *initial, begin, type=types, regions=(condition, b.end([*totals, stop])))
+
+    def _stage(self, stage: _Stage, frames: _Frames, first: Op, copies: dict[Op, Op]) -> Region:
+        """The body of the loop over ``stage``: values that cross are loaded at its beginning, and stored at its end."""
+        b, outer = self.b, dict(self.env)
+        self.env.update(copies)
+        params = b.begin(*[p.type for p in stage.body.params])
+        number = b.cast(b.emit(ops.sub, params[0], first, attr="nsw"), i64)
+        for value in stage.loaded:
+            array = frames.arrays[_stored(value)]
+            text = b.load(array, _place(b, frames, value, number))
+            assert isinstance(value.type, DType)
+            self.env[value] = b.emit(ops.ne, text, b.const(0, u8)) if value.type is u1 else _as(b, text, value.type)
+        results = self.inline(stage.body, params, clone=True)
+        for value in stage.stored:
+            new, array = self.value(value), frames.arrays[_stored(value)]
+            stored = b.cast(new, u8) if value.type is u1 else _as(b, new, array.dtype)
+            b.store(array, _place(b, frames, value, number), stored)
+        self.env = outer
+        return b.end(results)
+
+
+def _as(b: Builder, value: Op, t: DType) -> Op:
+    return value if value.type is t else b.emit(ops.bitcast, value, type=t)
+
+
+def _place(b: Builder, frames: _Frames, value: Op, number: Op) -> Op:
+    """The index in local memory of ``value`` of iteration ``number`` of the block."""
+    at = frames.places[value] * frames.block
+    return b.emit(ops.add, number, b.const(at, i64), attr="nsw") if at else number
 
 
 def _is_ordered(body: Region) -> bool:
@@ -120,12 +209,12 @@ class _Uses:
             self.defined[op] = k
         self.sums = _accumulated(body)
 
-    def crossing(self, whole: Iterable[tuple[int, int]]) -> list[int | None]:
-        """By cut before each operation, how many values cross; None where there can be none. ``whole``: numbers of the first and the last
-        of operations that stay together."""
+    def crossing(self, together: Iterable[tuple[int, int]]) -> list[int | None]:
+        """By cut before each operation, how many values cross; None where there can be none. ``together``: numbers of the
+        first and the last of operations that stay together."""
         count = len(self.body.ops)
         values, refused = [0] * (count + 1), [0] * (count + 1)
-        for first, last in whole:
+        for first, last in together:
             refused[first + 1] += 1
             refused[last + 1] -= 1
         sums = [[0] * (count + 1) for _ in self.body.params[1:]]
@@ -172,25 +261,7 @@ def _spread(region: Region, found: dict[Op, frozenset[int]]) -> None:
             found[op] = own
 
 
-def cuts(sizes: list[int], crossing: list[int | None]) -> Iterator[int]:
-    """The operations before which to cut: of those that make a stage neither small nor large, where least crosses."""
-    total, left = 0, sum(sizes)
-    best: int | None = None
-    for k, size in enumerate(sizes):
-        here = crossing[k]
-        if total >= _SMALLEST and here is not None and left > _SMALLEST // 2:
-            least = crossing[best] if best is not None else None
-            if least is None or here < least:
-                best = k
-        if best is not None and total + size > LARGEST_STAGE:
-            yield best
-            total = sum(sizes[best:k])
-            best = None
-        total += size
-        left -= size
-
-
-def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[Stage]:
+def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[_Stage]:
     index, *sums = body.params
     for start, end in pairwise(bounds):
         used = list(dict.fromkeys(v for k in range(start, end) for v in uses.used[k]))
@@ -206,32 +277,5 @@ def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[Stage]:
             operations = (*body.ops[start:end], Op(ops.yield_, last.type, sums_after, loc=last.loc))
         else:
             sums_after, operations = (), body.ops[start:]
-        yield Stage(Region((index, *sums), operations), remade, loaded, stored)
+        yield _Stage(Region((index, *sums), operations), remade, loaded, stored)
         sums = list(sums_after)
-
-
-def _placed(stages: tuple[Stage, ...]) -> tuple[dict[Op, int], int]:
-    """A place in the frame for each value that crosses, shared by values of one size that are not alive together."""
-    last = {value: k for k, stage in enumerate(stages) for value in stage.loaded}
-    free: dict[int, list[int]] = {}
-    places: dict[Op, int] = {}
-    ends: dict[int, list[Op]] = {}
-    frame = 0
-    for k, stage in enumerate(stages):
-        for value in stage.stored:
-            size = _bytes(value)
-            waiting = free.setdefault(size, [])
-            if waiting:
-                places[value] = waiting.pop()
-            else:
-                frame = -(-frame // size) * size
-                places[value], frame = frame, frame + size
-            ends.setdefault(last[value], []).append(value)
-        for value in ends.get(k, ()):
-            free[_bytes(value)].append(places[value])
-    return places, frame
-
-
-def _bytes(value: Op) -> int:
-    assert isinstance(value.type, DType)
-    return max(value.type.size, 1)

@@ -8,21 +8,18 @@ stores, which some CPUs execute lane by lane. The others run one by one. Iterati
 from __future__ import annotations
 
 from spirograd.base.dtypes import DType, i64
-from spirograd.base.records import dataclass
+from spirograd.base.records import dataclass, replace
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, Region
+from spirograd.ir.chunk_loops import ChunkLoop
+from spirograd.ir.nodes import Kernel, Op, Region
 from spirograd.ir.ops import OpCode
-from spirograd.ir.rewrite import Rewriter
-from spirograd.llvmgen.emit_control import counted_loop
-from spirograd.llvmgen.function import FunctionEmitter, Phis
-from spirograd.llvmgen.module import type_name
+from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.pass_context import PassContext
 
 # Constants so close to the first or last value of the counter separate few iterations from the rest.
 _MARGIN = 8
-# The body is emitted twice.
+# There are two copies of the body.
 _LARGEST = 400
-# What LLVM leaves undone in the loop over the other iterations, which are few.
-_AS_IT_IS = tuple([f'!{{!"llvm.loop.{name}}}' for name in ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"')])
 # What sizes are made of that are close to a shape: a shape less one, or one that is guarded against zero.
 _NEAR = frozenset((ops.add, ops.sub, ops.min_, ops.max_, ops.bitcast, ops.select, ops.lt, ops.le, ops.eq))
 _EFFECTS = frozenset(("pure", "read", "write", "control", "structure"))
@@ -34,22 +31,79 @@ _AFTER = {ops.lt: (False, 0), ops.le: (False, 1), ops.gt: (True, 1), ops.ge: (Tr
 _BEFORE = {ops.lt: (True, 0), ops.le: (True, 1), ops.gt: (False, 1), ops.ge: (False, 0), ops.eq: (False, 0), ops.ne: (True, 0)}
 
 
+def split_edges(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Split loops over chunks that LLVM may vectorise, where that makes conditions constant: in two, over the iterations between the edges
+    and over the rest."""
+    return _SplitEdges().kernel(kernel)
+
+
+class _SplitEdges(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.task: Op | None = None
+        self.around: Op | None = None  # the loop over rows around the current loop, as it was
+        self.handlers = {ops.task: self._task, ops.for_: self._for}
+
+    def _task(self, op: Op) -> Op:
+        self.task = op
+        return self.copy(op) if op.attr.kind == "chunks" else self.b.append(op)
+
+    def _for(self, op: Op) -> Op:
+        if not op.attr.over_chunk:
+            outer, self.around = self.around, op
+            new = self.copy(op)
+            self.around = outer
+            return new
+        assert self.task is not None
+        splits = op.attr.independent and not (op.attr.vectorise or op.attr.reductions)
+        edges = _edges(ChunkLoop(self.task, op, self.around)) if splits else None
+        return self.keep(op) if edges is None else self._split(op, edges)
+
+    def _split(self, op: Op, edges: _Edges) -> Op:
+        b, (start, stop), body = self.b, self.args(op), op.regions[0]
+        index = start.type
+        assert isinstance(index, DType)
+        copies = copied(b, edges.setup)
+        origin = b.const(0, i64) if edges.first is None else b.cast(self.value(edges.first), i64)
+        begin = b.emit(ops.add, origin, b.const(edges.low, i64))
+        wide_start, wide_stop = b.cast(start, i64), b.cast(stop, i64)
+        begin = b.emit(ops.max_, b.emit(ops.min_, begin, wide_stop), wide_start)
+        end = wide_stop
+        for limit, offset in edges.limits:
+            size = b.const(limit, i64) if isinstance(limit, int) else b.cast(copies[limit], i64)
+            least = b.emit(ops.add, origin, b.emit(ops.sub, size, b.const(offset, i64)))
+            end = b.emit(ops.min_, end, least)
+        end = b.emit(ops.max_, end, begin)
+        b.for_(b.cast(begin, index), b.cast(end, index), (), edges.inside, op.attr)
+        before = b.emit(ops.sub, begin, wide_start)
+        others = b.emit(ops.add, before, b.emit(ops.sub, wide_stop, end))
+        shift = b.emit(ops.sub, end, before)
+        (number,) = b.begin(i64)
+        at_start = b.emit(ops.lt, number, before)
+        own = b.emit(ops.add, number, b.emit(ops.select, at_start, wide_start, shift))
+        self.inline(body, (b.cast(own, index),), clone=True)
+        rest = b.end()
+        return b.emit(ops.for_, b.const(0, i64), others, attr=replace(op.attr, vectorise="rest"), type=(), regions=(rest,))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Edges:
-    """``inside``: the body for the iterations whose counter is at least ``low``, and less than each limit (an invariant value, or a number)
-    minus an offset. ``setup``: operations that compute the limits."""
+class _Edges:
+    """``inside``: the body for the iterations whose counter, the index less ``first``, is at least ``low``, and less than each limit (an
+    invariant value, or a number) minus an offset. ``setup``: operations that compute the limits."""
 
     inside: Region
+    first: Op | None
     low: int
     limits: tuple[tuple[Op | int, int], ...]
     setup: tuple[Op, ...]
 
 
-def find_edges(body: Region, first: Op | None, extent: Op | None) -> Edges | None:
-    """How to split the loop over ``body``; None if that gains nothing.
+def _edges(loop: ChunkLoop) -> _Edges | None:
+    """How to split ``loop``; None if that gains nothing.
 
-    The counter is the index, or index - ``first``; it ends before ``extent``, as far as that is known here.
+    The counter ends before the number of columns, or the bound of the task, as far as these are constant.
     """
+    body, (end,) = loop.body, loop.task.regions[0].results[1:2]
     index = body.params[0].type
     assert isinstance(index, DType)
     if not index.is_signed or len(body.params) > 1:
@@ -57,7 +111,8 @@ def find_edges(body: Region, first: Op | None, extent: Op | None) -> Edges | Non
     for count, op in enumerate(body.walk()):
         if op.code in (ops.for_, ops.while_) or op.code.effect not in _EFFECTS or count > _LARGEST:
             return None
-    rewriter = _Inside(body, first, extent.attr if extent is not None and extent.code is ops.const else None)
+    extent = (loop.columns or None) if loop.around is not None else end.attr if end.code is ops.const else None
+    rewriter = _Inside(body, loop.first, extent)
     inside = rewriter.region(body)
     if not rewriter.found:
         return None
@@ -66,7 +121,7 @@ def find_edges(body: Region, first: Op | None, extent: Op | None) -> Edges | Non
     for op in reversed(rewriter.shapes):
         if op in wanted:
             wanted.update(op.args)
-    return Edges(inside, rewriter.low, limits, tuple([op for op in rewriter.shapes if op in wanted]))
+    return _Edges(inside, loop.first, rewriter.low, limits, tuple([op for op in rewriter.shapes if op in wanted]))
 
 
 class _Inside(Rewriter):
@@ -192,59 +247,3 @@ class _Inside(Rewriter):
             return self.copy(op)
         self.offsets[op] = self.offsets[value]
         return self.value(value)
-
-
-def split_loop(e: FunctionEmitter, edges: Edges, start: str, stop: str, counter: str, body: Region, suffix: str) -> None:
-    """The loop over ``body`` from ``start``, where the counter is ``counter``, to ``stop``, which is not less."""
-    index = body.params[0].type
-    assert isinstance(index, DType)
-    for op in edges.setup:
-        e.emit(op)
-    wide = e.resize(counter, index, i64)
-    steps = e.resize(e.value(f"sub {type_name(index)} {stop}, {start}"), index, i64)
-
-    def clamped(kind: str, a: str, b: str) -> str:
-        return e.call_intrinsic(kind, i64, [a, b])
-
-    before = clamped("smin", clamped("smax", e.value(f"sub i64 {edges.low}, {wide}"), "0"), steps)
-    after = steps
-    for limit, offset in edges.limits:
-        size = str(limit) if isinstance(limit, int) else e.resize(e.env[limit], limit.type, i64)  # type: ignore[arg-type]
-        room = e.value(f"sub i64 {e.value(f'sub i64 {size}, {offset}')}, {wide}")
-        after = clamped("smin", after, room)
-    after = clamped("smax", after, before)
-    begin, end = (e.value(f"add {type_name(index)} {start}, {_narrow(e, text, index)}") for text in (before, after))
-    counted_loop(e, index, begin, end, (), (), edges.inside, suffix)
-    _rest(e, index, (start, begin, end, stop), body)
-
-
-def _narrow(e: FunctionEmitter, text: str, index: DType) -> str:
-    return text if index.bits == 64 else e.convert("trunc", text, i64, index)
-
-
-def _rest(e: FunctionEmitter, index: DType, bounds: tuple[str, str, str, str], body: Region) -> None:
-    """The iterations from ``bounds[0]`` to ``bounds[1]``, then those from ``bounds[2]`` to ``bounds[3]``."""
-    start, begin, end, stop = bounds
-    it = type_name(index)
-    loop, done = e.new_labels("edge", "edge.end")
-    some = e.value(f"icmp slt {it} {start}, {begin}")
-    first = e.value(f"select i1 {some}, {it} {start}, {it} {end}")
-    enter = e.value(f"icmp slt {it} {first}, {stop}")
-    before = e.label
-    e.line(f"br i1 {enter}, label %{loop}, label %{done}")
-    e.start(loop)
-    phis = Phis(e, [it])
-    (counter,) = phis.names
-    e.bind(body.params, [counter])
-    loc = e.loc
-    e.region(body)
-    e.at(loc)
-    following = e.value(f"add nsw {it} {counter}, 1")
-    turned = e.value(f"icmp eq {it} {following}, {begin}")
-    again = e.value(f"select i1 {turned}, {it} {end}, {it} {following}")
-    more = e.value(f"icmp slt {it} {again}, {stop}")
-    phis.fill(([first], before), ([again], e.label))
-    properties = [e.module.node(text) for text in _AS_IT_IS]
-    suffix = f", !llvm.loop {e.module.node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
-    e.line(f"br i1 {more}, label %{loop}, label %{done}{suffix}")
-    e.start(done)
