@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.checks_and_scratch import has_groups
+from spirograd.algorithms.checks_and_scratch import Array, has_groups
 from spirograd.algorithms.recorded import need_gradient, tape_of
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
@@ -57,12 +57,12 @@ class LinearOperator(NearNames):
         """Return ``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``. They are kept for the next call, because
         kernels are compiled for each field."""
         key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
-        owner, made = self._vectors.get(key, (None, []))
+        owner, vectors = self._vectors.get(key, (None, []))
         if owner is not session():
-            made = []
-        made += [_like(like, needs_grad) for _ in range(count - len(made))]
-        self._vectors[key] = session(), made
-        return made[:count]
+            vectors = []
+        vectors += [_like(like, needs_grad) for _ in range(count - len(vectors))]
+        self._vectors[key] = session(), vectors
+        return vectors[:count]
 
 
 def _origin(x: Any) -> tuple[int, ...]:
@@ -282,7 +282,7 @@ def conjugate_gradients(
     return progress.iterate(iteration, maxiter), int(counters[COUNT])
 
 
-def MatrixFreeCG(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeCG(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by conjugate gradients; returns whether the norm of the residual became smaller than ``tol``.
 
     ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
@@ -347,9 +347,9 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     size = _norm(flow)
     if size == 0:
         return
-    whole = _norm(b)
+    norm = _norm(b)
     operator = A if symmetric else _Transposed(A, x, tape)
-    converged, count = solve(operator, flow, w, tol * size / whole if whole > 0 else tol, maxiter)
+    converged, count = solve(operator, flow, w, tol * size / norm if norm > 0 else tol, maxiter)
     if not converged:
         problem = f"the gradient of `x` of {name} was not solved for: its residual is above the tolerance after {count} iterations"
         hint = "raise `tol` or `maxiter`" + ("; the matrix must be symmetric and positive definite" if symmetric else "")
@@ -365,7 +365,7 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     inner.grad()
 
 
-def MatrixFreeBICGSTAB(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeBICGSTAB(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by BiCGSTAB, for operators that are not symmetric; otherwise as `MatrixFreeCG`. A tape multiplies with the
     transposed matrix by the derivative of the operator's kernel."""
     return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
@@ -394,7 +394,7 @@ def _bicgstab(A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, qu
 _SOLVERS = {"MatrixFreeCG": (conjugate_gradients, True), "MatrixFreeBICGSTAB": (_bicgstab, False)}
 
 
-def _solved(A: LinearOperator, b: object, x: object, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
+def _solved(A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
     _checked(A, b, x, name)
     solve = _SOLVERS[name][0]
     tape = tape_of(b, x)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.recorded import refuse, tape_of
+from spirograd.algorithms.recorded import HasGradient, refuse, tape_of
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError, SpirogradValueError
@@ -132,10 +132,10 @@ class SparseMatrix(NearNames):
         rows, columns = places.coords
         numbers = sampled(held, rows, columns).astype(held.dtype)
         result = self._like(scipy_module("sparse").coo_array((numbers, (rows, columns)), held.shape), needs_grad=True)
-        made, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
+        own, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
 
         def reverse() -> None:
-            flow = made.take_gradient()
+            flow = own.take_gradient()
             for entries, adjoint in parts:
                 entries.add_gradient(sampled(adjoint(flow), *entries.positions()))
 
@@ -251,7 +251,7 @@ class SparseMatrix(NearNames):
             self._on_device = session, StoredEntries(self._held, self.dtype, self._needs_grad)
         return self._on_device[1]
 
-    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: object) -> None:
+    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: HasGradient | None) -> None:
         """Raise SpirogradUnsupportedError if a tape records and one of the matrices has gradients, which would be lost."""
         if tape_of(self, *others) is not None:
             refuse(name, what, hint)
