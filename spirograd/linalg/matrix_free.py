@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.checks_and_scratch import has_groups
+from spirograd.algorithms.checks_and_scratch import Array, has_groups
 from spirograd.algorithms.recorded import need_gradient, tape_of
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
@@ -282,7 +282,7 @@ def conjugate_gradients(
     return progress.iterate(iteration, maxiter), int(counters[COUNT])
 
 
-def MatrixFreeCG(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeCG(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by conjugate gradients; returns whether the norm of the residual became smaller than ``tol``.
 
     ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
@@ -365,7 +365,7 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     inner.grad()
 
 
-def MatrixFreeBICGSTAB(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeBICGSTAB(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by BiCGSTAB, for operators that are not symmetric; otherwise as `MatrixFreeCG`. A tape multiplies with the
     transposed matrix by the derivative of the operator's kernel."""
     return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
@@ -394,7 +394,7 @@ def _bicgstab(A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, qu
 _SOLVERS = {"MatrixFreeCG": (conjugate_gradients, True), "MatrixFreeBICGSTAB": (_bicgstab, False)}
 
 
-def _solved(A: LinearOperator, b: object, x: object, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
+def _solved(A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
     _checked(A, b, x, name)
     solve = _SOLVERS[name][0]
     tape = tape_of(b, x)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.recorded import refuse, tape_of
+from spirograd.algorithms.recorded import HasGradient, refuse, tape_of
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError, SpirogradValueError
@@ -251,7 +251,7 @@ class SparseMatrix(NearNames):
             self._on_device = session, StoredEntries(self._held, self.dtype, self._needs_grad)
         return self._on_device[1]
 
-    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: object) -> None:
+    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: HasGradient | None) -> None:
         """Raise SpirogradUnsupportedError if a tape records and one of the matrices has gradients, which would be lost."""
         if tape_of(self, *others) is not None:
             refuse(name, what, hint)
