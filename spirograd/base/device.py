@@ -136,7 +136,7 @@ Uses = Sequence["tuple[Any, str]"]
 class Step:
     """A piece of work of a series. ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device, and uses this memory."""
 
-    work: Callable[[Any], None]
+    work: Callable[[object], None]
     reads: Uses
     writes: Uses
 
@@ -145,7 +145,7 @@ class Step:
 class Launch:
     """The work of a step that launches a kernel."""
 
-    executable: Any
+    executable: object
     block: bytes
     counts: tuple[int | None, ...]
 
@@ -285,8 +285,8 @@ class NativeEntry:
 
     function: int
     context: int
-    lock: Any = None
-    kept: Any = None
+    lock: object = None
+    kept: object = None
     failed: int = 0
     report: Callable[[int], None] | None = None
 

@@ -57,10 +57,10 @@ class Partition(NearNames):
         # By memory and movement; of the session that they were made in.
         self._lanes: weakref.WeakKeyDictionary[object, dict[str, Lane]] = weakref.WeakKeyDictionary()
         self._tables: dict[tuple[int, ...], Tables] = {}
-        self._session: Any = None
+        self._session: object = None
         self._agreed: set[object] = set()
 
-    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, Any]:
+    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, object]:
         size = world.size()
         self.shape = _integers(shape, None, "`shape` of a partition is one to three extents above 0", 1)
         axes = len(self.shape)
@@ -72,7 +72,7 @@ class Partition(NearNames):
         self.processes = _grid_of(self.shape, processes, self.halo, size)
         return self._described()
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, object]:
         """What partitions differ in."""
         names = ("shape", "processes", "halo", "periodic", "corners")
         return {name: getattr(self, name) for name in names}
@@ -90,7 +90,7 @@ class Partition(NearNames):
 
     # --- memory ----------------------------------------------------------------------------------------------------------------
 
-    def field(self, dtype: Any, needs_grad: bool = False, name: str = "") -> Any:
+    def field(self, dtype: object, needs_grad: bool = False, name: str = "") -> Any:
         """A field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those of the
         domain: the block has those in `owned`, and the halo those before and after it, at the ends of the domain, too. All processes make
         fields and ndarrays of partitions in the same order, by which their functions know which is which."""
@@ -196,7 +196,7 @@ class Partition(NearNames):
         ]
         return f"{kinds} in {self._described()}"
 
-    def check(self, *memories: Any) -> None:
+    def check(self, *memories: object) -> None:
         """Raise SpirogradTypeError or SpirogradValueError unless ``memories`` are fields and ndarrays over the block of this process."""
         if not memories:
             raise SpirogradTypeError("a halo exchange needs a field or an ndarray")

@@ -42,7 +42,7 @@ class OpCode:
     commutative: bool = False
     level: str = "both"
     elementary: bool = False
-    evaluate: Callable[..., Any] | None = None
+    evaluate: Callable[..., object] | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
-def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -> OpCode:
+def _elementary(name: str, arity: int, doc: str, function: Callable[..., object]) -> OpCode:
     """Declare an elementary function of floats: a member of `ELEMENTARY`."""
     return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_math(function))
 
@@ -79,14 +79,14 @@ def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -
 # --- evaluators ----------------------------------------------------------------------------------------------------------
 
 
-def _elementwise(function: Callable[..., object]) -> Callable[..., Any]:
-    def run(t: DType, *args: Any) -> Any:
+def _elementwise(function: Callable[..., object]) -> Callable[..., object]:
+    def run(t: DType, *args: object) -> Any:
         return t.np.type(function(*args))
 
     return run
 
 
-def _math(function: Callable[..., Any]) -> Callable[..., Any]:
+def _math(function: Callable[..., Any]) -> Callable[..., object]:
     """Evaluate in f64 (f16 and f32 operands), then round: closer to the true value than any back end need be."""
 
     def run(t: DType, *args: Any) -> Any:
@@ -95,7 +95,7 @@ def _math(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _quotient(t: DType, a: Any, b: Any) -> Any:
+def _quotient(t: DType, a: Any, b: Any) -> object:
     """Truncating division."""
     x, y = int(a), int(b)
     if y == 0:
@@ -104,7 +104,7 @@ def _quotient(t: DType, a: Any, b: Any) -> Any:
     return _wrap(t, q if (x < 0) == (y < 0) else -q)
 
 
-def _remainder(t: DType, a: Any, b: Any) -> Any:
+def _remainder(t: DType, a: Any, b: Any) -> object:
     """Remainder with the sign of the dividend."""
     x, y = int(a), int(b)
     return t.np.type(0) if y == 0 else _wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * _trunc(x, y))
@@ -115,20 +115,20 @@ def _trunc(x: int, y: int) -> int:
     return q if (x < 0) == (y < 0) else -q
 
 
-def _floor_quotient(t: DType, a: Any, b: Any) -> Any:
+def _floor_quotient(t: DType, a: Any, b: Any) -> object:
     return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) // int(b))
 
 
-def _floor_remainder(t: DType, a: Any, b: Any) -> Any:
+def _floor_remainder(t: DType, a: Any, b: Any) -> object:
     return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) % int(b))
 
 
-def _wrap(t: DType, value: int) -> Any:
+def _wrap(t: DType, value: int) -> object:
     """``value`` modulo the range of the integer type ``t``."""
     return t.np.type(t.integer(value))
 
 
-def _cast(t: DType, a: Any) -> Any:
+def _cast(t: DType, a: Any) -> object:
     if t is u1:
         return np.bool_(a != 0)
     if t.is_int:
@@ -136,19 +136,19 @@ def _cast(t: DType, a: Any) -> Any:
     return t.np.type(a)
 
 
-def _bitcast(t: DType, a: object) -> Any:
+def _bitcast(t: DType, a: object) -> object:
     return np.asarray(a).view(t.np)[()]
 
 
-def _minimum(t: DType, a: Any, b: Any) -> Any:
+def _minimum(t: DType, a: Any, b: Any) -> object:
     return np.fmin(a, b) if t.is_float else min(a, b)
 
 
-def _maximum(t: DType, a: Any, b: Any) -> Any:
+def _maximum(t: DType, a: Any, b: Any) -> object:
     return np.fmax(a, b) if t.is_float else max(a, b)
 
 
-def _shift(left: bool) -> Callable[..., Any]:
+def _shift(left: bool) -> Callable[..., object]:
     def run(t: DType, a: Any, b: Any) -> Any:
         count = int(b) % t.bits
         return _wrap(t, int(a) << count if left else int(a) >> count)

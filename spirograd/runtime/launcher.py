@@ -223,7 +223,7 @@ class LaunchPlan:
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
         self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
-        self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
+        self._heap_plans: dict[object, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.adstack_bytes = 0  # of the last launch
@@ -356,7 +356,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], object]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
@@ -454,7 +454,7 @@ class LaunchPlan:
 
     def _uses(
         self, arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
-    ) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
+    ) -> tuple[list[tuple[object, str]], list[tuple[object, str]]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
@@ -488,7 +488,7 @@ class LaunchPlan:
             work = functools.partial(_exclusively, self._exclusive, work)
         recorder.launched(Step(work, *self._uses(arrays, trees)))
 
-    def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
+    def _repeat(self, number: int, drawn: int, arguments: tuple[object, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""
         launcher = self._launcher
         if self._diagnosed:
@@ -582,7 +582,7 @@ class LaunchPlan:
 
 def _memory(
     effects: Sequence[tuple[str, int, str]], arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
-) -> list[tuple[Any, str]]:
+) -> list[tuple[object, str]]:
     """The allocations that effects of a launch concern, and the parts of them; None for memory that is not ours."""
     out: list[tuple[object, str]] = []
     for kind, index, part in effects:

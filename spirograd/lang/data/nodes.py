@@ -55,7 +55,7 @@ class NodeTree(Protocol):
     def is_begun_by(self, other: object) -> bool: ...
 
 
-def _count(n: Any, what: str) -> int:
+def _count(n: object, what: str) -> int:
     """``n``, a positive integer."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise SpirogradTypeError(f"{what} is a positive integer, got {n!r}")
@@ -93,29 +93,29 @@ class SNode(Inspected):
 
     # --- building ---
 
-    def dense(self, axes: Any, shape: Any) -> SNode:
+    def dense(self, axes: object, shape: object) -> SNode:
         """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
         return self.add_level(Dense, axes, shape)
 
-    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A level whose cells have memory only where they are active. A write to a cell activates it. ``axes``, ``shape``: as of `dense`.
 
         ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for no such number.
         """
         return self.add_level(Pointer, axes, shape, cells=_cells(cells, "pointer"))
 
-    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+    def bitmasked(self, axes: object, shape: object) -> SNode:
         """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it.
 
         ``axes``, ``shape``: as of `dense`.
         """
         return self.add_level(Bitmasked, axes, shape)
 
-    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """As `pointer`, with the same ``axes``, ``shape`` and ``cells``: there is no hash table, but a table with 4 bytes for each cell."""
         return self.add_level(Hash, axes, shape, cells=_cells(cells, "pointer"))
 
-    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """A list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has. `append` makes it longer,
         and so does a write beyond its end. Memory comes in chunks of ``chunk_size`` entries, all by default.
 
@@ -127,7 +127,7 @@ class SNode(Inspected):
         return self.add_level(Dynamic, axis, capacity, cells=_cells(cells, "dynamic"), chunk=chunk)
 
     @one_at_a_time
-    def add_level(self, kind: type[SNode], axes: Any, shape: Any, **options: int | None) -> SNode:
+    def add_level(self, kind: type[SNode], axes: Any, shape: object, **options: int | None) -> SNode:
         """Add a level of ``kind`` below this node. ``options``: other arguments of its constructor."""
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
@@ -161,7 +161,7 @@ class SNode(Inspected):
             f.place_in(self, self._origin(offset))
         return self
 
-    def _origin(self, offset: Any) -> tuple[int, ...]:
+    def _origin(self, offset: object) -> tuple[int, ...]:
         ndim = len(self.axis_numbers)
         if offset is None:
             return ()
@@ -170,7 +170,7 @@ class SNode(Inspected):
             raise SpirogradCallError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
         return tuple(int(o) for o in origin)
 
-    def add_place(self, field: Any, component: int, dtype: DType) -> Place:
+    def add_place(self, field: object, component: int, dtype: DType) -> Place:
         """A place for the scalar number ``component`` of ``field`` in the cells of this node."""
         node = Place(self.tree, self, field, component, dtype)
         self.nodes.append(node)
@@ -331,7 +331,7 @@ class Bitmasked(Sparse):
     """A level with memory for all its cells, and a mask, one bit for each cell."""
 
     kind = "bitmasked"
-    mask: Any = None  # the hidden field, once the tree is closed
+    mask: object = None  # the hidden field, once the tree is closed
 
     def store(self, into: SNode, storage: Storage) -> None:
         self.mask = self.hidden(storage, u32, "mask")
@@ -411,7 +411,7 @@ class Dynamic(Tabled):
     kind = "dynamic"
     arguments = "axis, dimension"
     division_hint = "have larger chunks: `chunk_size`"
-    length: Any = None  # the hidden field, once the tree is closed: more than the capacity if too much was appended
+    length: object = None  # the hidden field, once the tree is closed: more than the capacity if too much was appended
 
     def __init__(
         self, tree: NodeTree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None, chunk: int = 0
@@ -470,6 +470,6 @@ def _region_axes(axes: Sequence[int]) -> list[int]:
     return [axis + 1 for axis in axes]
 
 
-def _cells(cells: Any, kind: str) -> int | None:
+def _cells(cells: object, kind: str) -> int | None:
     """The option ``cells`` of a node, if it is given."""
     return None if cells is None else _count(cells, f"`cells` of a {kind} node")

@@ -211,12 +211,12 @@ class Storage:
         field.hidden = True
         return field
 
-    def store_below(self, node: Any, into: Any) -> None:
+    def store_below(self, node: Any, into: object) -> None:
         """Have a region, below its node ``into``, hold the cells of what is below the user's ``node``."""
         for child in node.nodes:
             child.store(into, self)
 
-    def region_of(self, node: Any) -> Region:
+    def region_of(self, node: object) -> Region:
         """Add the region for the cells of ``node``."""
         region = _region_of(node, self.hidden)
         self.regions.all.append(region)
@@ -318,7 +318,7 @@ def path_to(node: Any, field_axes: Sequence[int]) -> Path:
     return Path(tuple(levels), _digits(parts, start, len(parts) - 1, field_axes), region)
 
 
-def _digits(nodes: Sequence[Any], start: int, stop: int, field_axes: Sequence[int]) -> Digits:
+def _digits(nodes: Sequence[object], start: int, stop: int, field_axes: Sequence[int]) -> Digits:
     """The parts of an index that the nodes from number ``start`` to ``stop`` take, by axis in order."""
     parts = []
     for position, axis in enumerate(field_axes):
