@@ -456,7 +456,7 @@ class Transfers:
             self.pending.append((index, functools.partial(sys.modules["torch"].autograd.graph.increment_version, target)))
         return binding
 
-    def _gradient(self, tensor: Any, label: str) -> Any:
+    def _gradient(self, tensor: Any, label: str) -> object:
         """The gradient of a tensor that requires one: zeros, if it has none yet. Also of launches of kernels that are differentiated later,
         but not where torch records nothing (`torch.no_grad()`). Of arrays of other libraries what they come with."""
         if not is_torch(tensor):
@@ -483,7 +483,7 @@ class Transfers:
             return tensor.grad
 
     def _bind(
-        self, value: Any, element_shape: tuple[int, ...], label: str, index: int | None
+        self, value: object, element_shape: tuple[int, ...], label: str, index: int | None
     ) -> tuple[ArrayBinding, Callable[[], None] | None]:
         """How a launch sees an array, and what to run after a launch that writes to it. ``index``: of the argument by which it may write
         there, None if it only reads."""

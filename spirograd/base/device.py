@@ -136,7 +136,7 @@ Uses = Sequence["tuple[object, str]"]
 class Step:
     """A piece of work of a series. ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device, and uses this memory."""
 
-    work: Callable[[Any], None]
+    work: Callable[[object], None]
     reads: Uses
     writes: Uses
 

@@ -184,7 +184,7 @@ class LaunchPlan:
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
         self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
-        self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
+        self._heap_plans: dict[object, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.adstack_bytes = 0  # of the last launch
@@ -296,7 +296,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], object]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)

@@ -30,7 +30,7 @@ class DeviceArray:
     writable: bool
 
 
-def is_torch(value: Any) -> bool:
+def is_torch(value: object) -> bool:
     """Whether ``value`` is a torch tensor."""
     kind: Any = type(value)
     return _has_tensors(kind)
