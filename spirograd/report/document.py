@@ -114,17 +114,17 @@ def _python(c: Compilation, places: Places) -> dict[str, object]:
     calls = {(loc.file, loc.line) for locs in c.compiled.stage_locs.values() for outer in locs if outer for loc in outer.chain()}
     known = set(places.all)
     lines: list[str] = []
-    found: list[Place | None] = []
+    lines_of: list[Place | None] = []
     numbers: list[int] = []
     for source in sources_of(c.kernel.loc, known | calls):
         lines += ["", _heading(source)] if lines else [_heading(source)]
         numbers += [0] * (len(lines) - len(numbers))
-        found += [None] * (len(lines) - len(found))
+        lines_of += [None] * (len(lines) - len(lines_of))
         for number, line in enumerate(source.lines, source.first):
             lines.append(line)
             numbers.append(number)
-            found.append(place if (place := (source.file, number)) in known else None)
-    stage = _stage("Python", "python", "", Listing(lines, found), places)
+            lines_of.append(place if (place := (source.file, number)) in known else None)
+    stage = _stage("Python", "python", "", Listing(lines, lines_of), places)
     return stage | {"numbers": numbers}
 
 

@@ -124,5 +124,5 @@ def function(parameters: Sequence[str], result: Expression, names: Mapping[str, 
     taken = [ast.arg(parameter, **_AT) for parameter in parameters]
     signature = ast.arguments(posonlyargs=[], args=taken, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.Lambda(signature, result, **_AT))
-    made: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
-    return made
+    compiled: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
+    return compiled

@@ -101,8 +101,11 @@ class SNode(Inspected):
         return self.add_level(Dynamic, axis, capacity, cells=_cells(cells, "dynamic"), chunk=chunk)
 
     @one_at_a_time
-    def add_level(self, kind: type[SNode], axes: Any, shape: object, **options: int | None) -> SNode:
-        """Add a level of ``kind`` below this node. ``options``: other arguments of its constructor."""
+    def add_level(self, kind: type[SNode], axes: Any, shape: Any, **options: int | None) -> SNode:
+        """Add a level of ``kind`` below this node. ``axes``, ``shape``: as of `dense`. ``options``: other arguments of its constructor.
+
+        Raises SpirogradTypeError for axes that are not distinct, or that a list above has.
+        """
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
         if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
@@ -234,12 +237,12 @@ class SNode(Inspected):
         return [Part(self, self.axes, self.extents)]
 
     def store(self, into: SNode, storage: Storage) -> None:
-        """Have the node ``into`` of a region hold the cells of this node, and what is below."""
+        """Store the cells of this node, and the nodes below it, in the node ``into`` of a region, with ``storage``."""
         self.stored_node = into.dense(_region_axes(self.axes), self.extents)
         storage.store_below(self, self.stored_node)
 
     def level(self, walk: PathWalk) -> Level | None:
-        """Return what an access looks up at this node; None if its cells are always active."""
+        """Return what an access along the path ``walk`` looks up at this node; None if its cells are always active."""
         return None
 
     @property
