@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from operator import attrgetter
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation, Scalar
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
@@ -37,6 +36,9 @@ from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Scalar
 
 _NO_SIZES = AdstackSizes()
 _Part = tuple["Allocation | None", str]  # memory, None for that of other libraries, and which part of it

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.protocols import Allocation
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import strided
 from spirograd.lang.data.views import Block, HostView, is_dense, is_row_major, same_bytes
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
 
 Array = np.ndarray[Any, Any]
 

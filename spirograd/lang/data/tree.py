@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Protocol
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.once import one_at_a_time
-from spirograd.base.protocols import Allocation
 from spirograd.lang import context
 from spirograd.lang.data.nodes import Place, Root, SNode
 from spirograd.lang.data.regions import Region, Regions, make_regions
 from spirograd.lang.data.tree_layout import assign_offsets
-from spirograd.lang.session_protocol import Session
 
 if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
     from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.session_protocol import Session
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
