@@ -106,7 +106,7 @@ def _converted(array: Array, dtype: Any) -> Array:
     return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
 
 
-def _contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None) -> Array:
+def _contents_of(allocation: object, view: HostView, dtype: Any, copy: bool | None) -> Array:
     """Return a copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either
     (None)."""
     out = None if copy else numpy_transfer.shared(allocation, view)
@@ -119,7 +119,7 @@ def _contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None)
     return _converted(numpy_transfer.read(allocation, view), dtype)
 
 
-def _matching(array: Any, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
+def _matching(array: object, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
     """Return ``array`` as NumPy has it, with elements of a shape; a trailing axis of 1 is dropped from matrices of one column."""
     out: Array = np.asarray(array)
     wanted = (*shape, *element_shape)
