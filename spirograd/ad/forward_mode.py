@@ -102,7 +102,7 @@ class FwdMode(ProgramRecorder, NearNames):
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """Clear the tangent of the element ``key`` of ``memory``, which the host writes: numbers have none. Or copy the tangent of
-        ``source``. ``repeat`` is not used. See `Recorder`.
+        ``source``. ``clear`` and ``repeat`` are not used. See `Recorder`.
         """
         if shadows.is_shadow(memory) or memory is self.param:
             return

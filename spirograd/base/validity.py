@@ -53,7 +53,7 @@ class Record:
     number: int
     arguments: int
     steps: Callable[[Any], None]
-    result: Callable[[tuple[Any, ...]], Any] | None = None
+    result: Callable[[tuple[object, ...]], object] | None = None
 
 
 class NotPrepared(Exception):
