@@ -14,6 +14,7 @@ from spirograd.ad import external_arrays
 from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
+from spirograd.base.arguments import ArrayBinding
 from spirograd.base.loc import Loc
 from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
@@ -208,6 +209,7 @@ class Launch:
         for k, array in self.external.items():
             packer.arrays[k] = binding = packer.bind(array, k, externals[k])
             if k in self.snapshots:
+                assert isinstance(binding, ArrayBinding)
                 binding.address, binding.allocation = self.snapshots[k].address, self.snapshots[k]
         return packer
 

@@ -87,7 +87,14 @@ class Arguments:
         return Arguments.of(self.scalars, self.arrays, trees)
 
 
-class Plan(Protocol):
+class PreparesLaunches(Protocol):
+    """A kernel or derivative whose launches compiled code can do."""
+
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
+        """Return launches like one with these arguments, for compiled code. Raises NotPrepared for launches that only Python does."""
+
+
+class Plan(PreparesLaunches, Protocol):
     """A compiled kernel that is ready to launch: `runtime.launcher.LaunchPlan`."""
 
     compiled: CompiledKernel
@@ -98,9 +105,6 @@ class Plan(Protocol):
 
     def launch(self, arguments: Arguments) -> tuple[Scalar, ...] | None:
         """Run the kernel. Returns the values that the kernel returns."""
-
-    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> PreparedLaunch:
-        """Return launches like one with these arguments, for compiled code. Raises NotPrepared for launches that only Python does."""
 
 
 class PreparedLaunch(Protocol):

@@ -18,7 +18,7 @@ from spirograd.base.dtypes import storage
 from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Element
-from spirograd.base.validity import NotPrepared, Record
+from spirograd.base.validity import NotPrepared, Record, Recording
 from spirograd.derivatives.plan import DerivativePlan, GrowthLimit, HeapForecast, UnplannedAdstacks
 from spirograd.runtime import graph_recording
 from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLarge
@@ -26,7 +26,7 @@ from spirograd.runtime.allocations import Allocation
 from spirograd.runtime.freshness import Freshness, Key
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher, LaunchPlan
-from spirograd.runtime.native.launch_preparation import Prepared, Recording
+from spirograd.runtime.native.launch_preparation import Prepared
 
 
 class SizedPlan(DerivativePlan):

@@ -16,7 +16,7 @@ from spirograd.interop.jax_kernels import Call, JaxKernel
 from spirograd.interop.jax_primitives import alike, primitives
 from spirograd.ir.text import to_text
 from spirograd.lang import context
-from spirograd.lang.frontend.parameters import ArrayParameter, ScalarParameter
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter
 from spirograd.lang.scalar import describe
 
 
@@ -131,7 +131,8 @@ class JaxFunction(JaxKernel):
     def _fixed(self, name: str, value: Any) -> str:
         """Return a text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-        parameter: Any = self.parameters[name]
+        parameter = self.parameters[name]
+        assert isinstance(parameter, (AggregateParameter, ScalarParameter)), name
         parameter.numbers(number)  # raises for what does not fit
         text = repr(number)
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list

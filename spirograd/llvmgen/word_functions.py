@@ -20,7 +20,7 @@ N = TypeVar("N", int, float)
 
 
 class Memory(dict[int, N]):
-    """Memory as numbers of an LLVM ``type``, by address. ``extension``: how they become words."""
+    """Memory as numbers of an LLVM ``type``, by address. ``extension``: the instruction that makes words of them."""
 
     def __init__(self, type: str, extension: str = "sext") -> None:
         self.type, self.extension = type, extension
@@ -61,7 +61,7 @@ class Addresses:
 
 
 def stack(nbytes: int) -> int:
-    """The address of ``nbytes`` bytes that last until the function returns; each call takes others."""
+    """Return the address of ``nbytes`` bytes that last until the function returns; each call takes others."""
     raise NotImplementedError
 
 
@@ -87,17 +87,17 @@ Value = tuple[str, str]  # an LLVM type, and an operand
 
 
 def functions_of(module: ModuleType) -> list[str]:
-    """The names of the public functions that ``module`` defines."""
+    """Return the names of the public functions that ``module`` defines."""
     return [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__ and name[0] != "_"]
 
 
 def source(modules: Iterable[ModuleType]) -> str:
-    """All that the translation of ``modules`` depends on, for keys of caches."""
+    """Return all that the translation of ``modules`` depends on, for keys of caches."""
     return "\0".join([inspect.getsource(module) for module in (sys.modules[__name__], *modules)])
 
 
 def translate(modules: Iterable[ModuleType], exports: Mapping[str, str]) -> str:
-    """The text of LLVM IR of all functions of ``modules``. ``exports``: the symbols of those that have one, by name."""
+    """Translate all functions of ``modules``, and return the text of LLVM IR. ``exports``: the symbols of those that have one, by name."""
     trees = [(module, tree) for module in modules for tree in ast.parse(inspect.getsource(module)).body]
     functions = [(module, tree) for module, tree in trees if isinstance(tree, ast.FunctionDef)]
     symbols = {tree.name: exports.get(tree.name, f"word.{tree.name}") for _, tree in functions}
@@ -262,7 +262,7 @@ class _Translator:
         return kind, self._named(f"{_OPERATORS[type(op)]} {kind} {self._as(kind, a)}, {self._as(kind, b)}")
 
     def _decided(self, e: ast.BoolOp) -> Value:
-        """``and`` or ``or``, whose result a variable of its own holds."""
+        """Translate ``and`` or ``or``, whose result a variable of its own holds."""
         first, *others = e.values
         name, more, end = self._labels("decision", "more", "decided")
         self._changing.add(name)
@@ -286,7 +286,7 @@ class _Translator:
     # --- types and text ----------------------------------------------------------------------------------------------------
 
     def _widened(self, kind: str, value: str, extension: str = "sext") -> Value:
-        """What C or memory has, as a word, a bit or a double."""
+        """Convert a number of C or of memory to a word, a bit or a double."""
         wide = {"float": "double", "double": "double", "i1": "i1"}.get(kind, "i64")
         if wide == kind:
             return kind, value
@@ -318,7 +318,7 @@ class _Translator:
 
 
 def _text(node: ast.AST) -> str:
-    """A name, or None, as it is written."""
+    """Return a name, or None, as it is written."""
     return node.id if isinstance(node, ast.Name) else ast.unparse(node)
 
 

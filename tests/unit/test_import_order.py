@@ -26,10 +26,11 @@ ALLOWED = {
     # The runtime never sees the IR. Its interpreter runs what the artifact carries.
     "runtime": {"base"},
     "config": {"base", "runtime"},
+    "transfers": {"base", "config", "lang", "runtime"},
     "dumps": {"base", "ir"},
     "errors": {"base"},
     "kernel_key": {"base", "ir"},
-    "session": {"base", "ir", "compiler", "config", "dumps", "kernel_key", "lang", "runtime"},
+    "session": {"base", "ir", "compiler", "config", "dumps", "kernel_key", "lang", "runtime", "transfers"},
     "derivatives": {"base", "ir", "autodiff", "lang", "runtime", "session"},
     "ad": {"base", "ir", "autodiff", "lang", "derivatives"},
     "interop": {"base", "ir", "lang", "derivatives", "ad"},

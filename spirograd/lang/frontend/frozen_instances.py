@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.protocols import Place, Scalar
 from spirograd.base.records import dataclass
 
 _known: dict[tuple[type, int], Facts] = {}
@@ -36,8 +37,8 @@ class Facts:
     instance: weakref.ref[Any]
     steady: bool
     key: HashedKey | None = None
-    flat: tuple[list[Any], list[Any]] | None = None
-    objects: list[Any] | None = None
+    flat: tuple[list[Scalar], list[Place | None]] | None = None
+    objects: list[object] | None = None
 
 
 def facts(cls: type, value: object, is_steady: Callable[[], bool]) -> Facts | None:

@@ -38,6 +38,7 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Flat, Packer, Step
 from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.language_options import LanguageOptions
+from spirograd.lang.session_protocol import Session
 
 _NO_ARGUMENTS: Flat = ([], [])
 logger = logging.getLogger("spirograd")
@@ -51,8 +52,8 @@ class _InSession(NamedTuple):
     session: Any
     positional: int
     order: Order
-    key: Callable[[Sequence[Any]], Hashable] | None
-    specializations: dict[Any, list[Specialization]]
+    key: Callable[[Sequence[object]], Hashable] | None
+    specializations: dict[Hashable, list[Specialization]]
 
 
 class Kernel(Staged, NearNames):
@@ -73,7 +74,7 @@ class Kernel(Staged, NearNames):
         self._unfused_by = unfused_by
         self._is_method = False
         self._text = text_of(function)
-        self._specializations: dict[Any, list[Specialization]] = {}
+        self._specializations: dict[Hashable, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
         # With the session that it is for: another thread may begin one between two reads.
@@ -153,7 +154,7 @@ class Kernel(Staged, NearNames):
             made.finish(packer)
         return None if values is None else made.result(values)
 
-    def _run_as_python(self, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_as_python(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call on ``arch=sg.python``."""
         if session is not self._in_session.session:
             self._start(session)
@@ -176,7 +177,7 @@ class Kernel(Staged, NearNames):
             args = self._bind(args, kwargs)
         return session, self._specialization(now, args), args
 
-    def _specialization(self, now: _InSession, args: Sequence[Any]) -> Specialization:
+    def _specialization(self, now: _InSession, args: Sequence[object]) -> Specialization:
         """What is compiled for these arguments, now if need be."""
         key = () if now.key is None else now.key(args)
         for specialization in now.specializations.get(key, ()):
@@ -186,14 +187,14 @@ class Kernel(Staged, NearNames):
                 return specialization
         return self._specialize(now, key, args)
 
-    def _report_changes(self, made: Specialization, session: Any) -> None:
+    def _report_changes(self, made: Specialization, session: Session) -> None:
         """Warn of values from outside that are not what they were when the kernel was compiled."""
         if made.outside.report(self.function, session.warned):
             self._native.forget()
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, session: Any) -> _InSession:
+    def _start(self, session: Session) -> _InSession:
         """Forget what was compiled for an earlier session, and resolve the signature."""
         with once.lock, frames_hidden():
             if self._in_session.session is session:  # another thread was here first
@@ -250,13 +251,13 @@ class Kernel(Staged, NearNames):
         """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
         return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]
 
-    def pack(self, session: Any, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
+    def pack(self, session: Session, specialization: Specialization, args: Sequence[object], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
         packer = Packer.on_trees(session, specialization.trees, gradients)
         packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         return packer
 
-    def _record(self, recorder: context.ProgramRecorder, session: Any, made: Specialization, args: Sequence[Any]) -> Any:
+    def _record(self, recorder: context.ProgramRecorder, session: Session, made: Specialization, args: Sequence[object]) -> Any:
         """Have ``recorder`` launch the kernel."""
         if recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
             kernel, passed, cells = found
@@ -269,7 +270,7 @@ class Kernel(Staged, NearNames):
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _specialize(self, now: _InSession, key: object, args: Sequence[Any]) -> Specialization:
+    def _specialize(self, now: _InSession, key: Hashable, args: Sequence[object]) -> Specialization:
         session, _, _, _, specializations = now
         with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
@@ -283,10 +284,10 @@ class Kernel(Staged, NearNames):
             self._last = made
             return made
 
-    def _steps(self, args: Sequence[Any]) -> list[Step]:
+    def _steps(self, args: Sequence[object]) -> list[Step]:
         return [step for k, (parameter, value) in enumerate(zip(self._parameters, args)) for step in parameter.steps(value, Path(k))]
 
-    def forget(self, key: Any, specialization: Specialization | None) -> None:
+    def forget(self, key: Hashable, specialization: Specialization | None) -> None:
         """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
         another thread adds meanwhile is forgotten too, and compiled again."""
         others = [made for made in self._specializations.get(key, ()) if made is not specialization]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base import validity
-from spirograd.base.arguments import Arguments
+from spirograd.base.arguments import Arguments, PreparedLaunch, PreparesLaunches
 from spirograd.base.records import dataclass
 
 # How many launches Python does until one is recorded; each time twice as many, up to the second number.
@@ -21,16 +21,16 @@ _PATIENCE, _MOST_PATIENCE = 8, 4096
 _RECORDS = 8
 
 
-# (arguments of the call, `runtime.native.launch_preparation.Recording`)
-Steps = Callable[[Sequence[Any], Any], None]
+# (arguments of the call, what records them)
+Steps = Callable[[Sequence[object], validity.Recording], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Record:
     """``prepared``: see `runtime.native.launch_preparation.Prepared`. ``watched``: weak references to what it does not keep alive."""
 
-    prepared: Any
-    watched: list[Any]
+    prepared: PreparedLaunch
+    watched: list[weakref.ref[object]]
 
 
 class NativeCalls:
@@ -56,9 +56,9 @@ class NativeCalls:
 
     def prepare(
         self,
-        plan: Any,
+        plan: PreparesLaunches,
         arguments: Arguments,
-        args: Sequence[Any],
+        args: Sequence[object],
         steps: Steps,
         result: Callable[[tuple[object, ...]], object] | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ class NativeCalls:
         watched: list[object] = []
         number = validity.number()
 
-        def record(into: Any) -> None:
+        def record(into: validity.Recording) -> None:
             steps(args, into)
             watched.extend(into.mortal)
 

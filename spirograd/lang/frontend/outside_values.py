@@ -19,6 +19,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import render
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
+from spirograd.base.validity import Recording
 from spirograd.lang.data.field import Field
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, fingerprint
@@ -31,7 +32,7 @@ from spirograd.lang.struct import Struct
 logger = logging.getLogger("spirograd")
 _HINT = "pass it as an argument, hold it in a field, or make it an attribute of a `@sg.data_oriented` class, whose kernels follow it"
 _MISSING = object()
-# What is never rebound on purpose, or is no value of a program.
+# What is never rebound on purpose, or is not a value of a program.
 _STEADY = (types.ModuleType, types.BuiltinFunctionType, DType, AggregateType)
 _PACKAGES = frozenset(("spirograd", "numpy", "torch", "scipy", "jax", "cupy")) | (sys.stdlib_module_names - {"__main__"})
 
@@ -138,8 +139,8 @@ class OutsideValues:
             return False
         return True
 
-    def record(self, into: Any) -> None:
-        """Record how compiled code compares them: see `runtime.native.launch_preparation.Recording`."""
+    def record(self, into: Recording) -> None:
+        """Record how compiled code compares them."""
         dictionaries: dict[int, tuple[dict[object, object], dict[object, tuple[object, ...]]]] = {}
         cells = [value for value in self.values if value.kind == "cell"]
         for value in self.values:

@@ -14,6 +14,7 @@ import numpy as np
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
+from spirograd.base.protocols import Scalar
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
@@ -69,7 +70,7 @@ class Parameter:
         """Add the flat arguments; returns what the name stands for in the kernel."""
         raise NotImplementedError
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         """How a launch packs values with the key of ``value``, which are at ``path``."""
         raise NotImplementedError
 
@@ -96,10 +97,10 @@ class ScalarParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return to.scalar(self.name, self.t)
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         return [Number(path, self.t, self.plain, self.convert)]
 
-    def numbers(self, value: Any) -> list[Any]:
+    def numbers(self, value: Any) -> list[Scalar]:
         """The number as it is packed, as those of an `AggregateParameter`."""
         of_type = type(value) is self.plain
         return [value if of_type and self._least <= value <= self._most else self.convert(value)]
@@ -156,10 +157,10 @@ class AggregateParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         return [Numbers(path, len(self.leaves), self.numbers)]
 
-    def numbers(self, value: Any) -> list[Any]:
+    def numbers(self, value: Any) -> list[Scalar]:
         """The numbers of ``value`` as they are packed."""
         try:
             numbers = self.t.numbers_of(value)
@@ -228,7 +229,7 @@ class ArrayParameter(Parameter):
             return f"convert it with `.astype(np.{'bool_' if name == 'bool' else name})`, which makes a copy"
         return f"convert it with `.to(torch.{name})`, which makes a copy"
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         return [Array(path, value, External(self.t, self.label))]
 
 
@@ -244,7 +245,8 @@ class TripletsParameter(Parameter):
         proxies = {name: to.array(array_decl(f"{self.name}.{name}", array)) for name, array in value.arrays().items()}
         return TripletsProxy(self.name, proxies)
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
+        assert isinstance(value, Triplets)
         return [Array(path.then(name), array) for name, array in value.arrays().items()]
 
 
@@ -262,7 +264,7 @@ class TemplateParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else value
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         return [Array(path, value)] if isinstance(value, Ndarray) else [Constant(path)]
 
 
@@ -279,7 +281,7 @@ class TensorParameter(TemplateParameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return self.array.declare(value, to) if is_external(value) else super().declare(value, to)
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         is_array = isinstance(value, Ndarray) or is_external(value)
         return self.array.steps(value, path) if is_array else super().steps(value, path)
 
@@ -318,15 +320,15 @@ class DataclassParameter(Parameter):
         if not isinstance(value, self.cls):
             raise self.misfit(f"an instance of {self.cls.__name__}", value)
 
-    def is_steady(self, value: Any) -> bool:
+    def is_steady(self, value: object) -> bool:
         """Whether keys and flat arguments cannot change, but where `validity` tells."""
         return self.frozen and isinstance(value, self.cls) and all(step.is_steady((value,)) for step in self._members(value, Path(0)))
 
-    def facts(self, value: Any) -> Facts | None:
+    def facts(self, value: object) -> Facts | None:
         """What is known of a steady instance; None of others."""
         return facts(self.cls, value, lambda: self.is_steady(value)) if self.frozen else None
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         known = self.facts(value)
         if known is not None and known.key is not None:
             return known.key
@@ -342,17 +344,17 @@ class DataclassParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
-    def steps(self, value: Any, path: Path) -> list[Step]:
+    def steps(self, value: object, path: Path) -> list[Step]:
         return [Frozen(path, self.facts, self._members(value, Path(0)))] if self.frozen else self._members(value, path)
 
-    def _members(self, value: Any, path: Path) -> list[Step]:
+    def _members(self, value: object, path: Path) -> list[Step]:
         return [step for name, p in self.members.items() for step in p.steps(getattr(value, name), path.then(name))]
 
 
-def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[Any]], Hashable] | None:
+def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]], Hashable] | None:
     """A function that gives the keys of the arguments of a call, as far as they have any; None if none has. It reads those of ndarrays
     without a call."""
-    names: dict[str, Any] = {"getattr": getattr}
+    names: dict[str, object] = {"getattr": getattr}
     keys = []
     for k, p in enumerate(parameters):
         if p.keyed:
@@ -418,7 +420,7 @@ def make_parameter(name: str, annotation: object, options: LanguageOptions, kern
         return ScalarParameter(name, kernel, arithmetic.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
-            f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",
+            f"parameter `{name}` has the annotation {shown}, which is not a type of the kernel language",
             "scalars: sg.i32 ...; vectors: sg.types.Vector[n, dtype]; arrays: sg.types.NDArray[dtype, ndim]; "
             "what is fixed while compiling: sg.Template",
         ) from None

@@ -12,26 +12,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spirograd.base.arguments import Arguments, ArrayBinding
+from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import DType
-from spirograd.base.protocols import Allocation, Scalar
+from spirograd.base.protocols import Allocation, Place, Scalar, Transfers
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
-from spirograd.base.validity import NotPrepared
+from spirograd.base.validity import NotPrepared, Recording
 from spirograd.lang.annotations import NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray, array_of
 from spirograd.lang.frontend.array_proxy import is_wide
 from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity
 from spirograd.lang.frontend.frozen_instances import Facts
 from spirograd.lang.frontend.guards import Path, unchanged
+from spirograd.lang.session_protocol import Session
 
-Flat = tuple[list[Scalar], list[Any]]  # scalars and bindings of flat arguments: of each, one counts
+Flat = tuple[list[Scalar], list["Place | None"]]  # scalars and bindings of flat arguments: of each, one counts
 # (arguments of a call, session, packer) -> flat arguments
-Pack = Callable[[Sequence[Any], Any, Any], Flat]
+Pack = Callable[[Sequence[object], Session, "Packer"], Flat]
 
 
 class External(NamedTuple):
-    """What a parameter takes of other libraries: arrays with the elements of ``type``. ``label``: what errors call the parameter."""
+    """The arrays of other libraries that a parameter takes: with the elements of ``type``. ``label``: what errors call the parameter."""
 
     type: NdarrayType
     label: str
@@ -43,14 +44,13 @@ class Packer(Arguments):
 
     __slots__ = ("gradients", "session", "transfers")
     scalars: list[Scalar]
-    arrays: list[ArrayBinding | None]
-
-    session: Any
-    transfers: Any
+    arrays: list[Place | None]
+    session: Session
+    transfers: Transfers | None
     gradients: bool
 
     @staticmethod
-    def on_trees(session: Any, trees: Mapping[int, Allocation], gradients: bool = False) -> Packer:
+    def on_trees(session: Session, trees: Mapping[int, Allocation], gradients: bool = False) -> Packer:
         """Return one without flat arguments."""
         made = Packer()
         made.scalars, made.arrays, made.trees = [], [], trees
@@ -62,17 +62,17 @@ class Packer(Arguments):
         self.scalars.append(value)
         self.arrays.append(None)
 
-    def bind(self, array: Any, number: int, external: External | None) -> ArrayBinding:
-        """The binding of flat argument ``number``: an ndarray, or an ``external`` array."""
+    def bind(self, array: Any, number: int, external: External | None) -> Place:
+        """Return the place of flat argument ``number``: an ndarray, or an ``external`` array."""
         if external is None or isinstance(array, Ndarray):
-            return self.session.bind(array_of(array))  # type: ignore[no-any-return]
+            return self.session.bind(array_of(array))
         if self.transfers is None:
             self.transfers = self.session.transfers(self.gradients)
-        return self.transfers.bind(array, external.type.element_shape_of(array.shape), number, external.label)  # type: ignore[no-any-return]
+        return self.transfers.bind(array, external.type.element_shape_of(array.shape), number, external.label)
 
 
 class Step:
-    """What a launch does with the value at ``path``. ``size``: the number of its flat arguments."""
+    """A step of a launch, for the value at ``path``. ``size``: the number of flat arguments that it gives."""
 
     size = 1
 
@@ -80,44 +80,43 @@ class Step:
         self.path = path
         self.value = path.getter()
 
-    def place(self, names: dict[str, Any]) -> Expression:
-        """The value, as an expression over the arguments ``args`` of a call and ``names``."""
+    def place(self, names: dict[str, object]) -> Expression:
+        """Return the value, as an expression over the arguments ``args`` of a call and ``names``."""
         value = x.item(x.name("args"), x.number(self.path.argument))
         for name in self.path.names:
             value = x.attribute(value, name) if isinstance(name, str) else x.item(value, x.number(name))
         return value
 
-    def flat(self, number: int, names: dict[str, Any]) -> tuple[list[Expression], list[Expression]]:
-        """Scalars and bindings, as expressions over ``args``, ``session`` and ``into``, a packer, and ``names``. ``number``: of the first
-        flat argument."""
+    def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
+        """Return scalars and places, as expressions over ``args``, ``session``, the packer ``into``, and ``names``. ``number``: the number
+        of the first flat argument."""
         raise NotImplementedError
 
-    def objects(self, args: Sequence[Any]) -> list[Any]:
-        """The array of each flat argument; None for a number."""
+    def objects(self, args: Sequence[object]) -> list[object]:
+        """Return the array of each flat argument; None for a number."""
         return [None] * self.size
 
     def externals(self) -> list[External | None]:
-        """What is known of arrays of other libraries, for each flat argument; None for what takes none."""
+        """Return the arrays of other libraries that each flat argument takes; None if it takes none."""
         return [None] * self.size
 
-    def is_steady(self, args: Sequence[Any]) -> bool:
-        """Whether keys and flat arguments of the value cannot change, but where `validity` tells."""
+    def is_steady(self, args: Sequence[object]) -> bool:
+        """Return whether keys and flat arguments of the value stay the same within an epoch, see `validity`."""
         return False
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
-        """Record how compiled code checks and packs values like this one. ``into``: a `runtime.native.launch_preparation.Recording`.
-        Raises NotPrepared if that is for Python only."""
+    def record(self, args: Sequence[object], into: Recording) -> None:
+        """Record how compiled code checks and packs values like this one. Raises NotPrepared if only Python can do that."""
         raise NotPrepared
 
 
 class Number(Step):
     """A scalar argument of type ``t``. Numbers of the ``plain`` type that it can hold are packed as they are, others are converted."""
 
-    def __init__(self, path: Path, t: DType, plain: type, convert: Callable[[Any], Any]) -> None:
+    def __init__(self, path: Path, t: DType, plain: type, convert: Callable[[object], Scalar]) -> None:
         super().__init__(path)
         self._type, self._plain, self._convert = t, plain, convert
 
-    def flat(self, number: int, names: dict[str, Any]) -> tuple[list[Expression], list[Expression]]:
+    def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
         t, v = self._type, x.name(f"v{number}")
         plain, convert = f"plain{number}", f"convert{number}"
         names |= {plain: self._plain, convert: self._convert, "type": type}
@@ -126,10 +125,10 @@ class Number(Step):
             fits += [x.compare(x.number(int(t.min)), ast.LtE(), v), x.compare(v, ast.LtE(), x.number(int(t.max)))]
         return [x.choice(x.both(*fits), v, x.call(convert, v))], [x.NONE]
 
-    def is_steady(self, args: Sequence[Any]) -> bool:
+    def is_steady(self, args: Sequence[object]) -> bool:
         return type(self.value(args)) in (int, float, bool)
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
+    def record(self, args: Sequence[object], into: Recording) -> None:
         follow(self.path, args, into)
         into.scalar(self._type, self.value(args))
 
@@ -137,25 +136,25 @@ class Number(Step):
 class Numbers(Step):
     """A vector, matrix or struct, of which ``numbers`` gives the numbers."""
 
-    def __init__(self, path: Path, size: int, numbers: Callable[[Any], list[Any]]) -> None:
+    def __init__(self, path: Path, size: int, numbers: Callable[[object], list[Scalar]]) -> None:
         super().__init__(path)
         self.size = size
         self._numbers = numbers
 
-    def flat(self, number: int, names: dict[str, Any]) -> tuple[list[Expression], list[Expression]]:
+    def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
         names[f"numbers{number}"] = self._numbers
         return [x.starred(x.call(f"numbers{number}", self.place(names)))], [x.NONE] * self.size
 
 
 class Array(Step):
-    """An ndarray, or an ``external`` array. Of a view, as ``value`` may be, its array, and the numbers that say which part."""
+    """An ndarray, or an ``external`` array. A view, as ``value`` may be, gives its array, and the numbers that say which part."""
 
-    def __init__(self, path: Path, value: Any, external: External | None = None) -> None:
+    def __init__(self, path: Path, value: object, external: External | None = None) -> None:
         super().__init__(path)
         self._external = external
         self.size = 1 + (len(value._sg_numbers) if isinstance(value, BufferView) else 0)
 
-    def flat(self, number: int, names: dict[str, Any]) -> tuple[list[Expression], list[Expression]]:
+    def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
         v, external, others = x.name(f"v{number}"), f"external{number}", self.size - 1
         names |= {external: self._external, "getattr": getattr}
         its_session = x.call("getattr", x.assigned(f"v{number}", self.place(names)), x.text("_session"), x.NONE)
@@ -165,24 +164,26 @@ class Array(Step):
         numbers = [x.starred(x.attribute(self.place(names), "_sg_numbers"))] if others else []
         return [x.number(0), *numbers], [x.choice(is_ready, x.name(f"b{number}"), otherwise), *([x.NONE] * others)]
 
-    def objects(self, args: Sequence[Any]) -> list[Any]:
+    def objects(self, args: Sequence[object]) -> list[object]:
         value = self.value(args)
         return [array_of(value) if isinstance(value, Ndarray) else value] + [None] * (self.size - 1)
 
     def externals(self) -> list[External | None]:
         return [self._external] + [None] * (self.size - 1)
 
-    def is_steady(self, args: Sequence[Any]) -> bool:
+    def is_steady(self, args: Sequence[object]) -> bool:
         return isinstance(self.value(args), Ndarray)
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
+    def record(self, args: Sequence[object], into: Recording) -> None:
         value, external = self.value(args), self._external
         if isinstance(value, Ndarray) and not isinstance(value, BufferView):
             follow(self.path, args, into)
             into.array(value)
             return
         of_scalars = external is not None and not external.type.element_shape
-        if type(value) is not np.ndarray or not of_scalars or not value.size or is_wide(value.shape, ()):
+        if not isinstance(value, np.ndarray) or type(value) is not np.ndarray or not of_scalars:
+            raise NotPrepared
+        if not value.size or is_wide(value.shape, ()):
             raise NotPrepared
         follow(self.path, args, into)
         into.host_array(value)
@@ -196,46 +197,46 @@ class Captured(Array):
         self.value = lambda args: array
         self._array = array
 
-    def place(self, names: dict[str, Any]) -> Expression:
+    def place(self, names: dict[str, object]) -> Expression:
         name = f"captured{id(self)}"
         names[name] = self._array
         return x.name(name)
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
+    def record(self, args: Sequence[object], into: Recording) -> None:
         into.unchanged(self.size)
 
 
 class Constant(Step):
-    """What is fixed while compiling."""
+    """A value that is fixed while compiling. It gives no flat argument."""
 
     size = 0
 
-    def flat(self, number: int, names: dict[str, Any]) -> tuple[list[Expression], list[Expression]]:
+    def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
         return [], []
 
-    def is_steady(self, args: Sequence[Any]) -> bool:
+    def is_steady(self, args: Sequence[object]) -> bool:
         value = self.value(args)
         kind: Any = type(value)
         return isinstance(value, BY_VALUE) or compared_by_identity(kind)
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
+    def record(self, args: Sequence[object], into: Recording) -> None:
         record_constant(follow(self.path, args, into), into)
 
 
 class Frozen(Step):
-    """An instance of a frozen dataclass, whose flat arguments are found once. ``facts``: what is known of it, see `frozen_instances`.
-    ``steps``: of its members."""
+    """An instance of a frozen dataclass, whose flat arguments are found once. ``facts``: looks up what is known of it, see
+    `frozen_instances`. ``steps``: the steps of its members."""
 
-    def __init__(self, path: Path, facts: Callable[[Any], Facts | None], steps: Sequence[Step]) -> None:
+    def __init__(self, path: Path, facts: Callable[[object], Facts | None], steps: Sequence[Step]) -> None:
         super().__init__(path)
         self._facts = facts
         self._steps = steps
         self.size = sum(step.size for step in steps)
 
-    def flat(self, number: int, names: dict[str, Any]) -> tuple[list[Expression], list[Expression]]:
+    def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
         pack, members = packing_function(self._steps, number), f"members{number}"
 
-        def known_or_packed(value: Any, session: Any, into: Any) -> Flat:
+        def known_or_packed(value: object, session: Session, into: Packer) -> Flat:
             facts = self._facts(value)
             if facts is None:
                 return pack((value,), session, into)
@@ -247,7 +248,7 @@ class Frozen(Step):
         taken = x.assigned(f"flat{number}", x.call(members, self.place(names), x.name("session"), x.name("into")))
         return [x.starred(x.item(taken, x.number(0)))], [x.starred(x.item(x.name(f"flat{number}"), x.number(1)))]
 
-    def objects(self, args: Sequence[Any]) -> list[Any]:
+    def objects(self, args: Sequence[object]) -> list[object]:
         value = self.value(args)
         facts = self._facts(value)
         if facts is None:
@@ -259,11 +260,11 @@ class Frozen(Step):
     def externals(self) -> list[External | None]:
         return [external for step in self._steps for external in step.externals()]
 
-    def is_steady(self, args: Sequence[Any]) -> bool:
+    def is_steady(self, args: Sequence[object]) -> bool:
         value = self.value(args)
         return all(step.is_steady((value,)) for step in self._steps)
 
-    def record(self, args: Sequence[Any], into: Any) -> None:
+    def record(self, args: Sequence[object], into: Recording) -> None:
         facts = self._facts(self.value(args))
         if facts is None or facts.flat is None:
             raise NotPrepared
@@ -272,9 +273,9 @@ class Frozen(Step):
 
 
 def packing_function(steps: Sequence[Step], first: int = 0) -> Pack:
-    """A function that gives the flat arguments of ``steps``, of which the first has the number ``first``. It is one Python expression: a
-    call of it runs a single frame without loops."""
-    names: dict[str, Any] = {}
+    """Return a function that gives the flat arguments of ``steps``, numbered from ``first`` on. It is one Python expression: a call runs a
+    single frame without loops."""
+    names: dict[str, object] = {}
     scalars, arrays = list[Expression](), list[Expression]()
     for step in steps:
         flat = step.flat(first, names)
@@ -284,20 +285,20 @@ def packing_function(steps: Sequence[Step], first: int = 0) -> Pack:
     return x.function(("args", "session", "into"), x.sequence([x.listed(scalars), x.listed(arrays)]), names)
 
 
-def objects_of(steps: Sequence[Step], args: Sequence[Any]) -> list[Any]:
-    """The array of each flat argument, as an object; None for numbers."""
+def objects_of(steps: Sequence[Step], args: Sequence[object]) -> list[Any]:
+    """Return the array of each flat argument, as an object; None for numbers."""
     return [value for step in steps for value in step.objects(args)]
 
 
-def follow(path: Path, args: Sequence[Any], into: Any) -> Any:
+def follow(path: Path, args: Sequence[object], into: Recording) -> object:
     """Record that compiled code looks at what is at the end of ``path``, and return what is there now."""
     into.argument(path.argument)
     for name in path.names:
-        into.member(name)
+        into.member(name) if isinstance(name, str) else into.entry(name)
     return path.getter()(args)
 
 
-def record_constant(value: Any, into: Any) -> None:
+def record_constant(value: object, into: Recording) -> None:
     """Record that what is looked at must mean the same to a kernel as ``value``: see `fingerprint`. See `Step.record`."""
     kind: Any = type(value)
     if compared_by_identity(kind):

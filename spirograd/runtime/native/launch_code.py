@@ -74,7 +74,7 @@ def _launched(s: int, block: int, record: int) -> int:
 
 
 def _differs(s: int) -> int:
-    """The record does not fit. Errors are none of the caller's business, but interrupts are."""
+    """Go on to the next record: clear errors, and return 0 for interrupts."""
     drop(s)
     if python.PyErr_Occurred() != 0 and python.PyErr_ExceptionMatches(linked.py_exception) == 0:
         return 0
@@ -99,7 +99,7 @@ def _walk(s: int, first: int) -> bool:
 
 
 def _holds(record: int) -> bool:
-    """Whether the epoch of a record is the present one, and launches need not go through Python: see `validity`."""
+    """Return whether the epoch of a record is the present one, and launches need not go through Python: see `validity`."""
     return i64[linked.sg_validity] == i64[record + EPOCH] and i64[linked.sg_validity + 8] == 0
 
 

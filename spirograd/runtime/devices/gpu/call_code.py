@@ -64,7 +64,7 @@ def launch(owner: int, args: int, count: int) -> int:
 
 
 def _groups(task: int, iterations: int) -> int:
-    """The number of workgroups for these iterations, an int or None; -1 with an exception."""
+    """Return the number of workgroups for these iterations, an int or None; -1 with an exception."""
     if iterations == linked.sg_none:
         return i64[task + _UNKNOWN]
     count = python.PyLong_AsLongLong(iterations)
