@@ -43,7 +43,7 @@ _LONGEST_WAIT = 32
 class LinearOperator(NearNames):
     """A square matrix, given by its product with vectors: ``matvec_kernel(x, Ax)`` sets ``Ax`` to the product with ``x``."""
 
-    def __init__(self, matvec_kernel: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, matvec_kernel: Callable[[object, object], object]) -> None:
         self._kernel = matvec_kernel
         self._vectors: dict[object, tuple[object, list[object]]] = {}
 
@@ -69,7 +69,7 @@ def _origin(x: Any) -> tuple[int, ...]:
     return () if isinstance(x, Ndarray) else x.origin
 
 
-def _like(x: Any, needs_grad: bool = False) -> Any:
+def _like(x: Any, needs_grad: bool = False) -> object:
     shape = x.element_shape
     dtype = MatrixType(shape[0], shape[1] if len(shape) == 2 else None, x.dtype) if shape else x.dtype
     if isinstance(x, Ndarray):
@@ -81,7 +81,7 @@ def _like(x: Any, needs_grad: bool = False) -> Any:
 
 
 @arithmetic.traceable
-def _inner(a: Any, b: Any) -> Any:
+def _inner(a: Any, b: Any) -> object:
     """Return the inner product of two elements."""
     product = a * b
     return product.sum() if isinstance(product, Matrix) else product
@@ -233,7 +233,7 @@ def _checked(A: object, b: Any, x: Any, what: str) -> None:
 class _Progress:
     """The state of one solve, in memory of the device, and its messages."""
 
-    def __init__(self, dtype: Any, tolerance: float, quiet: bool, name: str) -> None:
+    def __init__(self, dtype: object, tolerance: float, quiet: bool, name: str) -> None:
         self.numbers, self.counters = ScalarNdarray(dtype, OMEGA + 1), ScalarNdarray(i32, 2)
         self.numbers[TOLERANCE] = tolerance
         self.quiet, self.name = quiet, name
@@ -323,7 +323,7 @@ class _Transposed(LinearOperator):
     """The transposed operator: the reverse mode of the product. It is evaluated at zero, where the product has no derivative with respect
     to the memory that the operator reads."""
 
-    def __init__(self, A: LinearOperator, x: Any, tape: Any) -> None:
+    def __init__(self, A: LinearOperator, x: object, tape: Any) -> None:
         super().__init__(A._kernel)
         self._vectors = A._vectors
         self._at, self._product = A.vectors(x, 2, needs_grad=True)
