@@ -46,8 +46,8 @@ def _uncontended(name: str) -> str:
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (level "loops"): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the tasks, and
-    the driver `sg_kernel`.
+    """The module of ``kernel`` (level "loops"): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the tasks,
+    and the driver `sg_kernel`.
 
     Raises TypeError for an operation that this level does not have, ValueError for a slot that is not in ``block``.
     """
