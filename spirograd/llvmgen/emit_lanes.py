@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spirograd.analysis.uniformity import INTERLEAVED
 from spirograd.base.dtypes import DType, Lanes, Type, i8, scalar_of, u1
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen.function import FunctionEmitter, Phis, overload
@@ -115,11 +114,10 @@ def emit_load_lanes(e: FunctionEmitter, op: Op) -> None:
     t, count = _lanes(op.type), max(len(op.args) // 2, 1)
     pointers, masks = [e.address(ref, first) for first in op.args[:count]], [e.operand(mask) for mask in op.args[count : 2 * count]]
     others = [e.operand(value) for value in op.args[2 * count :]]
-    if stride in INTERLEAVED and masks and t.elem.bits == 32:
-        assert not others, "only neighbours are loaded into other values"
+    if masks and stride != 1:
+        assert not others and t.elem.bits == 32, "every n-th element of 32 bits is loaded, and others get 0"
         e.env[op] = interleaved_load(e, t, stride, list(zip(pointers, masks)))
     elif masks:
-        assert stride == 1, "only neighbours are loaded under masks"
         e.env[op] = _masked_load(e, t, pointers, masks, *others)
     elif stride == 1:
         e.set(op, f"load {type_name(t)}, {pointers[0]}, align {t.elem.size}")

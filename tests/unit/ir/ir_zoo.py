@@ -212,6 +212,7 @@ function "stored" { (%i: i32)
 LOOPS = """kernel "lanes"
 ref x = BufferRef("x", Slot("array"), f32)
 ref own = SharedRef("own", i32, 32)
+ref floats = SharedRef("floats", f32, 32)
 function "half" { (%p: f32)
   %h = const[0.5]() : f32
   %q = mul(%p, %h) : f32
@@ -242,6 +243,11 @@ function "half" { (%p: f32)
     store_lanes[(1, x)](%four, %halves, %low)
     store_lanes[(2, x)](%bits, %halves)
     store_compressed[own](%total, %chosen, %low)
+    stream[(floats, x)](%four, %total)
+    %part = outlined["part"]() : (i32) {
+      %twice = add(%four, %four) : i32
+      yield(%twice)
+    }
     %each = each_lane(%low, %numbers, %halves) : (lanes<8,f32>) { (%i: i32, %v: f32)
       %old = atomic[("add", x)](%i, %v) : f32
       yield(%old)

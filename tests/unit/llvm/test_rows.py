@@ -30,7 +30,7 @@ def _digits(index: DType, begin: int) -> Program:
     def body(b: Builder, i: Op) -> None:
         m = p.slot(extent)
         row, column = b.emit(ops.idiv, i, m), b.emit(ops.irem, i, m)
-        b.store(out, i, b.emit(ops.add, b.emit(ops.mul, row, b.const(1000, index)), column))
+        b.store(out, b.cast(i, i64), b.emit(ops.add, b.emit(ops.mul, row, b.const(1000, index)), column))
 
     p.range_for(begin, lambda b: p.slot(end), body, index=index)
     return p

@@ -73,7 +73,8 @@ def test_ranges(index: DType, device: cpu.CpuDevice) -> None:
     out, begin, end = p.buffer(f64), p.scalar(index), p.scalar(index)
 
     def body(b: Builder, i: Op) -> None:
-        b.store(out, i, b.emit(ops.add, b.load(out, i), b.const(1.0, f64)))
+        place = b.cast(i, i64)
+        b.store(out, place, b.emit(ops.add, b.load(out, place), b.const(1.0, f64)))
 
     p.range_for(lambda b: p.slot(begin), lambda b: p.slot(end), body, index=index)
     for lo, hi in ((0, 0), (5, 3), (3, 4), (7, 100_003), (1000, 99_999)):
