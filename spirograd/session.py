@@ -202,7 +202,7 @@ class Session:
             if self.cfg.print_ir:
                 print(compiled.stages["kernel.ir"])
             if telling:
-                print(f"kernel {kernel.name}\n{compiled.stages.get('tasks.txt', '')}", file=sys.stderr, end="")
+                print(f"kernel {kernel.name}", compiled.stages.get("tasks.txt", ""), sep="\n", file=sys.stderr, end="")
             self.compiled += 1
             return compiled
         key = kernel_key(kernel, self.device.caps, options, self.cache.code)

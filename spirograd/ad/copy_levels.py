@@ -73,7 +73,7 @@ class StagingMemory:
         self._staying = 0  # bytes of copies that are to stay on the host
         self._free: dict[int, list[memoryview]] = {}
         self._kept = 0
-        self._passing: deque[weakref.ref[Elsewhere]] = deque()  # on their way to files
+        self._passing: deque[weakref.ref[MovedCopy]] = deque()  # on their way to files
         self._writing: list[tuple[Future[Any], memoryview]] = []
 
     def take(self, nbytes: int) -> memoryview:
@@ -102,7 +102,7 @@ class StagingMemory:
         self.held -= nbytes
         self._staying -= nbytes * stayed
 
-    def pass_on(self, copy: Elsewhere, nbytes: int) -> None:
+    def pass_on(self, copy: MovedCopy, nbytes: int) -> None:
         """Note that a copy is on its way to a file."""
         self._staying -= nbytes
         if self.limit:
@@ -146,11 +146,10 @@ class StagingMemory:
         self.peak, self.extra = max(self.peak, now), max(self.extra, now - self._staying)
 
 
-class Elsewhere:
+class MovedCopy:
     """The bytes of a copy that leaves its ``allocation``, for the host and then, by `to_disk`, for a file.
 
-    They come piece by piece beside the work of the device, where it works on its own; asking where the copy is (`level`) takes the pieces
-    that are here, and asks for more.
+    They come piece by piece while asynchronous devices work; reading `level` takes the pieces that have arrived, and asks for more.
     """
 
     def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], staging: StagingMemory) -> None:
@@ -368,7 +367,7 @@ class CopyLevels:
         return sum(self.sizes[: self.costs.used])
 
     def more(self, steps: int, fixed: int, each: float, copies: Sequence[Any]) -> bool:
-        """Use more levels if that is worth its time; whether that is so. Arguments as of `LevelCosts.look`."""
+        """Use more levels if that saves time. Return whether more are used. Arguments as of `LevelCosts.look`."""
         staying = [saved for saved in copies if not saved.leaving]
         if not staying:
             return False
@@ -376,7 +375,7 @@ class CopyLevels:
         return self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample), self.used[_HOST].nbytes)
 
     def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Any]]) -> None:
-        """Leave a level whose copies have turned out not to be worth their time. Arguments as of `more`, but ``copies`` finds them."""
+        """Leave a level whose copies cost more time than they save. Arguments as of `more`, but ``copies`` returns them."""
 
         def arrive() -> None:
             for saved in copies():
@@ -389,7 +388,7 @@ class CopyLevels:
         """Return the seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
         context.session().device.synchronize()
         begin = time.perf_counter()
-        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, self._staging))
+        copy = sample.probe(lambda allocation, nbytes: MovedCopy(allocation, nbytes, lambda _: None, self._staging))
         if level == _DISK:
             assert self.files is not None
             copy.to_disk(self.files)
@@ -458,7 +457,7 @@ class CopyLevels:
         for one in coming[:further]:
             if one is not saved:
                 self._to_disk(one)
-        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._staging))
+        saved.leave(lambda allocation, nbytes, release: MovedCopy(allocation, nbytes, release, self._staging))
         self._count(_HOST, saved)
         if further == len(coming):
             self._to_disk(saved)

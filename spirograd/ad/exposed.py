@@ -53,7 +53,7 @@ class Exposed:
 
     @contextlib.contextmanager
     def replaying(self) -> Iterator[None]:
-        """While memory holds what it held before."""
+        """Look for no writes in a block in which memory holds what it held before."""
         self._replaying = True
         try:
             yield

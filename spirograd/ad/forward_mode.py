@@ -102,7 +102,7 @@ class FwdMode(ProgramRecorder, NearNames):
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
         """Clear the tangent of the element ``key`` of ``memory``, which the host writes: numbers have none. Or copy the tangent of
-        ``source``. ``repeat`` is not used. See `Recorder`.
+        ``source``. ``clear`` and ``repeat`` are not used. See `Recorder`.
         """
         if shadows.is_shadow(memory) or memory is self.param:
             return
@@ -161,7 +161,7 @@ class Chain:
 
     def __init__(self, role: str = "dual") -> None:
         self.role = role
-        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # memory -> (who wrote it, the line, what keeps the memory alive)
+        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # by memory: the writer, the line, what keeps the memory alive
 
     def follow(self, derivative: SpecializedDerivative, packer: Packer) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""

@@ -90,13 +90,13 @@ class Tape(FollowsNumbers, NearNames):
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
         self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
-        # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
+        # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
         self._paused: list[dict[tuple[Key, int | None], tuple[str, FieldOrArray]]] | None = None
         self._active_outputs: set[Key] = set()
-        self._constant: dict[Key, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
+        self._constant: dict[Key, tuple[str, str]] = {}  # memory with values without gradients: the reason, and a hint
         self._released: MemoryReport | None = None
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None

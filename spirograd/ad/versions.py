@@ -95,7 +95,7 @@ class Saved:
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
         self._copy = self._current(known)
-        self._elsewhere: Any = None  # once the copy leaves the device: see `copy_levels.Elsewhere`
+        self._moved: Any = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
 
     def _current(self, known: Saved | None = None) -> Any:
         copy = self._allocate()
@@ -114,9 +114,9 @@ class Saved:
         """Give the memory of the copy back. The copy cannot be used any more."""
         if self._copy is not None and self._copy_memory is not None:
             self._copy_memory.give(self._copy)
-        if self._elsewhere is not None:
-            self._elsewhere.free()
-        self._copy = self._elsewhere = None
+        if self._moved is not None:
+            self._moved.free()
+        self._copy = self._moved = None
 
     def changed(self, part: int | None) -> Array | None:
         """Return which elements (of a part, or all) hold other bytes than were saved; None if none does. Waits for launches.
@@ -140,10 +140,10 @@ class Saved:
 
     def put(self) -> None:
         """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
-        if self._elsewhere is None:
+        if self._moved is None:
             numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
         else:
-            self._put_bytes(self._elsewhere.data())
+            self._put_bytes(self._moved.data())
         view = self.memory.view(self.part)
         if view.shape != self._view.shape:
             numpy_transfer.fill(self.memory.allocation, from_first(view, self._view.shape[0]), 0)
@@ -165,26 +165,26 @@ class Saved:
     @property
     def level(self) -> int:
         """Where the copy is: 0 on the device, 1 on the host, 2 in a file."""
-        return 0 if self._elsewhere is None else self._elsewhere.level
+        return 0 if self._moved is None else self._moved.level
 
     @property
     def leaving(self) -> bool:
         """Whether the copy was asked to leave the device."""
-        return self._elsewhere is not None
+        return self._moved is not None
 
     @property
     def target(self) -> int:
         """The level where the copy will be, once it has left the device."""
-        return int(self._elsewhere.target)
+        return int(self._moved.target)
 
-    def leave(self, elsewhere: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
-        """Have ``elsewhere`` take the copy from the device. Only of copies in a `CopyMemory`."""
+    def leave(self, move: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
+        """Have ``move`` take the copy from the device. Only for copies in a `CopyMemory`."""
         assert self._copy_memory is not None
-        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
+        self._moved, self._copy = move(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
 
-    def probe(self, elsewhere: Callable[[Any, int], Any]) -> Any:
-        """Return what ``elsewhere`` makes of the copy, which stays on the device."""
-        return elsewhere(self._copy, max(self.nbytes, 1))
+    def probe(self, move: Callable[[Any, int], Any]) -> Any:
+        """Return what ``move`` makes of the copy, which stays on the device."""
+        return move(self._copy, max(self.nbytes, 1))
 
     def overwrite(self, data: memoryview) -> None:
         """Write the bytes of the copy, which is on the device, again."""
@@ -192,11 +192,11 @@ class Saved:
 
     def arrive(self) -> None:
         """Wait until the copy has left the device."""
-        self._elsewhere.wait()
+        self._moved.wait()
 
     def to_disk(self, files: Any) -> None:
         """Have the copy go from the host to a file, once it is there."""
-        self._elsewhere.to_disk(files)
+        self._moved.to_disk(files)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""

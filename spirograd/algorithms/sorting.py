@@ -156,11 +156,11 @@ def _sort(keys: Array, values: Array | None, n: int) -> None:
         copy(held, keys, n)
         return
     if _in_one_sweep(n):
-        found, with_them = sort_in_one_sweep(keys, values, n)
+        ordered, with_them = sort_in_one_sweep(keys, values, n)
     else:
-        found, with_them = _sort_in_two_sweeps(keys, values, n)
-    if found is not keys:
-        copy(found, keys, n)
+        ordered, with_them = _sort_in_two_sweeps(keys, values, n)
+    if ordered is not keys:
+        copy(ordered, keys, n)
         if values is not None:
             copy(with_them, values, n)
 

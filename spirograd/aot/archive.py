@@ -85,9 +85,9 @@ def _contents(path: Path, data: bytes) -> dict[str, Any]:
         damage.path.append(MANIFEST)
         raise
     manifest = plain.get("manifest") if isinstance(plain, dict) else None
-    found, version = [manifest.get(name) if isinstance(manifest, dict) else None for name in ("format", "version")]
-    if found != FORMAT or type(found) is not int:
-        problem = f"has format {found!r:.40}, and this version of spirograd reads {FORMAT}"
+    form, version = [manifest.get(name) if isinstance(manifest, dict) else None for name in ("format", "version")]
+    if form != FORMAT or type(form) is not int:
+        problem = f"has format {form!r:.40}, and this version of spirograd reads {FORMAT}"
         raise SpirogradRuntimeError(f"{path} {problem}: build the module again")
     if version != __version__:
         raise SpirogradRuntimeError(f"{path} was built by spirograd {version!s:.40}, and this is {__version__}: build the module again")
@@ -117,13 +117,13 @@ def _names(contents: Mapping[str, object]) -> list[str]:
 def _manifest(contents: Mapping[str, object], blobs: Sequence[bytes]) -> Manifest:
     """Return the manifest, whose byte strings are ``blobs``. Errors about a value come before the error that something was changed."""
     try:
-        found: Manifest = _reader().read(Manifest, contents["manifest"], blobs)
+        manifest: Manifest = _reader().read(Manifest, contents["manifest"], blobs)
     except Damage as damage:
         damage.path.append("manifest")
         raise
     if contents.get("digest") != _digest(contents, blobs):
         raise Damage("is that of other contents: the manifest or a file was changed", "digest")
-    return found
+    return manifest
 
 
 @functools.cache
@@ -134,10 +134,10 @@ def _reader() -> Reader:
 def _digest(contents: Mapping[str, object], blobs: Sequence[bytes]) -> str:
     """Return the SHA-256 of the manifest, independent of the layout of its text, and of the files of binaries."""
     plain = {name: value for name, value in contents.items() if name != "digest"}
-    made = hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     for blob in blobs:
-        made.update(hashlib.sha256(blob).digest())
-    return made.hexdigest()
+        digest.update(hashlib.sha256(blob).digest())
+    return digest.hexdigest()
 
 
 # --- writing -------------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
     blobs: list[bytes] = []
     plain = encoded(manifest, blobs, RECORDS)
     names, bindings = [], []
-    for name, compiled in [found for kernel in manifest.kernels for found in kernel.all_compiled()]:  # the order in which `encoded` goes
+    for name, compiled in [entry for kernel in manifest.kernels for entry in kernel.all_compiled()]:  # the order in which `encoded` goes
         suffix = _SUFFIXES[compiled.target.generator]
         names += [f"{_KERNELS}/{name}.{k}.{suffix}" for k in range(len(compiled.binaries))]
         counts = {task.binary: len(task.bindings) for task in compiled.tasks}
@@ -158,9 +158,9 @@ def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
     contents, texts = {"manifest": plain, "files": names}, {}
     if msl:
         metal.check_command()
-        made = {name: metal.translated(name, blob, count) for name, blob, count in zip(names, blobs, bindings)}
-        texts = {_metal_name(name): code.text for name, code in made.items()}
-        contents["metal"] = [_metal_entry(name, code) for name, code in made.items()]
+        translations = {name: metal.translated(name, blob, count) for name, blob, count in zip(names, blobs, bindings)}
+        texts = {_metal_name(name): code.text for name, code in translations.items()}
+        contents["metal"] = [_metal_entry(name, code) for name, code in translations.items()]
     contents["digest"] = _digest(contents, blobs)
     text = json.dumps(contents, indent=1, allow_nan=False) + "\n"
     return {MANIFEST: text.encode(), **dict(sorted([*zip(names, blobs), *texts.items()]))}

@@ -67,12 +67,12 @@ def _example(p: Parameter, label: str, given: Mapping[str, object], gradients: b
 
 
 def _array(p: ArrayParameter, label: str, given: Mapping[str, object], gradients: bool) -> Any:
-    found = given.get(p.name)
-    if found is not None:
-        wanted = gradients and isinstance(found, Ndarray) and found.dtype.is_float and found.grad is None
+    example = given.get(p.name)
+    if example is not None:
+        wanted = gradients and isinstance(example, Ndarray) and example.dtype.is_float and example.grad is None
         if wanted:
             raise SpirogradValueError(f"{label}: the example of `{p.name}` has no gradient: make it with `needs_grad=True`")
-        return found
+        return example
     t: NdarrayType = p.t
     if t.dtype is None or t.ndim is None or t.element_shape is None:
         problem = f"{label}: the annotation of `{p.name}` leaves open which arrays it takes"

@@ -32,6 +32,7 @@ from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
 from spirograd.derivatives.nestings import fitting
 from spirograd.derivatives.plan import DerivativePlan
 from spirograd.derivatives.shared_arrays import refuse_shared
+from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
@@ -69,12 +70,12 @@ class LoadedModule(NearNames):
         self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
         self.kernels: dict[str, LoadedKernel] = {}
         for record in manifest.kernels:
-            made = _relocated(record, keys)
+            relocated = _relocated(record, keys)
             if record.gradient is None:
-                self.kernels[record.name] = LoadedKernel(self, made)
+                self.kernels[record.name] = LoadedKernel(self, relocated)
             else:
                 primal = self.kernels[record.name.removesuffix(".grad")]
-                primal.gradient = LoadedGradient(self, made, primal)
+                primal.gradient = LoadedGradient(self, relocated, primal)
 
     def kernel(self, name: str) -> LoadedKernel:
         """Return the kernel called ``name``. Raises SpirogradValueError if there is none."""
@@ -84,11 +85,11 @@ class LoadedModule(NearNames):
         """Return the field called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.fields, name, "field")
 
-    def _named(self, found: Mapping[str, object], name: str, what: str) -> Any:
-        if name not in found:
-            hint = did_you_mean(name, found) or f"it has {', '.join(f'`{n}`' for n in found) or 'none'}"
+    def _named(self, objects: Mapping[str, object], name: str, what: str) -> Any:
+        if name not in objects:
+            hint = did_you_mean(name, objects) or f"it has {', '.join(f'`{n}`' for n in objects) or 'none'}"
             raise SpirogradValueError(f"the module {self._path} has no {what} `{name}`; {hint}")
-        return found[name]
+        return objects[name]
 
     def __repr__(self) -> str:
         return f"<module {self._path} with kernels {', '.join(self.kernels) or 'none'}>"
@@ -222,7 +223,7 @@ class LoadedGradient(_Loaded):
     def _planned(self, record: NestedGradient) -> _Planned:
         launcher = self._module.session().launcher
         main, counting = launcher.prepare(record.compiled), [launcher.prepare(counting) for counting in record.counting]
-        return _Planned(DerivativePlan(launcher, record.adstacks, main, counting))
+        return _Planned(derivative_plan(launcher, record.adstacks, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
         """Add to the gradients of the memory that the kernel reads. ``returned``: the adjoint of the returned value; by default 1, as for
@@ -269,9 +270,9 @@ def _check(manifest: Manifest, path: Path, session: Session) -> None:
             f"{path} is a module for `sg.{manifest.arch}`, and the session runs on `sg.{session.arch}`: `sg.init(arch=sg.{manifest.arch})`"
         )
     kernels = [compiled for record in manifest.kernels for _, compiled in record.all_compiled()]
-    found = problems(manifest.capabilities, device, kernels)
-    if found:
-        raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(found))
+    reasons = problems(manifest.capabilities, device, kernels)
+    if reasons:
+        raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(reasons))
 
 
 def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
@@ -316,16 +317,16 @@ def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
     return replace(record, compiled=_compiled(record.compiled, keys), gradient=gradient)
 
 
-def _with_adstacks(found: D, keys: Mapping[int, int]) -> D:
-    adstacks: AdstackSizing = replace(found.adstacks, sizes=tuple([_size(size, keys) for size in found.adstacks.sizes]))
-    return replace(found, adstacks=adstacks, counting=tuple([_compiled(counting, keys) for counting in found.counting]))
+def _with_adstacks(record: D, keys: Mapping[int, int]) -> D:
+    adstacks: AdstackSizing = replace(record.adstacks, sizes=tuple([_size(size, keys) for size in record.adstacks.sizes]))
+    return replace(record, adstacks=adstacks, counting=tuple([_compiled(counting, keys) for counting in record.counting]))
 
 
 def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKernel:
-    found = {part_name(old, role): part_name(new, role) for old, new in keys.items() for role in ("primal", "grad", "dual", "grad_dual")}
+    renamed = {part_name(old, role): part_name(new, role) for old, new in keys.items() for role in ("primal", "grad", "dual", "grad_dual")}
     effects = compiled.effects
     read, written = [
-        frozenset([(kind, index, found[part] if kind == "tree" else part) for kind, index, part in parts])
+        frozenset([(kind, index, renamed[part] if kind == "tree" else part) for kind, index, part in parts])
         for parts in (effects.parts_read, effects.parts_written)
     ]
     return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written))
@@ -334,5 +335,5 @@ def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKern
 def _size(size: Size | None, keys: Mapping[int, int]) -> Size | None:
     if not isinstance(size, Node):
         return size
-    made: Any = size.rebuilt(lambda operand: _size(operand, keys))  # type: ignore[arg-type,return-value]
-    return replace(made, key=keys[made.key]) if isinstance(made, Element) and made.kind == "tree" else made
+    relocated: Any = size.rebuilt(lambda operand: _size(operand, keys))  # type: ignore[arg-type,return-value]
+    return replace(relocated, key=keys[relocated.key]) if isinstance(relocated, Element) and relocated.kind == "tree" else relocated

@@ -73,14 +73,14 @@ def _check_parameter(p: Parameter, arguments: Sequence[ScalarArg | ArrayArg], fi
 def _check_arguments(record: KernelRecord) -> None:
     """Check that compiled kernels refer to arguments of the right kind. Gradients have more: adjoints of results, and the sizes of
     adstacks."""
-    found = record.gradient
-    more = 0 if found is None else len(found.returned) + 1
+    derivative = record.gradient
+    more = 0 if derivative is None else len(derivative.returned) + 1
     for field, compiled in _compiled(record):
         with _inside(*field):
             _Arguments(record.arguments, more).check_kernel(compiled)
-    if found is not None:
+    if derivative is not None:
         with _inside("gradient"):
-            _check_derivative(record, found)
+            _check_derivative(record, derivative)
 
 
 def _compiled(record: KernelRecord) -> Iterator[tuple[tuple[str | int, ...], CompiledKernel]]:
@@ -95,19 +95,19 @@ def _compiled(record: KernelRecord) -> Iterator[tuple[tuple[str | int, ...], Com
                 yield ("gradient", "nested", n, "counting", k), counting
 
 
-def _check_derivative(record: KernelRecord, found: Derivative) -> None:
+def _check_derivative(record: KernelRecord, derivative: Derivative) -> None:
     results = 0 if record.result is None else math.prod(record.result.element_shape)
-    if any(k >= results for k in found.returned):
+    if any(k >= results for k in derivative.returned):
         raise Damage(f"names a result, and there are {results}", "returned")
     arrays = {k for k, argument in enumerate(record.arguments) if isinstance(argument, ArrayArg)}
-    for field, numbers in (("written", [k for k, _ in found.written]), ("accessed", found.accessed)):
+    for field, numbers in (("written", [k for k, _ in derivative.written]), ("accessed", derivative.accessed)):
         if not arrays.issuperset(numbers):
             raise Damage("names an argument that is no array", field)
-    gradients = [((), found.adstacks, record.compiled, found.counting)]
-    gradients += [(("nested", k), one.adstacks, one.compiled, one.counting) for k, one in enumerate(found.nested)]  # type: ignore[misc]
+    gradients = [((), derivative.adstacks, record.compiled, derivative.counting)]
+    gradients += [(("nested", k), one.adstacks, one.compiled, one.counting) for k, one in enumerate(derivative.nested)]  # type: ignore[misc]
     for path, adstacks, compiled, counting in gradients:
         with _inside(*path, "adstacks"):
-            _check_sizing(adstacks, compiled, counting, _Arguments(record.arguments, len(found.returned) + 1))
+            _check_sizing(adstacks, compiled, counting, _Arguments(record.arguments, len(derivative.returned) + 1))
 
 
 def _check_sizing(adstacks: AdstackSizing, compiled: CompiledKernel, counting: Sequence[CompiledKernel], arguments: _Arguments) -> None:
@@ -142,10 +142,10 @@ class _Arguments:
         """Return the argument; None if its type is unknown."""
         if number >= self._most:
             raise Damage(f"{what} is argument {number}, and there are {self._most}")
-        found = self._arguments[number] if number < len(self._arguments) else None
-        if found is not None and type(found) is not kind:
+        argument = self._arguments[number] if number < len(self._arguments) else None
+        if argument is not None and type(argument) is not kind:
             raise Damage(f"{what} is argument {number}, which is of another kind")
-        return found
+        return argument
 
     def check_kernel(self, compiled: CompiledKernel) -> None:
         """Check all arguments that the code uses."""

@@ -48,10 +48,10 @@ def translated(name: str, module: bytes, bindings: int) -> MetalCode:
         path = Path(folder) / "module.spv"
         path.write_bytes(module)
         text, numbered = (_run(name, path, *options) for options in ((), ("--msl-decoration-binding",)))
-    found, original = _FUNCTION.findall(text), _FUNCTION.findall(numbered)
-    if len(found) != 1 or len(original) != 1:
-        raise SpirogradRuntimeError(f"`{_COMMAND}` made {len(found)} functions of {name}, and one is expected")
-    (entry, parameters), (_, with_bindings) = found[0], original[0]
+    functions, original = _FUNCTION.findall(text), _FUNCTION.findall(numbered)
+    if len(functions) != 1 or len(original) != 1:
+        raise SpirogradRuntimeError(f"`{_COMMAND}` made {len(functions)} functions of {name}, and one is expected")
+    (entry, parameters), (_, with_bindings) = functions[0], original[0]
     arguments, numbers = None, dict.fromkeys(range(bindings))
     binding_of = {variable: int(number) for kind, variable, number in _BUFFER.findall(with_bindings) if kind != _ARGUMENTS}
     for kind, variable, number in _BUFFER.findall(parameters):

@@ -113,11 +113,11 @@ class Module(NearNames):
             raise SpirogradUnsupportedError(f"kernel `{name}` of a module names the ndarray `{array}`", traced.kernel.loc, hint)
         placed = {self._placed(ref, field): field for ref, field in traced.fields.items()}
         kernel_ir = relocated(traced.kernel, lambda ref: self._placed(ref, traced.fields[ref]))
-        made = Specialization(traced._replace(kernel=kernel_ir, fields=placed), _no_plan)
+        specialization = Specialization(traced._replace(kernel=kernel_ir, fields=placed), _no_plan)
         result, parameters = _result(name, traced), _parameters(declared, kernel_ir.args)
         records = [KernelRecord(name, parameters, kernel_ir.args, result, self._compile(kernel_ir))]
         if gradients:
-            records.append(self._gradient(records[0], inner, made, nested_checkpoints))
+            records.append(self._gradient(records[0], inner, specialization, nested_checkpoints))
         self._kernels.update({record.name: record for record in records})
 
     @contextmanager
@@ -160,30 +160,30 @@ class Module(NearNames):
         return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
 
     def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization, nested_checkpoints: bool) -> KernelRecord:
-        made = _Gradient(self._session, self._target, kernel, specialization, self._placed)
-        made.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
-        found, short = made.derivative, ShortLocations()
+        gradient = _Gradient(self._session, self._target, kernel, specialization, self._placed)
+        gradient.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
+        derivative, short = gradient.derivative, ShortLocations()
         refusal, nested = "", []
         try:
-            nested = [self._nested(made, nesting) for nesting in (_nestings(found) if nested_checkpoints else ())]
+            nested = [self._nested(gradient, nesting) for nesting in (_nestings(derivative) if nested_checkpoints else ())]
         except SpirogradUnsupportedError as refused:  # its loops keep their adstacks, as in a session
             loc = None if refused.loc is None else short(refused.loc)
             refusal = render(refused.message, loc, refused.hint)
-        gradient = Derivative(
-            *self._adstacks(found),
+        record = Derivative(
+            *self._adstacks(derivative),
             tuple(nested),
             refusal,
-            tuple([number for number in made.returned if number is not None]),
-            len(made.returned) == 1 and primal.result is not None and not primal.result.element_shape and not found.active_outputs,
-            tuple([(number, short(loc)) for number, loc in sorted(made.written.items())]),
-            tuple(sorted(made.accessed)),
+            tuple([number for number in gradient.returned if number is not None]),
+            len(gradient.returned) == 1 and primal.result is not None and not primal.result.element_shape and not derivative.active_outputs,
+            tuple([(number, short(loc)) for number, loc in sorted(gradient.written.items())]),
+            tuple(sorted(gradient.accessed)),
         )
-        compiled = self._compile(found.kernel)
-        return KernelRecord(f"{primal.name}.grad", primal.parameters, primal.arguments, primal.result, compiled, gradient)
+        compiled = self._compile(derivative.kernel)
+        return KernelRecord(f"{primal.name}.grad", primal.parameters, primal.arguments, primal.result, compiled, record)
 
-    def _nested(self, made: _Gradient, nesting: Nesting) -> NestedGradient:
-        found = made.derived(nesting)
-        return NestedGradient(nesting, self._compile(found.kernel), *self._adstacks(found))
+    def _nested(self, gradient: _Gradient, nesting: Nesting) -> NestedGradient:
+        derivative = gradient.derived(nesting)
+        return NestedGradient(nesting, self._compile(derivative.kernel), *self._adstacks(derivative))
 
     def _adstacks(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], AdstackSizing]:
         """Compile the kernels that count iterations, and return them with the record of how they give the sizes of adstacks."""
@@ -199,8 +199,8 @@ class Module(NearNames):
         try:
             return compile_kernel(kernel, self._target.caps, options, key=_NO_KEY)
         except SpirogradCompilationError as error:
-            found = None if error.loc is None else short.original.get(error.loc, error.loc)
-            raise type(error)(error.message, found, error.hint) from None
+            loc = None if error.loc is None else short.original.get(error.loc, error.loc)
+            raise type(error)(error.message, loc, error.hint) from None
 
 
 def _nestings(derivative: AutodiffDerivative) -> list[Nesting]:
@@ -225,11 +225,11 @@ class _Gradient(SpecializedDerivative):
         super().__init__(session, kernel, specialization, "reverse", target)
 
     def shadow(self, ref: object) -> nodes.FieldRef | nodes.ArrayRef | None:
-        found = super().shadow(ref)
-        if not isinstance(found, nodes.FieldRef):
-            return found
-        field = self.fields.pop(found)
-        placed = self._place(found, field)
+        shadow = super().shadow(ref)
+        if not isinstance(shadow, nodes.FieldRef):
+            return shadow
+        field = self.fields.pop(shadow)
+        placed = self._place(shadow, field)
         self.fields[placed] = field
         return placed
 
@@ -265,20 +265,20 @@ def _check_name(name: object) -> None:
 
 def _parameters(declared: Sequence[Declared], args: Sequence[nodes.ScalarArg | nodes.ArrayArg]) -> tuple[Parameter, ...]:
     """Return the parameters that callers provide, in order, with their flat arguments."""
-    found, first = [], 0
+    parameters, first = [], 0
     for p in declared:
         arg = args[first]
         if isinstance(p, AggregateParameter):
             assert isinstance(p.t, MatrixType)
-            found.append(Parameter(p.name, "vector", first, arg.dtype, 0, p.t.shape))
+            parameters.append(Parameter(p.name, "vector", first, arg.dtype, 0, p.t.shape))
             first += p.t.size
             continue
         if isinstance(arg, nodes.ArrayArg):
-            found.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
+            parameters.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
         else:
-            found.append(Parameter(p.name, "scalar", first, arg.dtype))
+            parameters.append(Parameter(p.name, "scalar", first, arg.dtype))
         first += 1
-    return tuple(found)
+    return tuple(parameters)
 
 
 def _result(name: str, traced: TracedKernel) -> Result | None:

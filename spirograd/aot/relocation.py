@@ -22,12 +22,12 @@ class ShortLocations:
     def __call__(self, loc: Loc | None) -> Loc | None:
         if loc is None:
             return None
-        found = self._short.get(loc)
-        if found is None:  # operations that shared a location still share it
+        short = self._short.get(loc)
+        if short is None:  # operations that shared a location still share it
             name = loc.file.replace("\\", "/").rpartition("/")[2]
-            found = self._short[loc] = replace(loc, file=name, caller=self(loc.caller))
-            self.original.setdefault(found, loc)
-        return found
+            short = self._short[loc] = replace(loc, file=name, caller=self(loc.caller))
+            self.original.setdefault(short, loc)
+        return short
 
 
 def relocated(

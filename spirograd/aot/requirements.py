@@ -62,26 +62,26 @@ _RULES: dict[str, _Rule] = {
 
 def problems(code: Capabilities, device: Capabilities, kernels: Iterable[CompiledKernel]) -> list[str]:
     """Return the reasons why ``device`` cannot run ``kernels``, which were compiled for ``code``, in one line each."""
-    found = []
+    reasons = []
     for f in fields(code):
         if f.name == "target_name":
             continue
-        made, there = getattr(code, f.name), getattr(device, f.name)
-        if not _RULES.get(f.name, _ability)(made, there):
-            found.append(f"`{f.name}` is {made!r} in the module and {there!r} on the device")
+        needed, available = getattr(code, f.name), getattr(device, f.name)
+        if not _RULES.get(f.name, _ability)(needed, available):
+            reasons.append(f"`{f.name}` is {needed!r} in the module and {available!r} on the device")
     if not _runs_architecture(code, device):
-        found.append(f"the code is for {code.cpu_name}, and the device is {device.cpu_name}")
+        reasons.append(f"the code is for {code.cpu_name}, and the device is {device.cpu_name}")
     for kernel in kernels:
         size = max([task.group_size for task in kernel.tasks], default=0)
         if size > device.max_group_size and device.target.invocations:
-            found.append(f"kernel `{kernel.name}` has workgroups of {size} invocations, and the device takes {device.max_group_size}")
+            reasons.append(f"kernel `{kernel.name}` has workgroups of {size} invocations, and the device takes {device.max_group_size}")
         direct = [kernel.args.size <= caps.max_push_constants for caps in (code, device)]
         if direct[0] != direct[1] and device.target.invocations:
-            found.append(
+            reasons.append(
                 f"the arguments of kernel `{kernel.name}` take {kernel.args.size} bytes: the device has {device.max_push_constants} for "
                 f"them, and the code was made for {code.max_push_constants}"
             )
-    return found
+    return reasons
 
 
 def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:

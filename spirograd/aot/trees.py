@@ -49,12 +49,12 @@ class Trees:
     def number_of_memory(self, tree: Tree) -> int:
         """Return the number of the allocation of ``tree`` in the module, after adding the user's tree that contains it."""
         if tree not in self._memory:
-            whole = tree.whole()
-            assert whole is not None  # a field of it is being used
-            self._trees.append(whole)
+            outer = tree.whole()
+            assert outer is not None  # a field of it is being used
+            self._trees.append(outer)
             self._first.append(len(self._memory))
-            self._memory += _stored(whole)
-            for field in _fields_of(whole):
+            self._memory += _stored(outer)
+            for field in _fields_of(outer):
                 self._fields.append(field)
                 self._keys.setdefault(field.key, len(self._keys))
         return self._memory.index(tree)
@@ -130,24 +130,24 @@ def make_again(
     SpirogradRuntimeError if they differ from the description."""
     primal = {r.key: _primal(r) for r in records if r.role == "primal" and r.kind != "table"}
     fields = [_shadow(primal.get(r.key), r) for r in records]
-    made: list[Tree] = []
-    found: list[ScalarField] = []
+    owners: list[Tree] = []
+    rebuilt: list[ScalarField] = []
     for tree in trees:
         builder = FieldsBuilder()
         _build(builder.tree.root, tree.nodes, records, fields)
         builder.tree.close()
-        made += _stored(builder.tree)
-        found += _fields_of(builder.tree)
-    for own, record in zip(made, memory):
+        owners += _stored(builder.tree)
+        rebuilt += _fields_of(builder.tree)
+    for own, record in zip(owners, memory):
         if _memory(own) != record:
             nbytes = _memory(own).nbytes
             raise SpirogradRuntimeError(f"memory of the module has {record.nbytes} bytes, and {nbytes} as made again")
-    for field, r in zip(found, records):
+    for field, r in zip(rebuilt, records):
         if field.addresses != r.layout or field.shape != r.shape or field.hidden != (r.kind == "table"):
             raise SpirogradRuntimeError(f"field `{r.name}` of the module has another layout as made again")
-    if (len(made), len(found)) != (len(memory), len(records)):
+    if (len(owners), len(rebuilt)) != (len(memory), len(records)):
         raise SpirogradRuntimeError("the module has other fields as made again")
-    return made, found
+    return owners, rebuilt
 
 
 def _primal(record: FieldRecord) -> ScalarField:
@@ -179,9 +179,9 @@ def _level(above: SNode, record: NodeRecord) -> SNode:
     options = {"cells": record.cells} if issubclass(kind, Tabled) else {}
     if issubclass(kind, Dynamic):
         options["chunk"] = record.chunk
-    made = above.add_level(kind, record.axes, record.extents, **options)
-    if isinstance(made, Sparse):
-        made.number = record.number
-    if isinstance(made, Tabled) and record.most:
-        made.capacity = record.first, record.most
-    return made
+    node = above.add_level(kind, record.axes, record.extents, **options)
+    if isinstance(node, Sparse):
+        node.number = record.number
+    if isinstance(node, Tabled) and record.most:
+        node.capacity = record.first, record.most
+    return node

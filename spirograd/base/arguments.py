@@ -1,4 +1,4 @@
-"""The arguments of a launch: the flat arguments of its kernel, and the memory of fields. Protocols of what launches with them."""
+"""Arguments of launches: the flat arguments of a kernel and the memory of fields; protocols of plans that launch with them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spirograd.base.protocols import Allocation, Place, Scalar
 from spirograd.base.validity import Record
 
 ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
-# Role of an array -> the attributes of a binding with the allocations that it may lie in, "" standing for all.
+# The attributes of a binding with the allocations that an array may lie in, by the role of the array; "" stands for all.
 ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in ROLE_ATTRIBUTES.items()}
 ALLOCATION_NAMES = {"": tuple(ROLE_ALLOCATIONS.values()), **{role: (name,) for role, name in ROLE_ALLOCATIONS.items()}}
 
 
 class ArrayBinding:
     """An array argument: device addresses, extents, and the allocations whose generations launches increase, None for memory that belongs
-    to another library. The allocations of other roles than "primal" are set later."""
+    to another library. The creator of the binding sets the allocations of roles other than "primal"."""
 
     __slots__ = (
         "address", "allocation", "dual_address", "dual_allocation", "grad_address", "grad_allocation", "grad_dual_address",
@@ -68,9 +68,9 @@ class Arguments:
     @staticmethod
     def of(scalars: Sequence[Scalar], arrays: Sequence[Place | None], trees: Mapping[int, Allocation]) -> Arguments:
         """Return an object with these attributes."""
-        made = Arguments()
-        made.scalars, made.arrays, made.trees = scalars, arrays, trees
-        return made
+        arguments = Arguments()
+        arguments.scalars, arguments.arrays, arguments.trees = scalars, arrays, trees
+        return arguments
 
     def array(self, number: int) -> Place:
         """Return the place of flat argument ``number``, which is an array."""

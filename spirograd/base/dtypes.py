@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Union
 
 import numpy as np
@@ -79,7 +80,7 @@ class DType:
         out[given >= high], out[given <= low] = self.max, self.min
         return out
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         return (by_name, (self.name,))
 
     @property

@@ -1,5 +1,5 @@
-"""What the layers of a running program see of one another, as protocols: memory, the places of array arguments, work that
-is recorded. Kernels that are ready to launch are in `arguments`.
+"""Protocols between the layers of a running program: memory, the places of array arguments, recorded work. Those of kernels that are ready
+to launch are in `arguments`.
 
 The language and the derivatives name these; the classes that implement them are in `spirograd.runtime`. Nothing checks them at run time.
 """
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, Union
 
 from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback
 
-Scalar = Union[int, float, bool]  # a number as a launch takes or returns it
+Scalar = Union[int, float, bool]  # a number that a launch takes or returns
 A = TypeVar("A", bound="Allocation")
 
 
@@ -43,39 +43,39 @@ class Allocation(Protocol):
 
     @property
     def host_address(self) -> int | None:
-        """Where the host can reach the bytes, or None. From then on all parts are ``shared``."""
+        """The address of the bytes for the host, or None. Reading it marks all parts as ``shared``."""
 
     @property
     def shared_gpu(self) -> int | None:
-        """The number of the GPU in whose memory it lies, if other libraries of the process use that too, else None."""
+        """The number of the GPU with the memory, if other libraries of the process use that GPU, too, else None."""
 
     @property
     def readback_limit(self) -> int:
-        """Bytes of one `read_into_async` at most."""
+        """The most bytes of one `read_into_async`."""
 
     def bump(self, part: str = "") -> None:
-        """Note that the contents of a part (may) have changed."""
+        """Increase the generation of a part, whose contents may have changed."""
 
     def share(self, part: str = "") -> None:
-        """Mark that from now on a part may change without a `bump`."""
+        """Mark a part as shared: it may change without a `bump` from now on."""
 
     def lend(self, borrower: object) -> None:
-        """Keep the memory, as the host addresses it, as long as ``borrower`` lives."""
+        """Keep the host's view of the memory as long as ``borrower`` lives."""
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out``."""
 
     def host_bytes(self) -> memoryview | None:
-        """Wait for earlier launches, and give the bytes for the host to read and write at once, where the host can address them."""
+        """Wait for earlier launches, and return the bytes for immediate reads and writes of the host, if it can address them."""
 
     def unpack(self, form: Struct, offset: int) -> tuple[Scalar, ...]:
-        """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
+        """Wait for earlier launches and read numbers in the format ``form`` from ``offset`` on."""
 
     def read_async(self, offset: int, nbytes: int) -> Readback:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting."""
+        """Request a copy of the bytes as of earlier launches, without waiting."""
 
     def read_into_async(self, offset: int, out: memoryview) -> Arrival:
-        """Ask for a copy of the bytes from ``offset`` on into ``out``, without waiting."""
+        """Request a copy of the bytes from ``offset`` on into ``out``, without waiting."""
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` to ``offset``, in order with launches."""
@@ -87,23 +87,23 @@ class Allocation(Protocol):
         """Copy ``nbytes`` from another allocation of the same device, in order with launches."""
 
     def wrote(self, part: str) -> None:
-        """Note that a launch has written to ``part``."""
+        """Record that a launch has written to ``part``."""
 
     def duplicate(self: A, offset: int, nbytes: int) -> A:
         """Return a new allocation with a copy of ``nbytes`` from ``offset`` on."""
 
     def free(self) -> None:
-        """Give the memory back now."""
+        """Free the memory now."""
 
 
 class Memory(Protocol):
-    """What gives out the memory of a device: `runtime.allocations.Memory`."""
+    """The allocator of a device: `runtime.allocations.Memory`."""
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
         """Return ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``). Raises OutOfDeviceMemory."""
 
     def watch(self, watcher: object) -> bool:
-        """Call ``watcher.handed_out(allocation, part)`` whenever memory is handed out. Returns whether any was handed out before."""
+        """Call ``watcher.handed_out(allocation, part)`` whenever memory is handed out. Return whether any was handed out before."""
 
 
 class Place(Protocol):
@@ -136,7 +136,7 @@ class Place(Protocol):
 
 
 class Transfers(Protocol):
-    """The arrays of other libraries in one launch: used in place where the device can, else copied there and back."""
+    """The arrays of other libraries in one launch: used in place if the device can, else copied there and back."""
 
     tensors: dict[int, tuple[str, object]]
     torch_records: bool
@@ -145,7 +145,7 @@ class Transfers(Protocol):
         """Return the place of an array that is flat argument ``index``; errors call it ``label``."""
 
     def host_address(self, binding: Place) -> int:
-        """Return where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
+        """Return the host address of an array that the launch uses as a copy; 0 for other arrays."""
 
     def finish(self, written: set[int]) -> None:
         """After the launch, copy back what the kernel wrote."""
@@ -160,7 +160,7 @@ class WorkRecording(Protocol):
         """Return a block whose work is recorded."""
 
     def repeat(self) -> None:
-        """Do the recorded work again."""
+        """Repeat the recorded work."""
 
 
 class CellPool(Protocol):
@@ -171,17 +171,20 @@ class CellPool(Protocol):
         """The ledger and the cells."""
 
     def extent(self) -> int:
-        """Return how many cells may hold anything."""
+        """Return the number of cells that may have contents."""
+
+    def grow(self, cells: int) -> bool:
+        """Have memory for ``cells`` in use. Returns whether there is enough."""
 
     def before_launch(self) -> None:
         """Grow if more than half of the cells are in use."""
 
     def after_launch(self) -> None:
-        """Ask how many cells are in use, after the launch of a kernel that may activate some."""
+        """Request the number of cells in use, after the launch of a kernel that may activate some."""
 
 
 class SideStream(Protocol):
-    """A stream beside the one that the session has anyway: `runtime.stream_order.Side`."""
+    """A stream in addition to the session's own: `runtime.stream_order.Side`."""
 
     number: int
     handle: object
@@ -197,20 +200,20 @@ class StreamOrder(Protocol[S]):
     dropped: list[S]
 
     def new(self, manual: bool = False) -> S:
-        """Return a new stream. ``manual``: it waits for events only."""
+        """Return a new stream. ``manual``: whether it waits only for events."""
 
     def section(self, number: int) -> S:
         """Return a stream for one of several pieces of work that may run at the same time."""
 
     def delete(self, side: S) -> None:
-        """Give a stream back, after its work."""
+        """Delete a stream after its work is done."""
 
     def on(self, side: S) -> AbstractContextManager[None]:
-        """Have the work of this thread go to a stream in the block."""
+        """Submit the work of this thread in the block to a stream."""
 
 
 class OwnWrites(Protocol):
-    """What one thread has written since a moment: `runtime.generations.OwnWrites`."""
+    """The writes of one thread since a point in time: `runtime.generations.OwnWrites`."""
 
     def are_all(self) -> bool:
         """Return whether no other thread has written since then."""

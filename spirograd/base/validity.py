@@ -11,7 +11,7 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from spirograd.base.arrays import Array
 from spirograd.base.dtypes import DType
@@ -113,7 +113,7 @@ class Record:
     number: int
     arguments: int
     steps: Callable[[Recording], None]
-    result: Callable[[tuple[Any, ...]], object] | None = None
+    result: Callable[[tuple[object, ...]], object] | None = None
 
 
 class NotPrepared(Exception):

@@ -33,9 +33,9 @@ class FamilyModule(ModuleType):
 def lookup(path: str, name: str, known: list[str]) -> Any:
     """Return the stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
     fallback = member_tables.FALLBACKS.get(path)
-    found = fallback(name) if fallback is not None else None
-    if found is not None:
-        return found
+    stand_in = fallback(name) if fallback is not None else None
+    if stand_in is not None:
+        return stand_in
     raise NoAttribute(f"module {path!r} of the family" if path else "the family", name, lambda: known)
 
 

@@ -41,10 +41,10 @@ def _lines(derivative: Derivative) -> Iterator[str]:
 
 
 def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iterator[str]:
-    found = list(dict.fromkeys(items))
-    if found or empty is not None:
-        yield f"{title}: {'' if found else empty}".rstrip()
-        yield from (f"  {item}" for item in found)
+    unique = list(dict.fromkeys(items))
+    if unique or empty is not None:
+        yield f"{title}: {'' if unique else empty}".rstrip()
+        yield from (f"  {item}" for item in unique)
 
 
 def _record(record: Record) -> str:

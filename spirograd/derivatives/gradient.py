@@ -54,23 +54,23 @@ class Gradient(Staged, NearNames):
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
         session, specialization, bound = self.kernel.specialized(args, kwargs)
-        made = self.of(session, specialization)
-        if replay or made.needs_replay():
-            made.check_bare(replayed=True)
+        derivative = self.of(session, specialization)
+        if replay or derivative.needs_replay():
+            derivative.check_bare(replayed=True)
             context.services().replay_gradient(self.kernel, session, specialization, bound, returned)
             return
-        made.check_bare()
+        derivative.check_bare()
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
-        made.launch(packer, returned, specialization.last_number)
-        self._native = native = made.native
-        if native.device is not None and not made.returned and packer.transfers is None and native.is_due():
-            made.prepare(bound, packer)
+        derivative.launch(packer, returned, specialization.last_number)
+        self._native = native = derivative.native
+        if native.device is not None and not derivative.returned and packer.transfers is None and native.is_due():
+            derivative.prepare(bound, packer)
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
         """Return the derivative of a compiled kernel, which is differentiated once."""
-        made = specialization.derivatives.get("reverse") or self._differentiate(session, specialization)
-        self._last = made
-        return made
+        derivative = specialization.derivatives.get("reverse") or self._differentiate(session, specialization)
+        self._last = derivative
+        return derivative
 
     @one_at_a_time
     def _differentiate(self, session: Session, specialization: Specialization) -> SpecializedDerivative:

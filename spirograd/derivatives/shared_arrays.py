@@ -49,13 +49,13 @@ def refuse_shared(
 
 
 def _any_overlap(spans: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether any two of many arguments, (number, start, end) of each, share an address."""
+    """Return whether any two of many arguments, (number, start, end) of each, share an address."""
     places = sorted([span[1:] for span in spans])
     return any(following[0] < place[1] for place, following in itertools.pairwise(places))
 
 
 def _disjoint(a: int, b: int, args: Sequence[ScalarArg | ArrayArg], arguments: Arguments) -> bool:
-    """Whether two arguments are views of one array without a common element."""
+    """Return whether two arguments are views of one array without a common element."""
     one, other = arguments.arrays[a], arguments.arrays[b]
     assert one is not None
     assert other is not None

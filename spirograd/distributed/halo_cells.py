@@ -59,12 +59,12 @@ def halo_cells(block: Region, halo: Sequence[int], corners: bool, rank: int, nei
     return HaloCells(owned, around, kept, tuple(to), tuple(coming))
 
 
-def _table(found: dict[int, list[Region]], rank: int, axes: int) -> tuple[Cells, list[Part]]:
+def _table(regions: dict[int, list[Region]], rank: int, axes: int) -> tuple[Cells, list[Part]]:
     """Return the cells of all messages, those of ``rank`` itself first, and the positions of the messages to others."""
     cells, parts, position = [], [], 0
-    for other in sorted(found, key=lambda number: (number != rank, number)):
+    for other in sorted(regions, key=lambda number: (number != rank, number)):
         start = position
-        for region in found[other]:
+        for region in regions[other]:
             cells.append(_indices(region))
             position += region.size
         if other != rank:

@@ -37,20 +37,20 @@ class Tables:
     def __init__(self, cells: HaloCells, shift: Sequence[int]) -> None:
         self.cells = cells
         unique, starts, positions = by_cell(cells.owned)
-        self.owned, self.halo, self.unique = (_indices(found - np.asarray(shift, np.int32)) for found in (cells.owned, cells.halo, unique))
+        self.owned, self.halo, self.unique = (_indices(table - np.asarray(shift, np.int32)) for table in (cells.owned, cells.halo, unique))
         self.starts, self.positions = _numbers(starts), _numbers(positions)
 
 
 def _indices(cells: Any) -> MatrixNdarray:
-    made = Vector.ndarray(cells.shape[1], i32, len(cells))
-    made.from_numpy(cells)
-    return made
+    copy = Vector.ndarray(cells.shape[1], i32, len(cells))
+    copy.from_numpy(cells)
+    return copy
 
 
 def _numbers(numbers: Any) -> ScalarNdarray:
-    made = ScalarNdarray(i32, len(numbers))
-    made.from_numpy(numbers)
-    return made
+    copy = ScalarNdarray(i32, len(numbers))
+    copy.from_numpy(numbers)
+    return copy
 
 
 class Lane:

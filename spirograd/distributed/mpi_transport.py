@@ -65,10 +65,10 @@ class MpiTransport(Transport):
         lengths = np.empty(self.size, np.int64)
         self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
         first = np.concatenate(([0], np.cumsum(lengths)))
-        found = np.empty(first[-1], np.uint8)
-        places = [found, lengths.tolist(), first[:-1].tolist(), self._mpi.BYTE]
+        received = np.empty(first[-1], np.uint8)
+        places = [received, lengths.tolist(), first[:-1].tolist(), self._mpi.BYTE]
         self._wait([self._world.Iallgatherv([mine, self._mpi.BYTE], places)])
-        return [pickle.loads(found[a:b].tobytes()) for a, b in itertools.pairwise(first)]
+        return [pickle.loads(received[a:b].tobytes()) for a, b in itertools.pairwise(first)]
 
     def close(self) -> None:
         """Release the communicator, unless a message failed, after which MPI's functions are undefined. MPI itself ends with Python."""

@@ -94,16 +94,16 @@ class Partition(NearNames):
         """Return a field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those
         of the domain: the block has those in `owned`, and the halo those before and after it, also at the ends of the domain. All processes
         must make fields and ndarrays of partitions in the same order, which identifies them."""
-        made = field(dtype, name=name, shape=self.local_shape, offset=self.origin, needs_grad=needs_grad)
-        memory_numbers.made(made)
-        return made
+        memory = field(dtype, name=name, shape=self.local_shape, offset=self.origin, needs_grad=needs_grad)
+        memory_numbers.made(memory)
+        return memory
 
     def ndarray(self, dtype: object, needs_grad: bool = False) -> Ndarray:
         """Return an ndarray of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices begin
         at 0: the cell ``(i, j)`` of the domain is at ``(i - origin[0], j - origin[1])``. The order of creation is as for `field`."""
-        made = ndarray(dtype, self.local_shape, needs_grad)
-        memory_numbers.made(made)
-        return made
+        memory = ndarray(dtype, self.local_shape, needs_grad)
+        memory_numbers.made(memory)
+        return memory
 
     def to_numpy(self, memory: Any) -> Array:
         """Return the contents of ``memory``, a field or ndarray, in the whole domain, on every process, without halos outside of it. Raises
@@ -121,15 +121,15 @@ class Partition(NearNames):
         """Set the cells of ``memory`` on this process from an ``array`` of the whole domain, including halos inside of the domain. Does not
         wait for other processes. Raises SpirogradValueError if the array has another shape."""
         self.check(memory)
-        whole = np.asarray(array)
-        if whole.shape != self.shape + memory.element_shape:
-            raise SpirogradValueError(f"the domain is an array of shape {self.shape + memory.element_shape}, got {whole.shape}")
+        domain = np.asarray(array)
+        if domain.shape != self.shape + memory.element_shape:
+            raise SpirogradValueError(f"the domain is an array of shape {self.shape + memory.element_shape}, got {domain.shape}")
         local = memory.to_numpy()
         reach = Region((first - h, end + h) for (first, end), h in zip(self.owned, self.halo))
         there = Region(
             bounds if around else (max(bounds[0], 0), min(bounds[1], n)) for bounds, around, n in zip(reach, self.periodic, self.shape)
         )
-        inside = whole[np.ix_(*halo_cells.wrapped(self.shape, there))]
+        inside = domain[np.ix_(*halo_cells.wrapped(self.shape, there))]
         local[there.slices_from(self.origin)] = memory.dtype.array(inside)  # converts as kernels do
         memory.from_numpy(local)
 
@@ -228,11 +228,11 @@ def _integers(value: Any, count: int | None, wanted: str, least: int, repeats: b
     """Convert a sequence of ``count`` numbers (None: one to three), or one number, to a tuple. ``repeats``: whether one number is used for
     all axes."""
     several = isinstance(value, (list, tuple, np.ndarray))
-    found = tuple(value) if several else (value,) * ((count or 1) if repeats else 1)
-    fits = len(found) == count if count else 1 <= len(found) <= 3
-    if not fits or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= least for n in found):
+    numbers = tuple(value) if several else (value,) * ((count or 1) if repeats else 1)
+    fits = len(numbers) == count if count else 1 <= len(numbers) <= 3
+    if not fits or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= least for n in numbers):
         raise SpirogradValueError(f"{wanted}, not {value!r}")
-    return tuple(int(n) for n in found)
+    return tuple(int(n) for n in numbers)
 
 
 def _grid_of(shape: tuple[int, ...], processes: object, halo: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -95,16 +95,16 @@ def load(
         memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
     for name, memory in (replicated or {}).items():
         memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy", memory)))
-    found: dict[str, Any] = manifest["values"]
-    return found
+    values: dict[str, Any] = manifest["values"]
+    return values
 
 
 def _compare(what: str, path: Path, partition: Partition, memories: Any, replicated: Any, number: int | None) -> None:
     """Raise on all processes if they call with different folders, memory or states."""
     named = [
         (f"{group}.{name}", memory)
-        for group, found in (("memories", memories), ("replicated", replicated))
-        for name, memory in found.items()
+        for group, group_memories in (("memories", memories), ("replicated", replicated))
+        for name, memory in group_memories.items()
     ]
     named.sort(key=lambda one: one[0])
 
@@ -232,27 +232,27 @@ def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replica
     with _disk():
         if not (path / "state.json").exists():
             raise SpirogradRuntimeError(render(f"there is no saved state in {path}", None, "`sg.distributed.save` writes one"))
-    found = _manifest(path)
+    state = _manifest(path)
     outer = [0 if around else h for h, around in zip(partition.halo, partition.periodic)]
-    theirs = [0 if around else h for h, around in zip(found["halo"], found["periodic"])]
+    theirs = [0 if around else h for h, around in zip(state["halo"], state["periodic"])]
     for what, mine, saved in (
-        ("domain has the shape", list(partition.shape), found["shape"]),
-        ("domain has `periodic`", list(partition.periodic), found["periodic"]),
+        ("domain has the shape", list(partition.shape), state["shape"]),
+        ("domain has `periodic`", list(partition.periodic), state["periodic"]),
         ("halo at the ends of the domain is", outer, theirs),
     ):
         if mine != saved:
             raise SpirogradValueError(f"the {what} {saved} in the state in {path}, and {mine} in this partition")
     for kind, wanted in (("memories", memories), ("replicated", replicated)):
         for name, memory in wanted.items():
-            if name not in found[kind]:
+            if name not in state[kind]:
                 raise SpirogradValueError(
-                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(found[kind]) or 'none'}"
+                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(state[kind]) or 'none'}"
                 )
-            if found[kind][name] != _kind(memory):
-                raise SpirogradValueError(f"`{name}` in the state in {path} is {found[kind][name]}, and here {_kind(memory)}")
+            if state[kind][name] != _kind(memory):
+                raise SpirogradValueError(f"`{name}` in the state in {path} is {state[kind][name]}, and here {_kind(memory)}")
     for memory in memories.values():
         partition.check(memory)
-    return found
+    return state
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -262,22 +262,22 @@ def _manifest(path: Path) -> dict[str, Any]:
     with _disk():
         data = file.read_bytes()
     try:
-        found = loads(data, nan=True)  # `values` may have some
-        if not isinstance(found, dict) or type(found.get("format")) is not int:
+        state = loads(data, nan=True)  # `values` may have some
+        if not isinstance(state, dict) or type(state.get("format")) is not int:
             raise Damage("is missing", "format")
-        if found["format"] != _FORMAT:
-            raise SpirogradRuntimeError(f"the state in {path} has format {found['format']}, and this version reads {_FORMAT}")
+        if state["format"] != _FORMAT:
+            raise SpirogradRuntimeError(f"the state in {path} has format {state['format']}, and this version reads {_FORMAT}")
         for name, is_right in _FIELDS.items():
-            if not is_right(found.get(name)):
+            if not is_right(state.get(name)):
                 raise Damage("is missing, or not what `save` writes", name)
-        axes = len(found["shape"])
-        axed = {"halo": found["halo"], "periodic": found["periodic"]} | {f"blocks[{k}]": block for k, block in enumerate(found["blocks"])}
+        axes = len(state["shape"])
+        axed = {"halo": state["halo"], "periodic": state["periodic"]} | {f"blocks[{k}]": block for k, block in enumerate(state["blocks"])}
         for name, value in axed.items():
             if len(value) != axes:
                 raise Damage(f"has {len(value)} axes, and the domain {axes}", name)
     except Damage as damage:
         raise SpirogradDamagedError(str(file), damage.problem, damage.field) from None
-    return found
+    return state
 
 
 def _is_number(value: object) -> bool:
@@ -326,14 +326,14 @@ def _array(path: Path, like: Array, shape: tuple[int, ...] | None = None) -> Arr
     allocate more memory than the file has; arrays of objects, which Python would unpickle, are rejected."""
     wanted = like.shape if shape is None else shape
     try:
-        found = np.lib.format.open_memmap(path, mode="r")
+        contents = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, TypeError, OverflowError) as error:
         raise SpirogradDamagedError(str(path), f"it is no array: {error}") from None
     except OSError as error:
         raise SpirogradRuntimeError(f"a state cannot be written or read: {error}") from None
-    if found.dtype != like.dtype or found.shape != wanted:
-        raise SpirogradDamagedError(str(path), f"it is {found.dtype} of shape {found.shape}, expected {like.dtype} of shape {wanted}")
-    return found
+    if contents.dtype != like.dtype or contents.shape != wanted:
+        raise SpirogradDamagedError(str(path), f"it is {contents.dtype} of shape {contents.shape}, expected {like.dtype} of shape {wanted}")
+    return contents
 
 
 def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: str, memory: Any) -> Array:

@@ -81,10 +81,10 @@ class TorchTransport(Transport):
         return wait
 
     def all_reduce(self, array: object, op: str) -> None:
-        found = self._dist.ReduceOp
+        operations = self._dist.ReduceOp
         tensor, group = self._tensor(array)
         with _failures():
-            self._dist.all_reduce(tensor, {"add": found.SUM, "min": found.MIN, "max": found.MAX}[op], group)
+            self._dist.all_reduce(tensor, {"add": operations.SUM, "min": operations.MIN, "max": operations.MAX}[op], group)
 
     def broadcast(self, array: object) -> None:
         tensor, group = self._octets(array)
@@ -92,10 +92,10 @@ class TorchTransport(Transport):
             self._dist.broadcast(tensor, 0, group)
 
     def all_gather(self, value: object) -> list[Any]:
-        found: list[object] = [None] * self.size
+        gathered: list[object] = [None] * self.size
         with _failures():
-            self._dist.all_gather_object(found, value, self._host)
-        return found
+            self._dist.all_gather_object(gathered, value, self._host)
+        return gathered
 
     def close(self) -> None:
         """Keep the default group until Python ends: torchrun's store has its addresses, so a second group would not find its peers."""
@@ -142,5 +142,5 @@ def _failures() -> Iterator[None]:
     except RuntimeError as error:  # includes torch.distributed.DistError and errors of gloo
         if isinstance(error, SpirogradRuntimeError):
             raise
-        found = _NOISE.sub("", str(error)).strip()
-        raise TransportFailure(found.splitlines()[0] if found else type(error).__name__) from None
+        message = _NOISE.sub("", str(error)).strip()
+        raise TransportFailure(message.splitlines()[0] if message else type(error).__name__) from None

@@ -149,18 +149,18 @@ def barrier() -> None:
 def waiting(what: str, begun: bool = False) -> Iterator[None]:
     """Convert failures of the transport during ``what`` to SpirogradRuntimeError, which names this process, ``what`` and the timeout. After
     a failure, all later calls fail, because messages could be mismatched; only transfers that have ``begun`` are waited for."""
-    found = transport()
+    link = transport()
     try:
-        if found.failed and not begun:
+        if link.failed and not begun:
             raise TransportFailure("an earlier message failed")
         yield
     except TransportFailure as failure:
-        if not found.failed:
-            found.failed = True
-            found.abandon()
+        if not link.failed:
+            link.failed = True
+            link.abandon()
         problem = (
-            f"process {found.rank} of {found.size} failed in {what}: another process ended, or did not take part within "
-            f"{found.timeout:g} s ({failure})"
+            f"process {link.rank} of {link.size} failed in {what}: another process ended, or did not take part within "
+            f"{link.timeout:g} s ({failure})"
         )
         raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
 
@@ -213,22 +213,22 @@ def _compared(what: str, function: Callable[[], T], of: Callable[[object], objec
     except BaseException as raised:
         error = raised
     begun = transport().exchanges
-    found = np.array([error is not None, digest, -digest, begun, -begun], np.int64)
+    facts = np.array([error is not None, digest, -digest, begun, -begun], np.int64)
     try:
         with waiting(what):
-            transport().all_reduce(found, "max")
-        if found[0]:
+            transport().all_reduce(facts, "max")
+        if facts[0]:
             _raise_on_all(what, error)
     except SpirogradError:
         if error is None:
             raise
     if error is not None:
         raise error  # outside of `except`, so that it keeps its own cause
-    if found[3] != -found[4]:
+    if facts[3] != -facts[4]:
         numbers = ", ".join(map(str, gathered(what, begun)))
         problem = f"{what}: processes have begun different numbers of halo exchanges, by rank {numbers}"
         raise SpirogradRuntimeError(render(problem, None, "all processes exchange the same memory in the same order, also after errors"))
-    if found[1] != -found[2]:
+    if facts[1] != -facts[2]:
         _raise_difference(what, of(result), compared)
     return result  # type: ignore[no-any-return]
 

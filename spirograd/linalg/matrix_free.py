@@ -57,12 +57,12 @@ class LinearOperator(NearNames):
         """Return ``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``. They are kept for the next call, because
         kernels are compiled for each field."""
         key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
-        owner, made = self._vectors.get(key, (None, []))
+        owner, vectors = self._vectors.get(key, (None, []))
         if owner is not session():
-            made = []
-        made += [_like(like, needs_grad) for _ in range(count - len(made))]
-        self._vectors[key] = session(), made
-        return made[:count]
+            vectors = []
+        vectors += [_like(like, needs_grad) for _ in range(count - len(vectors))]
+        self._vectors[key] = session(), vectors
+        return vectors[:count]
 
 
 def _origin(x: Any) -> tuple[int, ...]:
@@ -347,9 +347,9 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     size = _norm(flow)
     if size == 0:
         return
-    whole = _norm(b)
+    norm = _norm(b)
     operator = A if symmetric else _Transposed(A, x, tape)
-    converged, count = solve(operator, flow, w, tol * size / whole if whole > 0 else tol, maxiter)
+    converged, count = solve(operator, flow, w, tol * size / norm if norm > 0 else tol, maxiter)
     if not converged:
         problem = f"the gradient of `x` of {name} was not solved for: its residual is above the tolerance after {count} iterations"
         hint = "raise `tol` or `maxiter`" + ("; the matrix must be symmetric and positive definite" if symmetric else "")

@@ -132,10 +132,10 @@ class SparseMatrix(NearNames):
         rows, columns = places.coords
         numbers = sampled(held, rows, columns).astype(held.dtype)
         result = self._like(scipy_module("sparse").coo_array((numbers, (rows, columns)), held.shape), needs_grad=True)
-        made, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
+        own, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
 
         def reverse() -> None:
-            flow = made.take_gradient()
+            flow = own.take_gradient()
             for entries, adjoint in parts:
                 entries.add_gradient(sampled(adjoint(flow), *entries.positions()))
 

@@ -175,9 +175,9 @@ class _Solution:
         w = self._factors.solve(self._out.grad.to_numpy().astype(np.float64), trans="T")
         self._out.grad.fill(0)
         if self._b is not None and self._b.has_grad():
-            found = ScalarNdarray(self._out.dtype, len(w))
-            found.from_numpy(w.astype(self._out.dtype.np))
-            add_to(found, self._b.grad, len(w))
+            adjoint = ScalarNdarray(self._out.dtype, len(w))
+            adjoint.from_numpy(w.astype(self._out.dtype.np))
+            add_to(adjoint, self._b.grad, len(w))
         if self._entries is None:
             return
         rows, columns = self._entries.positions()

@@ -32,9 +32,9 @@ def _profile() -> Profile | None:
     if not session.cfg.kernel_profiler:
         _logger.warning("the profiler is off: `init(kernel_profiler=True)` turns it on")
         return None
-    found: Profile = session.profile()
-    found.collect()
-    return found
+    profile: Profile = session.profile()
+    profile.collect()
+    return profile
 
 
 def print_kernel_profiler_info(mode: str = "count", sort: str = "time", limits: bool = False) -> None:

@@ -31,24 +31,24 @@ def counts(records: Iterable[TaskRecord], sort: str = "time", copy: float = 0.0)
     second."""
     totals = by_task(records)
     totals.sort(key=SORTS[sort], reverse=True)
-    whole = sum(t.time for t in totals)
+    total_time = sum(t.time for t in totals)
     several = len({t.key.arch for t in totals}) > 1
     cpu = any(t.cpu >= 0 for t in totals)
     head = [*_HEAD, "GB/s", *(["of copy"] if copy else []), "GFLOP/s", *(["cpu ms"] if cpu else [])]
-    rows = [_row(t, whole, copy, cpu) for t in totals]
+    rows = [_row(t, total_time, copy, cpu) for t in totals]
     names = [_label(t.key, several) for t in totals]
     lines = _aligned(head, rows, ["task", *names])
-    total = f"{whole / 1e6:.3f} ms in {sum(t.count for t in totals)} runs of {len(totals)} tasks"
+    total = f"{total_time / 1e6:.3f} ms in {sum(t.count for t in totals)} runs of {len(totals)} tasks"
     return "\n".join([*lines, total])
 
 
-def _row(t: TaskTotals, whole: int, copy: float, cpu: bool) -> list[str]:
+def _row(t: TaskTotals, total_time: int, copy: float, cpu: bool) -> list[str]:
     times = [t.time, t.shortest, t.time / t.count, t.longest]
     total, shortest, average, longest = (f"{time / 1e6:.3f}" for time in times)
     least = "" if t.exact else ">"
     share = [f"{least}{t.bandwidth / copy:.0%}" if t.bandwidth else "-"] if copy else []
     return [
-        f"{t.time / whole:.1%}" if whole else "-",
+        f"{t.time / total_time:.1%}" if total_time else "-",
         total,
         str(t.count),
         shortest,

@@ -65,10 +65,10 @@ def by_task(records: Iterable[TaskRecord]) -> list[TaskTotals]:
     """Return the totals of each task, in order of the first run."""
     totals: dict[TaskKey, TaskTotals] = {}
     for record in records:
-        found = totals.get(record.key)
-        if found is None:
-            found = totals[record.key] = TaskTotals(record.key)
-        found.add(record)
+        task = totals.get(record.key)
+        if task is None:
+            task = totals[record.key] = TaskTotals(record.key)
+        task.add(record)
     return list(totals.values())
 
 

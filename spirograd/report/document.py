@@ -52,7 +52,8 @@ def kernel_entry(c: Compilation) -> dict[str, object]:
     if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
     elif compiled.target.generator is not Generator.INTERPRETER:
-        for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
+        texts = {name: content for name, content in compiled.stages.items() if isinstance(content, str)}
+        for name, listing in native.listings(texts, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
     return {
         "name": compiled.name,
@@ -79,9 +80,10 @@ def _stage(title: str, language: str, task: str, listing: Listing, places: Place
 def _ir_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
     stages = []
     for name, locs in c.compiled.stage_locs.items():
-        lines = c.compiled.stages[name].splitlines()
+        text = c.compiled.stages[name]
+        assert isinstance(text, str)
         found = [None if loc is None else (loc.file, loc.line) for loc in locs]
-        stages.append(_stage(_IR[name], "ir", "", Listing(lines, found), places))
+        stages.append(_stage(_IR[name], "ir", "", Listing(text.splitlines(), found), places))
     return stages
 
 
@@ -112,17 +114,17 @@ def _python(c: Compilation, places: Places) -> dict[str, object]:
     calls = {(loc.file, loc.line) for locs in c.compiled.stage_locs.values() for outer in locs if outer for loc in outer.chain()}
     known = set(places.all)
     lines: list[str] = []
-    found: list[Place | None] = []
+    lines_of: list[Place | None] = []
     numbers: list[int] = []
     for source in sources_of(c.kernel.loc, known | calls):
         lines += ["", _heading(source)] if lines else [_heading(source)]
         numbers += [0] * (len(lines) - len(numbers))
-        found += [None] * (len(lines) - len(found))
+        lines_of += [None] * (len(lines) - len(lines_of))
         for number, line in enumerate(source.lines, source.first):
             lines.append(line)
             numbers.append(number)
-            found.append(place if (place := (source.file, number)) in known else None)
-    stage = _stage("Python", "python", "", Listing(lines, found), places)
+            lines_of.append(place if (place := (source.file, number)) in known else None)
+    stage = _stage("Python", "python", "", Listing(lines, lines_of), places)
     return stage | {"numbers": numbers}
 
 

@@ -60,7 +60,7 @@ def source_places(lines: list[str]) -> list[Place | None]:
 
 def with_debug_locations(lines: list[str], places: list[Place | None], files: list[str]) -> str:
     """Return the module ``lines`` with a debug location on every instruction. Files are given as their numbers in ``files``, from 0."""
-    base = 1 + max((int(found[1]) for line in lines if (found := _NODE.match(line))), default=-1)
+    base = 1 + max((int(match[1]) for line in lines if (match := _NODE.match(line))), default=-1)
     nodes = _Nodes(base, len(files))
     out: list[str] = []
     scope = -1
@@ -106,10 +106,10 @@ class _Nodes:
         return self._intern((function, file, line), f"!DILocation(line: {line}, scope: !{scope})")
 
     def _intern(self, key: tuple[int, ...], body: str) -> int:
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._add(body)
-        return found
+        number = self._found.get(key)
+        if number is None:
+            number = self._found[key] = self._add(body)
+        return number
 
     def text(self) -> list[str]:
         last = self._base + len(self._bodies)
@@ -131,15 +131,15 @@ def _place(files: list[str], number: int, line: int) -> Place | None:
 def _optimized(text: str, files: list[str]) -> tuple[list[str], list[Place | None]]:
     """Return the lines of optimised IR, with their source lines from ``!dbg``."""
     lines = text.splitlines()
-    nodes = {int(found[1]): found[2] for line in lines if (found := _NODE.match(line))}
+    nodes = {int(match[1]): match[2] for line in lines if (match := _NODE.match(line))}
 
     def refer(body: str, key: str) -> str:
-        found = re.search(rf"\b{key}: !(\d+)", body)
-        return nodes.get(int(found[1]), "") if found else ""
+        match = re.search(rf"\b{key}: !(\d+)", body)
+        return nodes.get(int(match[1]), "") if match else ""
 
     def place(line: str) -> Place | None:
-        found = _DEBUG.search(line)
-        body = nodes.get(int(found[1]), "") if found else ""
+        match = _DEBUG.search(line)
+        body = nodes.get(int(match[1]), "") if match else ""
         number = re.search(r'filename: "f(-?\d+)"', refer(refer(body, "scope"), "file"))
         at = re.search(r"\bline: (\d+)", body)
         return _place(files, int(number[1]), int(at[1])) if number and at else None
@@ -150,7 +150,7 @@ def _optimized(text: str, files: list[str]) -> tuple[list[str], list[Place | Non
 def _assembly(text: str, files: list[str]) -> tuple[list[str], list[Place | None]]:
     """Return the lines of assembly, with their source lines from ``.loc``."""
     lines = text.splitlines()
-    numbers = {int(found[1]): int(found[2]) for line in lines if (found := re.match(r'\s*\.file\s+(\d+)\s.*["/]f(-?\d+)"', line))}
+    numbers = {int(match[1]): int(match[2]) for line in lines if (match := re.match(r'\s*\.file\s+(\d+)\s.*["/]f(-?\d+)"', line))}
     places: list[Place | None] = []
     here: Place | None = None
     for line in lines:

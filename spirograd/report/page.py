@@ -23,14 +23,14 @@ class Document(TypedDict):
 
 def page(document: Document) -> str:
     """Return the page of a document (see `document.document`)."""
-    data = re.sub("[<>&]", lambda found: _ESCAPES[found[0]], json.dumps(document, separators=(",", ":")))
+    data = re.sub("[<>&]", lambda match: _ESCAPES[match[0]], json.dumps(document, separators=(",", ":")))
     parts = {
         "TITLE": html.escape(document["title"]),
         "STYLE": _package_file("report.css"),
         "DATA": f"{_OPEN}{data}{_CLOSE}",
         "PROGRAM": _package_file("report.js"),
     }
-    return re.sub(r"\{\{(TITLE|STYLE|DATA|PROGRAM)\}\}", lambda found: parts[found[1]], _package_file("template.html"))
+    return re.sub(r"\{\{(TITLE|STYLE|DATA|PROGRAM)\}\}", lambda match: parts[match[1]], _package_file("template.html"))
 
 
 def document_of(text: str) -> Document:

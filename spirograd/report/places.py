@@ -22,11 +22,11 @@ class Places:
         """Return the number of ``place``; -1 for none."""
         if place is None:
             return -1
-        found = self._numbers.get(place)
-        if found is None:
-            found = self._numbers[place] = len(self.all)
+        number = self._numbers.get(place)
+        if number is None:
+            number = self._numbers[place] = len(self.all)
             self.all.append(place)
-        return found
+        return number
 
     def numbers(self, places: Iterable[Place | None]) -> list[int]:
         return [self.number(place) for place in places]

@@ -26,12 +26,12 @@ def sources_of(kernel: Loc | None, places: Iterable[Place]) -> list[Source]:
     """Return the functions that contain the ``places``, that of the ``kernel`` first, then in order of file and line."""
     own = [] if kernel is None else [(kernel.file, kernel.line)]
     wanted = dict.fromkeys([*own, *sorted(places)])
-    found: dict[tuple[str, int], Source] = {}
+    sources: dict[tuple[str, int], Source] = {}
     for file, line in wanted:
-        if not any(s.file == file and s.first <= line < s.first + len(s.lines) for s in found.values()):
+        if not any(s.file == file and s.first <= line < s.first + len(s.lines) for s in sources.values()):
             source = _around(file, line)
-            found.setdefault((source.file, source.first), source)
-    return list(found.values())
+            sources.setdefault((source.file, source.first), source)
+    return list(sources.values())
 
 
 def _around(file: str, line: int) -> Source:
@@ -53,9 +53,9 @@ def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return ()
-    found = []
+    functions = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            found.append((first, node.end_lineno or node.lineno, node.name))
-    return tuple(found)
+            functions.append((first, node.end_lineno or node.lineno, node.name))
+    return tuple(functions)

@@ -154,8 +154,8 @@ def _steps(log2_size: Any) -> int:
 def _by_instruction(value: Value, steps: int) -> bool:
     """Return whether an instruction of the device may combine ``value``: integers, for which the order does not matter, of full subgroups
     (some drivers miscount others)."""
-    whole = groups.current("a subgroup").size % group_size() == 0
-    return value.dtype in (i32, u32) and steps == log2_group_size() and whole
+    full = groups.current("a subgroup").size % group_size() == 0
+    return value.dtype in (i32, u32) and steps == log2_group_size() and full
 
 
 def _total(kind: str, value: object, steps: int) -> Value:

@@ -107,11 +107,11 @@ def match_all(mask: object, val: object) -> Value:
 def match_any(mask: object, value: object) -> Value:
     """Return the lanes of ``mask``, as a u32, whose ``value`` is that of this one."""
     named = _named(mask)
-    found = scalar.constant(0, u32)
+    lanes = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):
         theirs = subgroup.first_ballots(as_value(value) == subgroup.shuffle(value, lane), named)
-        found = arithmetic.select(subgroup.invocation_id() == lane, theirs, found)
-    return found
+        lanes = arithmetic.select(subgroup.invocation_id() == lane, theirs, lanes)
+    return lanes
 
 
 __all__ = [

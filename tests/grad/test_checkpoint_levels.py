@@ -154,7 +154,7 @@ class Copy(Saved):
     """A copy of nothing."""
 
     def __init__(self, memory: CopyMemory, nbytes: int, rng: random.Random) -> None:
-        self.nbytes, self._copy_memory, self._elsewhere = nbytes, memory, None
+        self.nbytes, self._copy_memory, self._moved = nbytes, memory, None
         self._copy = FakeAllocation(nbytes, rng)
         memory.used += nbytes
 
@@ -202,7 +202,7 @@ def test_limits_of_levels_hold(seed: int, tmp_path: Path, monkeypatch: pytest.Mo
         elif copies:
             copies.pop(rng.randrange(len(copies))).free()
         if action > 0.95:
-            assert all(saved._elsewhere.data().nbytes == saved.nbytes for saved in copies[:2] if saved.leaving)
+            assert all(saved._moved.data().nbytes == saved.nbytes for saved in copies[:2] if saved.leaving)
         there = [sum(saved.nbytes for saved in copies if saved.level == level) for level in range(3)]
         assert all(nbytes <= size for nbytes, size in zip(there, levels.sizes))
         assert all(used.peak <= size for used, size in zip(levels.used[1:], levels.sizes[1:]))
@@ -215,7 +215,7 @@ def test_limits_of_levels_hold(seed: int, tmp_path: Path, monkeypatch: pytest.Mo
             assert on_host.most <= report.peak <= report.limit and 0 < report.staging <= report.peak
             assert f", at most {report.staging} bytes for copies under way" in str(report)
     for saved in copies:
-        assert saved._elsewhere is None or saved._elsewhere.data().nbytes == saved.nbytes
+        assert saved._moved is None or saved._moved.data().nbytes == saved.nbytes
     levels.close()
     assert not [*tmp_path.iterdir()]
 

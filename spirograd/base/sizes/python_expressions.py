@@ -119,10 +119,10 @@ def size_expression(size: Size) -> Expression:
     return binary(_OPERATORS[kind], a, b) if by_positive or kind not in _CALLED else call(_CALLED[kind], a, b)
 
 
-def function(parameters: Sequence[str], result: Expression, names: Mapping[str, Any] = {}) -> Callable[..., Any]:
+def function(parameters: Sequence[str], result: Expression, names: Mapping[str, object] = {}) -> Callable[..., Any]:
     """Compile the function of ``parameters`` that returns ``result``, in which ``names``, ``min`` and ``max`` are defined."""
     taken = [ast.arg(parameter, **_AT) for parameter in parameters]
     signature = ast.arguments(posonlyargs=[], args=taken, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.Lambda(signature, result, **_AT))
-    made: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
-    return made
+    compiled: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
+    return compiled

@@ -110,12 +110,12 @@ class MatrixField(ScalarField):
     _filling = Contents._filling
 
     def to_numpy(self, keep_dims: object = False, dtype: object = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
-        """As `ScalarField.to_numpy`; ``keep_dims`` gives vectors a trailing axis of 1."""
+        """Return the elements as `Contents.to_numpy` does; ``keep_dims`` gives vectors a trailing axis of 1. ``copy``: see there."""
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
     def to_torch(self, device: object = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
-        """As `ScalarField.to_torch`; ``keep_dims`` gives vectors a trailing axis of 1."""
+        """Return elements as `Contents.to_torch`, with its ``device`` and ``copy``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 

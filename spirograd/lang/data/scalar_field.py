@@ -7,7 +7,7 @@ import linecache
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
@@ -24,7 +24,7 @@ from spirograd.lang.data import elements, numpy_transfer, shadows, sparse_conten
 from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
-from spirograd.lang.data.nodes import Place, SNode
+from spirograd.lang.data.nodes import Place, SNode, Tabled
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Tree, root
@@ -88,7 +88,7 @@ class Field(HostScope):
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
         place = self.snode  # now, since that may have divided the tree
-        return cast(Tree, (place.stored_node or place).tree)
+        return (place.stored_node or place).tree
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ class ScalarField(Contents, Field):
     _kind = "a field"
     element_shape: tuple[int, ...] = ()
     hidden = False  # whether it is one of a sparse tree's own
-    sparse_node: SNode | None = None  # of a hidden field that is the table of a sparse node: that node
+    sparse_node: Tabled | None = None  # of a hidden field that is the table of a sparse node: that node
 
     def __init__(
         self,

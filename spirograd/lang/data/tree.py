@@ -13,21 +13,34 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.once import one_at_a_time
+from spirograd.base.protocols import Allocation
 from spirograd.lang import context
 from spirograd.lang.data.nodes import Place, Root, SNode
 from spirograd.lang.data.regions import Region, Regions, make_regions
 from spirograd.lang.data.tree_layout import assign_offsets
 from spirograd.lang.session_protocol import Session
 
+if TYPE_CHECKING:
+    from spirograd.lang.data.scalar_field import ScalarField
+
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
 _sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 with_memory: weakref.WeakSet[Tree] = weakref.WeakSet()
+
+
+class TreeUser(Protocol):
+    """What was compiled for the fields of ``trees``: these are its allocations, by number."""
+
+    trees: dict[int, Allocation]
+
+    def release(self) -> None:
+        """Give back what was compiled: one of the trees is gone."""
 
 
 class Tree(NearNames):
@@ -46,8 +59,8 @@ class Tree(NearNames):
         self.whole: weakref.ref[Tree] = weakref.ref(self)  # the user's tree that it is a part of
         self._numbers = 0  # sparse nodes so far
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._allocation: Any = None
+        self.users: weakref.WeakSet[TreeUser] = weakref.WeakSet()
+        self._allocation: Allocation | None = None
         self._session: Session | None = None
         self._destroyed = False
 
@@ -167,16 +180,19 @@ class Tree(NearNames):
         context.fields_have_memory()
 
     @property
-    def allocation(self) -> Any:
+    def allocation(self) -> Allocation:
         """The memory of the tree, allocated at the first call. Raises SpirogradRuntimeError after `reset` or `destroy`."""
-        if self._allocation is None:
+        allocation = self._allocation
+        if allocation is None:
             if self._destroyed:
                 raise SpirogradRuntimeError("this field tree was destroyed: declare its fields anew")
             self.close()
             self._allocate()
+            allocation = self._allocation
+            assert allocation is not None
         elif not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this field belongs to an earlier session, whose memory is gone: make fields after `sg.init`")
-        return self._allocation
+        return allocation
 
     def has_memory(self) -> bool:
         """Whether its memory is there, and of the running session."""
@@ -208,7 +224,7 @@ def _separable(nodes: Sequence[SNode]) -> list[list[SNode]]:
     return [group for group, _ in groups]
 
 
-def _collected(users: weakref.WeakSet[Any]) -> None:
+def _collected(users: weakref.WeakSet[TreeUser]) -> None:
     """Nothing refers to a tree any more: what was compiled for its fields lets go of the memory, too."""
     for user in list(users):
         user.release()
@@ -323,7 +339,7 @@ def deactivate_all_snodes() -> None:
             tree.deactivate(tree.root)
 
 
-def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:
+def trees_of(fields: Iterable[ScalarField], user: TreeUser) -> dict[int, Allocation]:
     """The allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
     trees = {field.tree.id: field.tree for field in fields}
     for tree in trees.values():

@@ -105,7 +105,7 @@ def _store_each(v: LaneValues, op: Op) -> Op:
 
 
 def _adstack_index(v: LaneValues, op: Op) -> Op:
-    """Of an element of the thread slot of the first lane: those of the lanes are interleaved."""
+    """Return the index of an element in the thread slot of the first lane; elements of the lanes are interleaved."""
     assert v.slots is not None
     return v.emit(ops.mul, v.b.cast(v.scalar(op.args[0]), i64), v.slots, attr="nsw")
 

@@ -8,7 +8,6 @@ addresses need only that one. Dead code elimination drops what is not used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from spirograd.analysis.uniformity import Uniformity
 from spirograd.base.dtypes import DType, Lanes, Type, i32, i64, u1, unsigned
@@ -65,7 +64,7 @@ class LaneValues:
         assert isinstance(t, DType), t
         return Lanes(self.lanes, t)
 
-    def emit(self, code: ops.OpCode, *args: Op, attr: Any = None, type: Type | None = None) -> Op:
+    def emit(self, code: ops.OpCode, *args: Op, attr: object = None, type: Type | None = None) -> Op:
         return self.b.emit(code, *args, attr=attr, type=type)
 
     def number(self, value: int, t: DType = i64) -> Op:
