@@ -337,7 +337,9 @@ class TaskTime:
 class TaskTimer(Protocol):
     """Launches whose tasks are timed by the device itself."""
 
-    def launch(self, kernel: CompiledKernel, executable: object, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
+    def launch(
+        self, kernel: CompiledKernel, executable: object, block: bytes | bytearray, counts: Sequence[int | None], number: int
+    ) -> None:
         """Launch as `Device.launch`. ``kernel``: the kernel of ``executable``. ``number``: the number for `TaskTime`."""
 
     def collect(self) -> list[TaskTime]:

@@ -25,7 +25,7 @@ class ChunkLoop(NamedTuple):
     @property
     def columns(self) -> int | None:
         """The number of columns of a row; 0 if it is not a constant, None if there are no rows."""
-        return None if self.around is None else int(self.around.attr.row)
+        return None if self.around is None else max(self.around.attr.row, 0)
 
     @property
     def first(self) -> Op | None:
@@ -62,10 +62,12 @@ def note_ranges(known: dict[Op, Range], loop: Op) -> None:
     body, low = loop.regions[0], range_of(loop.args[0], known).low
     index = body.params[0]
     assert isinstance(index.type, DType)
-    known[index] = type_range(index.type)._replace(low=low)
+    known[index] = natural = type_range(index.type)._replace(low=low)
     if loop.attr.row and low >= 0:
+        known[body.params[-1]] = natural
+    if loop.attr.row > 0 and low >= 0:
         first, within = first_column(loop), Range(0, loop.attr.row - 1)
-        known[first] = known[index]
+        known[first] = natural
         for inner in [op for op in body.walk() if op.code is ops.for_ and op.attr.over_chunk]:
             number = inner.regions[0].params[0]
             columns = [x for x in inner.regions[0].walk() if x.code is ops.sub and x.args[0] is number and x.args[1] is first]

@@ -16,12 +16,12 @@ from spirograd.ir.ops import OpCode
 
 
 def has_lanes(op: Op) -> bool:
-    """Whether ``op`` works on lanes."""
+    """Return whether ``op`` works on lanes."""
     return isinstance(op.type, Lanes) or any(isinstance(a.type, Lanes) for a in op.args)
 
 
 def over_lanes(c: Compiler, op: Op, function: Callable[..., Any]) -> Step:
-    """``function`` of the scalars of each lane."""
+    """Apply ``function`` to the scalars of each lane."""
     t, out, args = op.type, c.entry(op), c.args(op)
     assert isinstance(t, Lanes)
     numpy = t.elem.np
@@ -33,7 +33,7 @@ def over_lanes(c: Compiler, op: Op, function: Callable[..., Any]) -> Step:
 
 
 def _value(function: Callable[[Lanes | DType, Any], Callable[..., Any]]) -> Callable[[Compiler, Op], Step]:
-    """An operation that is a function of its operands; ``function`` is given its type and attribute."""
+    """Make steps of operations that are functions of their operands. ``function`` returns that function, given type and attribute."""
 
     def maker(c: Compiler, op: Op) -> Step:
         out, args = c.entry(op), c.args(op)
@@ -78,7 +78,7 @@ def _extract(t: Any, attr: Any) -> Callable[..., Any]:
 
 
 class _Accesses:
-    """What is known of the accesses of ``op`` to elements of memory."""
+    """Checked accesses of ``op`` to elements of memory."""
 
     def __init__(self, c: Compiler, op: Op) -> None:
         ref: Ref | None = ref_of(op)
@@ -100,7 +100,7 @@ class _Accesses:
 
 
 def gather(c: Compiler, op: Op) -> Step:
-    """A `load` with an index for each lane."""
+    """Make the step of a `load` with an index for each lane."""
     memory, out, (index,) = _Accesses(c, op), c.entry(op), c.args(op)
 
     def step(env: Env) -> None:
@@ -170,7 +170,7 @@ def _each_lane(c: Compiler, op: Op) -> Step:
 
 
 def call(c: Compiler, op: Op, function: tuple[Sequence[int], Sequence[Step], Sequence[int]]) -> Step:
-    """A call for each lane of a function that only computes."""
+    """Make the step of a call of a function that only computes, for each lane."""
     params, steps, (result,) = function
 
     def one(env: Env, values: Sequence[Any]) -> Any:
@@ -191,7 +191,7 @@ def call(c: Compiler, op: Op, function: tuple[Sequence[int], Sequence[Step], Seq
 
 
 def _lane_slots(c: Compiler, op: Op) -> Step:
-    """One thread runs here, which has a slot for each lane of its task."""
+    """Return the slots of the one thread that runs here: one for each lane of its task."""
     out, slots = c.entry(op), np.int32(c.lane_slots)
 
     def step(env: Env) -> None:

@@ -210,6 +210,7 @@ def _chunks(c: Compiler, op: Op) -> Step:
     """Runs a task chunk by chunk, as `Compiler.chunks` says."""
     _, bounds, limits = c.region(op.regions[0])
     uncontended = c.uncontended and len(op.regions) > 2
+    c.lane_slots = op.attr.chunks.lanes
     (begin, end), body, _ = c.region(op.regions[2 if uncontended else 1])
     unit = op.attr.chunks.unit
 

@@ -12,7 +12,7 @@ from spirograd.ir.ops import OpCode
 
 
 def lanes_of(v: Verifier, op: Op, value: Op) -> Lanes:
-    """The type of an operand that is lanes."""
+    """Return the type of an operand that is lanes."""
     if not isinstance(value.type, Lanes):
         v.fail(op, f"takes lanes, not {value.type}")
     return value.type
@@ -93,7 +93,7 @@ def _reduce(v: Verifier, op: Op) -> None:
 
 
 def _from_to(source: DType, target: DType, lanes: bool) -> Callable[[Verifier, Op], None]:
-    """The rule of an operation from lanes of ``source`` to ``target``, or lanes of it."""
+    """Make the rule of an operation from lanes of ``source`` to ``target``, or lanes of it."""
 
     def rule(v: Verifier, op: Op) -> None:
         taken = lanes_of(v, op, op.args[0])

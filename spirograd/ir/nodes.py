@@ -287,8 +287,9 @@ class LoopAttr:
 
     - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
       "vectors": the loop computes on vectors.
-    - ``row``: the iterations are rows of ``row`` columns. In the loops over a chunk inside, the index less that of the first column
-      (`chunk_loops.first_column`) is the number of a column. 0: the number of columns is not constant, or there are no rows.
+    - ``row``: the iterations are rows of ``row`` columns; -1: of a number that is known at launch; 0: they are no rows. The last
+      loop-carried value is the first index of the chunk that lies in the row. In the loops over a chunk inside, the index less that of the
+      first column (`chunk_loops.first_column`) is the number of a column.
     """
 
     parallel: bool = False

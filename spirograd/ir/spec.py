@@ -334,7 +334,7 @@ def _for(v: _Verifier, op: Op) -> None:
         v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
     v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
     if op.attr.over_chunk or op.attr.vectorise or op.attr.row:
-        known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= 0
+        known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= -1
         v.need(known, op, 'loops over chunks are of the level "loops"')
     if op.attr.over_chunk or op.attr.reductions:
         v.need(tuple([r.dtype for r in op.attr.reductions]) == carried, op, "it carries one accumulator for each of its reductions")

@@ -16,7 +16,7 @@ _LANE_TYPES = frozenset((f32, f64, i32, u32, i64, u64))
 
 
 def has_vector_forms(function: Function) -> bool:
-    """Whether a function is what expansions of elementary functions are: arithmetic on 32 or 64 bits with one result."""
+    """Return whether a function is what expansions of elementary functions are: arithmetic on 32 or 64 bits with one result."""
     ends = [*[p.type for p in function.body.params], *[v.type for v in function.body.results]]
     if not function.body.params or isinstance(function.result, tuple) or not _LANE_TYPES.issuperset(ends):
         return False
@@ -24,7 +24,7 @@ def has_vector_forms(function: Function) -> bool:
 
 
 def on_lanes(function: Function, lanes: int) -> Region:
-    """The body of a function that has vector forms, for ``lanes`` lanes at once."""
+    """Return the body of a function that has vector forms, for ``lanes`` lanes at once."""
     b = Builder()
     env: dict[Op, Op] = {}
 

@@ -41,7 +41,7 @@ def emit_lane_const(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_lane_slots(e: FunctionEmitter, op: Op) -> None:
-    """A parameter of tasks."""
+    """Use a parameter of tasks."""
     e.env[op] = "%lanes"
 
 
@@ -57,7 +57,7 @@ def emit_narrow_mask(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_any_lane(e: FunctionEmitter, op: Op) -> None:
-    """By the lower and the upper half together, so that one instruction of AVX2 takes the signs."""
+    """Test the lower and the upper half together, so that one instruction of AVX2 takes the signs."""
     t, mask = _lanes(op.args[0].type), e.typed(op.args[0])
     half = t.n // 2
     low, high = (
@@ -74,7 +74,7 @@ def emit_ballot(e: FunctionEmitter, op: Op) -> None:
 
 
 def _bits(e: FunctionEmitter, mask: Op) -> str:
-    """A bit for each lane, as an i64."""
+    """Return a bit for each lane, as an i64."""
     n = _lanes(mask.type).n
     return e.value(f"zext i{n} {e.value(f'bitcast {e.typed(mask)} to i{n}')} to i64")
 
@@ -85,7 +85,7 @@ def emit_lanes_of_bits(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_reduce(e: FunctionEmitter, op: Op) -> None:
-    """Sums, minima and maxima of integers and sums of floats have instructions."""
+    """Emit a reduction of integers, or a sum of floats."""
     t = _lanes(op.args[0].type)
     elem, vector = type_name(t.elem), e.typed(op.args[0])
     if t.elem.is_float:
@@ -102,7 +102,7 @@ def emit_reduce(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_gather(e: FunctionEmitter, op: Op) -> None:
-    """A `load` with an index for each lane."""
+    """Emit a `load` with an index for each lane."""
     t = _lanes(op.type)
     vector, addresses, masks = type_name(t), f"<{t.n} x {e.buffer_pointer}>", mask_type(t.n)
     pointers = e.pointer(op.attr, op.args[0])
@@ -132,7 +132,7 @@ def emit_load_lanes(e: FunctionEmitter, op: Op) -> None:
 
 
 def _places(e: FunctionEmitter, t: Lanes, pointer: str, stride: int) -> list[str]:
-    """Pointers to the elements of all lanes, typed."""
+    """Return pointers to the elements of all lanes, typed."""
     return [f"ptr {e.value(f'getelementptr {type_name(t.elem)}, {pointer}, i64 {k * stride}')}" for k in range(t.n)]
 
 
@@ -176,7 +176,7 @@ def emit_store_compressed(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_each_lane(e: FunctionEmitter, op: Op) -> None:
-    """A loop over the lanes of the mask; operands and results pass through memory."""
+    """Emit a loop over the lanes of the mask; operands and results pass through memory."""
     mask, *values = op.args
     (region,) = op.regions
     assert isinstance(op.type, tuple)
@@ -193,7 +193,7 @@ def emit_each_lane(e: FunctionEmitter, op: Op) -> None:
 
 
 def _for_lanes(e: FunctionEmitter, mask: Op, one: Callable[[str, str], None]) -> None:
-    """A loop over the lanes of a mask; ``one`` appends its body, given the number of the lane, and how many came before, as i64."""
+    """Emit a loop over the lanes of a mask; ``one`` appends its body, given the number of the lane, and how many came before, as i64."""
     bits = _bits(e, mask)
     loop, done = e.new_labels("lane", "lane.end")
     before = e.label
@@ -211,12 +211,12 @@ def _for_lanes(e: FunctionEmitter, mask: Op, one: Callable[[str, str], None]) ->
 
 
 def _stored(t: Lanes) -> Lanes:
-    """The lanes that memory holds: a byte for each u1."""
+    """Return the type of what memory holds: a byte for each u1."""
     return Lanes(t.n, i8) if t.elem is u1 else t
 
 
 def _in_memory(e: FunctionEmitter, t: Lanes, vector: str = "") -> str:
-    """Stack memory for a value of each lane, with ``vector`` in it."""
+    """Reserve stack memory for a value of each lane, with ``vector`` in it."""
     name, stored = e.name(), _stored(t)
     e.entry.append(f"  {name} = alloca {type_name(stored)}, align 64")
     if vector:
@@ -231,7 +231,7 @@ def _place(e: FunctionEmitter, array: str, t: DType, lane: str) -> str:
 
 
 def _element(e: FunctionEmitter, array: str, t: DType, lane: str) -> str:
-    """The value of one lane."""
+    """Load the value of one lane."""
     if t is u1:
         return e.convert("trunc", _element(e, array, i8, lane), i8, u1)
     return e.value(f"load {type_name(t)}, {_place(e, array, t, lane)}")
@@ -244,6 +244,6 @@ def _set_element(e: FunctionEmitter, array: str, t: DType, text: str, lane: str)
 
 
 def _from_memory(e: FunctionEmitter, array: str, t: Lanes) -> str:
-    """The values of the lanes."""
+    """Load the values of all lanes."""
     vector = e.value(f"load {type_name(_stored(t))}, ptr {array}")
     return e.convert("trunc", vector, _stored(t), t) if t.elem is u1 else vector

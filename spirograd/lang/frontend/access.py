@@ -102,7 +102,7 @@ def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
 
 
 def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
-    """Return ``base[key]`` of something that is no memory."""
+    """Return ``base[key]`` of an object that is not memory."""
     if isinstance(base, (Matrix, Struct)):
         return base[key]
     if any(isinstance(k, Value) or contains_runtime(bounds_of(k)) for k in parts_of(key)):
@@ -128,7 +128,8 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
 
 
 def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
-    """Return ``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
+    """Return ``item``. A field in a list or dict is named after that, unless it has a name. A field of an argument is not, because other
+    calls pass other fields."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
     if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in t.frame.variables):
@@ -162,7 +163,7 @@ def _subscript(t: Tracer, node: ast.Subscript) -> object:
 
 
 def _no_value(entries: DynamicList) -> SpirogradTypeError:
-    return type_error(f"{describe(entries)} is no value", "name an entry, or call `append`, `length` or `deactivate` on it")
+    return type_error(f"{describe(entries)} is not a value", "name an entry, or call `append`, `length` or `deactivate` on it")
 
 
 def _slice(t: Tracer, node: ast.Slice) -> slice:

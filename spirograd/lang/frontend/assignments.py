@@ -89,7 +89,7 @@ def _assign_part(t: Tracer, target: ast.Subscript | ast.Attribute, value: object
 
 
 def _refuse_part(t: Tracer, target: ast.Subscript | ast.Attribute) -> None:
-    """Raise an error that says why what is assigned to is no lvalue."""
+    """Raise the error for an assignment to something that is not an lvalue."""
     base = t.expression(target.value)
     if isinstance(target, ast.Attribute) and target.attr not in dir(base):
         raise no_attribute(base, target.attr)
@@ -153,7 +153,7 @@ def _annotated(t: Tracer, node: ast.AnnAssign) -> None:
         value = annotation.converted(value)
     else:
         t.at(node.annotation)
-        raise type_error(f"{describe(annotation)} is no type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")
+        raise type_error(f"{describe(annotation)} is not a type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")
     held = t.frame.variables.get(node.target.id) if isinstance(node.target, ast.Name) else None
     if is_runtime(held) and [v.dtype for v in leaves(held)] != [v.dtype for v in leaves(value)]:
         message = f"`{target}` is {describe(held)} already, and keeps its type"

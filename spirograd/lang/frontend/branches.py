@@ -10,7 +10,7 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, Region
 from spirograd.lang import scalar
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, same_structure, settle, unpack_tuple
-from spirograd.lang.frontend.syntax_facts import CHOSEN
+from spirograd.lang.frontend.syntax_facts import CHOSEN, RESULT, RETURNED
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.variables import MemoryVariable, bind
 from spirograd.lang.matrix import Matrix, make
@@ -89,9 +89,10 @@ def _join(t: Tracer, condition: Value, sides: Sequence[_Side], candidates: Seque
         t.b.resume(region)
         results: list[Op] = []
         for name, types in merged.items():
-            results += [scalar.cast(v, to).op for v, to in zip(leaves(variables[name]), types)]
+            values = leaves(variables[name]) if name in variables else [scalar.constant(0, to) for to in types]
+            results += [scalar.cast(v, to).op for v, to in zip(values, types)]
         regions.append(t.b.end(results))
-    bind(t, list(merged), then_vars, t.b.if_(condition.op, *regions))
+    bind(t, list(merged), {**else_vars, **then_vars}, t.b.if_(condition.op, *regions))
 
 
 def _merge(t: Tracer, candidates: Sequence[str], a: dict[str, object], b: dict[str, object]) -> dict[str, list[DType]]:
@@ -102,6 +103,10 @@ def _merge(t: Tracer, candidates: Sequence[str], a: dict[str, object], b: dict[s
         if x is y or isinstance(x, MemoryVariable):
             if x is not None:
                 t.frame.variables[name] = x
+            continue
+        value = y if x is None else x
+        if name == RESULT and RETURNED in t.frame.variables and (x is None or y is None) and is_runtime(value):
+            merged[name] = [v.dtype for v in leaves(value)]  # the other side has not returned
             continue
         if is_runtime(x) and is_runtime(y) and same_structure(x, y):
             merged[name] = [_common(p.dtype, q.dtype) for p, q in zip(leaves(x), leaves(y))]

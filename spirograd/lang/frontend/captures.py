@@ -1,4 +1,4 @@
-"""What a kernel takes from outside: the arguments that the user sees, arrays that it names, and attributes that it depends on."""
+"""Captures of a kernel: its arguments, the arrays that it names, and the attributes that it depends on."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def activate(t: Tracer, node: ast.Call) -> None:
 
 
 def no_activate(t: Tracer, node: ast.Call) -> None:
-    """Have no write of the kernel activate cells of some nodes. Fields are taken, as by the family: their own nodes have no cells."""
+    """Keep writes of the kernel from activating cells of some nodes. Fields are accepted, as in the family; their nodes have no cells."""
     values, kwargs = arguments(t, node)
     t.at(node)
     for what in values:
@@ -110,7 +110,7 @@ def _entry(t: Tracer, outer: Sequence[Level], level: Level, index: Sequence[Valu
 
 
 def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
-    """Have a list no entries, and deactivate its chunks."""
+    """Empty a list, and deactivate its chunks."""
     t.assumptions.learn(Deactivates())
     level, b = path.levels[-1], scalar.builder()
     entries = level.list

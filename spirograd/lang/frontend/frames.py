@@ -33,6 +33,7 @@ class Frame:
     out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()
+    returns_nothing: bool = False  # whether a `return` without a value was traced
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
     unchanged: set[Changes] = field(default_factory=set)  # what loops of this function assume that calls do not do

@@ -1,4 +1,4 @@
-"""`with` in kernels: blocks of `stream_parallel` below the top of a kernel are run in order; those of graphs have no place there."""
+"""`with` in kernels: blocks of `stream_parallel` below the top of a kernel are run in order; blocks of graphs are refused there."""
 
 from __future__ import annotations
 

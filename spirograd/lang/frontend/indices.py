@@ -52,7 +52,7 @@ def integer_index(key: object, name: str) -> Op:
     if isinstance(key, slice):
         raise type_error(f"`{name}` cannot be sliced in a kernel", "loop over the indices; slices work on vectors and matrices")
     if not scalar.is_scalar(key):
-        raise type_error(f"{describe(key)} is no index for `{name}`")
+        raise type_error(f"{describe(key)} is not an index of `{name}`")
     value = as_value(key)
     t: DType = value.dtype
     if t.is_float:

@@ -35,7 +35,7 @@ class DynamicList:
         return "a list of a `dynamic` node"
 
     def append(self, value: object) -> Value:
-        """Add an entry, in which other fields of the node are 0; its number in the list."""
+        """Add an entry, in which other fields of the node are 0, and return its number in the list."""
         return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
 
     def length(self) -> Value:
@@ -43,7 +43,7 @@ class DynamicList:
         return _length(self._t, self._path, self._index)
 
     def deactivate(self) -> None:
-        """Have no entries."""
+        """Remove all entries."""
         empty(self._t, self._path, self._index)
 
 

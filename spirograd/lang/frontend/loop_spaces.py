@@ -73,7 +73,7 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
 
 
 def _view_space(view: ViewProxy) -> LoopSpace:
-    """Return all elements of a view, which are no more than its array has."""
+    """Return all elements of a view: at most as many as its array has."""
     return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in view.shape] if needs_wide_counts(view) else view.shape), True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Struct
 
 MemoryRef = FieldRef | ArrayRef | TempRef | SharedRef
@@ -48,7 +48,7 @@ class Lvalue:
         return Part(self, "member", name)
 
     def atomic(self, kind: str, value: object) -> Any:
-        """Update with a value, returning the old one: atomic in memory; of what is no memory, a plain update."""
+        """Update with a value, and return the old one: atomically in memory, by a plain update elsewhere."""
         old = self.load()
         self.store(combined(kind, old, value))
         return old
@@ -108,7 +108,7 @@ class Element(Lvalue):
         for at, v in zip(self._each(), self._entries(value)):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
-    def _entries(self, value: object) -> list[Any]:
+    def _entries(self, value: object) -> list[Scalar]:
         """Return the scalars of a value that this takes."""
         entries = entries_for(value, self.shape, self.what)
         kind = lossy_conversions.VARIABLE if isinstance(self.ref, TempRef) else lossy_conversions.MEMORY
@@ -228,14 +228,14 @@ class Selection(Lvalue):
         for part, v in zip(self.parts, self._values(value)):
             part.update(kind, v)
 
-    def _values(self, value: object) -> list[Any]:
+    def _values(self, value: object) -> list[Scalar]:
         return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")
 
 
 class StructElement(Lvalue):
     """An element of a field of structs: one lvalue per member."""
 
-    def __init__(self, members: dict[str, Lvalue], make: Any) -> None:
+    def __init__(self, members: dict[str, Lvalue], make: Callable[[dict[str, object]], Struct]) -> None:
         self.members = members
         self.make = make
 
@@ -261,7 +261,7 @@ class StructElement(Lvalue):
         return self.make({name: member.atomic(kind, value.entries[name]) for name, member in self.members.items()})
 
 
-def check_members(value: Struct, members: Any) -> None:
+def check_members(value: Struct, members: Collection[str]) -> None:
     if set(value.entries) != set(members):
         raise type_error(f"structs with different members: {', '.join(value.entries)} and {', '.join(members)}")
 
@@ -331,7 +331,7 @@ def has_elements(base: object) -> bool:
     return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
-def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Any]:
+def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Scalar]:
     """Return the scalars of ``value`` for something of ``shape``; a scalar fills it."""
     if scalar.is_scalar(value):
         count = int(np.prod(shape)) if shape else 1

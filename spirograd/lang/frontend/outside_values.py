@@ -32,7 +32,7 @@ from spirograd.lang.struct import Struct
 logger = logging.getLogger("spirograd")
 _HINT = "pass it as an argument, hold it in a field, or make it an attribute of a `@sg.data_oriented` class, whose kernels follow it"
 _MISSING = object()
-# What is never rebound on purpose, or is no value of a program.
+# What is never rebound on purpose, or is not a value of a program.
 _STEADY = (types.ModuleType, types.BuiltinFunctionType, DType, AggregateType)
 _PACKAGES = frozenset(("spirograd", "numpy", "torch", "scipy", "jax", "cupy")) | (sys.stdlib_module_names - {"__main__"})
 

@@ -420,7 +420,7 @@ def make_parameter(name: str, annotation: object, options: LanguageOptions, kern
         return ScalarParameter(name, kernel, arithmetic.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
-            f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",
+            f"parameter `{name}` has the annotation {shown}, which is not a type of the kernel language",
             "scalars: sg.i32 ...; vectors: sg.types.Vector[n, dtype]; arrays: sg.types.NDArray[dtype, ndim]; "
             "what is fixed while compiling: sg.Template",
         ) from None

@@ -204,8 +204,8 @@ def _rebuilt(value: object, params: list[Value]) -> object:
 
 
 def _is_function(body: Region, known: set[Op], effects: frozenset[str]) -> bool:
-    """Return whether ``body`` can be that of a function, of nothing but its parameters and what is ``known``; of one that only computes, or
-    has these ``effects``, too."""
+    """Return whether ``body`` can be the body of a function: it takes its parameters and ``known`` alone, and computes; it may have these
+    ``effects``, too."""
     known.update(body.params)
     for op in body.ops:
         if not known.issuperset(op.args) or not (_computes(op) or (effects and _has_effects(op, effects))):

@@ -1,7 +1,7 @@
 """Kernels that take some of their numbers from memory with a gradient: from arrays of one element, called cells here.
 
 Scalar arguments are constants of a launch and have no gradient. Where a tape follows the number that is passed, or torch does, the kernel
-is compiled once more with a cell for the argument, and whatever gives gradients of arrays gives that of the number.
+is compiled once more with a cell for the argument, and whatever computes gradients of arrays computes the gradient of the number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CellParameter(ArrayParameter):
     def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         b = scalar.builder()
         return Value(b.load(super().declare(value, to).ref, b.const(0, i32)))
 
@@ -53,10 +53,10 @@ class CellsParameter(Parameter):
             CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
         ]
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: Any) -> object:
         return tuple([leaf.key(part) for leaf, part in zip(self.leaves, value)])
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: Any, to: Declarations) -> object:
         return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, value)])
 
     def steps(self, value: Any, path: Path) -> list[Step]:
@@ -112,7 +112,7 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
     return (with_cells(kernel, which), tuple(values), cells) if cells else None
 
 
-def _entries(value: object) -> Sequence[Any]:
+def _entries(value: object) -> Sequence[object]:
     members = getattr(value, "entries", None)
     return [n for member in members.values() for n in _entries(member)] if isinstance(members, dict) else entries_of(value)
 

@@ -14,8 +14,8 @@ from spirograd.lang.frontend.call_effects import changed_arguments, changed_name
 from spirograd.lang.frontend.control import block_where, condition
 from spirograd.lang.frontend.frames import LoopScope
 from spirograd.lang.frontend.graph_blocks import refuse_graph_loop
-from spirograd.lang.frontend.runtime_values import leaves
-from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, RNG, assigned, jumps, names_in
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves
+from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RESULT, RETURNED, RNG, assigned, jumps, names_in
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.variables import bind, end_scope, runtime_variables, scalars_of
 from spirograd.lang.scalar import Value
@@ -90,7 +90,7 @@ def _loop_with_jumps(
         block_where(t, start(), body)
         step()
 
-    emitted = _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}), [*read, *body])
+    emitted = _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE, RESULT}), [*read, *body])
     for name, value in saved.items():
         t.frame.variables.pop(name, None)
         if value is not None:
@@ -113,13 +113,11 @@ def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], ca
     t.frame.variables = dict(before)
     params = _begin(t, carried, before)
     with t.trace.guarded():
-        body_region = _body_region(t, carried, before, params, body)
-    if carried[-1:] == [RNG]:
-        initial.append(scalar.as_value(before[RNG]).op)
-        test_region = Region((*test_region.params, Op(ops.param, u32, loc=loc)), test_region.ops)
+        body_region, more = _body_region(t, carried, before, params, body)
+    test_region = Region((*test_region.params, *[Op(ops.param, v.type, loc=loc) for v in more]), test_region.ops)
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
-    bind(t, carried, before, b.while_(initial, test_region, body_region))
+    bind(t, carried, before, b.while_([*initial, *more], test_region, body_region))
     return True
 
 
@@ -169,12 +167,10 @@ def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], change
     initial = scalars_of(t, carried)
     index, *params = _begin(t, carried, before, begin.type)
     with t.trace.guarded(not (begin.code is ops.const and end.code is ops.const and begin.attr < end.attr)):
-        region = _body_region(t, carried, before, params, lambda: body(Value(index)))
-    if carried[-1:] == [RNG]:
-        initial.append(scalar.as_value(before[RNG]).op)
+        region, more = _body_region(t, carried, before, params, lambda: body(Value(index)))
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
-    bind(t, carried, before, b.for_(begin, end, initial, region))
+    bind(t, carried, before, b.for_(begin, end, [*initial, *more], region))
 
 
 # --- regions -----------------------------------------------------------------------------------------------------------------
@@ -186,18 +182,33 @@ def _begin(t: Tracer, carried: Sequence[str], models: dict[str, object], *index:
     return t.b.begin(*index, *types, names=_names_of_scalars(carried, models))
 
 
-def _body_region(t: Tracer, carried: list[str], models: dict[str, object], params: Sequence[Op], body: Callable[[], None]) -> Region:
-    """Close the region that `_begin` opened, with what ``body`` traces. ``params``: for the variables ``carried``, which get RNG as the
-    last if the body draws random numbers."""
+def _body_region(
+    t: Tracer, carried: list[str], models: dict[str, object], params: Sequence[Op], body: Callable[[], None]
+) -> tuple[Region, list[Op]]:
+    """Close the region that `_begin` opened, with what ``body`` traces. ``params``: for the variables ``carried``.
+
+    If the body draws random numbers or returns, RNG and RESULT are added to ``carried`` and ``models``; the result has their initial
+    values. Only draws read RNG, and an iteration does not depend on a RESULT before, so that the parameters can be made afterwards.
+    """
     bind(t, carried, models, params)
-    counter = Value(Op(ops.param, u32, loc=t.b.loc))
+    counter, more = Value(Op(ops.param, u32, loc=t.b.loc)), list[Op]()
     if RNG in models:
         t.frame.variables[RNG] = counter
+    t.frame.variables.pop(RESULT, None)
     body()
     if RNG in models and t.frame.variables[RNG] is not counter:
-        t.b.add_param(counter.op)
         carried.append(RNG)
-    return t.b.end(_next_values(t, carried, models))
+        t.b.add_param(counter.op)
+        more.append(scalar.as_value(models[RNG]).op)
+    result = t.frame.variables.get(RESULT)
+    types = [v.dtype for v in leaves(result)] if is_runtime(result) else []
+    if types:
+        carried.append(RESULT)
+        models[RESULT] = result
+        for dtype in types:
+            t.b.add_param(Op(ops.param, dtype, loc=t.b.loc))
+    region = t.b.end(_next_values(t, carried, models))
+    return region, [*more, *[scalar.constant(0, dtype).op for dtype in types]]
 
 
 def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -> list[Op]:

@@ -82,7 +82,7 @@ def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
     tree = body[0] if body else None
     if not isinstance(tree, ast.FunctionDef):
         raise SpirogradSyntaxError(
-            f"`{name}` is no plain function",
+            f"`{name}` is not a plain function",
             Loc(text.file, first),
             f"a {kind} is a function defined with `def`; lambdas and async functions are not",
         )

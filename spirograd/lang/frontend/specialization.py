@@ -23,14 +23,14 @@ from spirograd.lang.frontend.steps import Array, Captured, Pack, Packer, Step, f
 
 
 class Specialization:
-    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan): of one whose derivative
-    alone is wanted, that is never. ``key``: what its kernel knows it by. ``guards``: attributes of template arguments that were constants
-    of the compilation. ``steps``: of the arguments of a call; those of arrays that the kernel names follow.
+    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan). A kernel of which only
+    derivatives are launched is never compiled. ``key``: by which its kernel finds it. ``guards``: attributes of template arguments that
+    were constants of the compilation. ``steps``: for the arguments of a call; the steps of arrays that the kernel names follow them.
 
-    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Those that the kernel itself names are.
+    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Fields that the kernel names are kept.
     """
 
-    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: Any = (), steps: Sequence[Step] = ()) -> None:
+    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = (), steps: Sequence[Step] = ()) -> None:
         captures = traced.captures
         self.kernel = traced.kernel
         self._prepare = prepare

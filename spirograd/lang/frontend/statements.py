@@ -1,4 +1,4 @@
-"""The simple statements that are no assignments: expressions, `break`, `continue`, `assert`, `pass`."""
+"""The simple statements other than assignments: expressions, `break`, `continue`, `assert`, `pass`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What statements may do, found in their syntax alone: which names they assign, which jumps they may take."""
+"""Facts about statements from their syntax alone: which names they may assign, which jumps they may take."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.ad
 
 
 def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
-    """Trace ``tile[:] = value``. Returns False if what is assigned to is no tile."""
+    """Trace ``tile[:] = value``. Returns False if the target is not a tile."""
     if not isinstance(lvalue, Part) or lvalue.kind != "index":
         return False
     tile = lvalue.container.load()

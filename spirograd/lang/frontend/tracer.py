@@ -106,7 +106,6 @@ class Tracer:
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
-        self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given
 
     # --- dispatch ----------------------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class Tracer:
     # --- source locations --------------------------------------------------------------------------------------------------
 
     def at(self, node: ast.AST) -> None:
-        """Take ``node`` for the source of what is emitted next, and of errors."""
+        """Set the source location of operations and errors to that of ``node``."""
         self.b.loc = self.frame.loc(node)
 
     def located(self, handler: Handler, node: ast.AST) -> Any:

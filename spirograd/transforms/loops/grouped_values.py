@@ -13,14 +13,14 @@ from spirograd.transforms.loops.lane_values import LaneValues
 
 
 class GroupedValues:
-    """Builds for ``v`` what ``known`` has patterns of."""
+    """A builder, for ``v``, of the values that ``known`` has patterns of."""
 
     def __init__(self, v: LaneValues, known: LaneGroups) -> None:
         self.v, self.known = v, known
         self._values: dict[Op, list[Op]] = {}  # of each group, without the offsets of lanes
 
     def begin(self, index: Op, first: Op) -> None:
-        """A vector begins at ``first``, the index of its first lane."""
+        """Begin a vector at ``first``, the index of its first lane."""
         self._values[index] = [first]
 
     def emit(self, op: Op) -> None:
@@ -47,7 +47,7 @@ class GroupedValues:
             v.firsts[op] = self._value(op, 0)
 
     def _with(self, op: Op, values: Mapping[Op, Op], constants: bool = True) -> Op:
-        """``op`` on these values of its operands. ``constants``: whether those count; if not they are in offsets."""
+        """Build ``op`` on these values of its operands. ``constants``: whether those count; if not they are in offsets."""
         v = self.v
         dropped = not constants and op.code in (ops.add, ops.sub)
 
@@ -62,7 +62,7 @@ class GroupedValues:
         return v.copy(op, [operand(a) for a in op.args])
 
     def _value(self, op: Op, lane: int, offset: bool = True) -> Op:
-        """The value of ``op`` in a lane, or without the offset of the lane."""
+        """Return the value of ``op`` in a lane, or without the offset of the lane."""
         pattern, t = self.known.patterns[op], op.type
         assert isinstance(t, DType)
         value, distance = self._values[op][pattern.groups[lane]], pattern.offsets[lane] if offset else 0
@@ -71,7 +71,7 @@ class GroupedValues:
         return self.v.emit(ops.add, value, self.v.number(distance, t)) if distance else value
 
     def _live_values(self, values: list[Op], groups: Sequence[int]) -> list[Op]:
-        """``values`` of groups; where none of the lanes of a group is live, that of a group which has one."""
+        """Return ``values`` of groups; where none of the lanes of a group is live, that of a group which has one."""
         v = self.v
         if v.live is None or len(values) == 1:
             return values
@@ -84,7 +84,7 @@ class GroupedValues:
         return [v.choose(some, value, other) for value, some in zip(values, live)]
 
     def _vector(self, op: Op, pattern: Pattern) -> Op:
-        """The values of all lanes."""
+        """Build the values of all lanes."""
         v, t = self.v, op.type
         assert isinstance(t, DType)
         if t is u1:
@@ -98,7 +98,7 @@ class GroupedValues:
         return v.emit(ops.add, vector, offsets) if any(pattern.offsets) else vector
 
     def _condition(self, values: Sequence[Op], groups: Sequence[int]) -> Op:
-        """A vector of u1, by way of the bits of an integer."""
+        """Build a vector of u1, by way of the bits of an integer."""
         v, bits = self.v, self.v.number(0)
         for g, value in enumerate(values):
             members = sum(1 << k for k, group in enumerate(groups) if group == g)
@@ -106,11 +106,11 @@ class GroupedValues:
         return v.emit(ops.lanes_of_bits, bits, type=v.lanes_of(u1))
 
     def _members(self, groups: Sequence[int], g: int) -> Op:
-        """The lanes of a group, as a constant mask."""
+        """Build the mask of the lanes of a group."""
         return self.v.numbers([group == g for group in groups], u1)
 
     def _strided_load(self, op: Op) -> None:
-        """Elements at regular distances in each group: as if all lanes were of that group, under a mask of its lanes."""
+        """Load elements at regular distances in each group: as if all lanes were of that group, under a mask of its lanes."""
         v, index, stride = self.v, op.args[0], self.known.strides[op]
         pattern, effective = self.known.patterns[index], self.v.effective()
         firsts, masks = [], []

@@ -20,7 +20,7 @@ Build = Callable[[Region], Sequence[Op]]
 
 
 class LaneControl:
-    """Builds control operations for ``v``; ``build`` builds what is in their regions."""
+    """A builder of control operations for ``v``; ``build`` builds what is in their regions."""
 
     def __init__(self, v: LaneValues, build: Build) -> None:
         self.v, self.build = v, build
@@ -54,7 +54,7 @@ class LaneControl:
         return v.b.for_(begin, end, initial, v.block([begin.type, *[a.type for a in initial]], once), op.attr)
 
     def _both_arms(self, op: Op) -> Sequence[Op]:
-        """Both branches, one after the other: they have no effects."""
+        """Build both branches, one after the other: they have no effects."""
         condition = self.v.vector(op.args[0])
         arms = [self.build(region) for region in op.regions]
         return [self.v.choose(condition, a, b) for a, b in zip(*arms)]
@@ -62,12 +62,15 @@ class LaneControl:
     # --- under masks ---
 
     def _both(self, mask: Op) -> Op:
-        """The lanes of a mask that are live."""
+        """Return the lanes of a mask that are live."""
         return mask if self.v.live is None else self.v.emit(ops.and_, self.v.live.mask, mask)
 
     def _restricted(self, mask: Op | None, condition: Op) -> Op:
-        """The lanes of a mask (None: all) in which a condition holds: term by term, since a conjunction of u1 would be packed into bytes.
-        That of groups of lanes is a constant mask for each group."""
+        """Return the lanes of a mask (None: all) in which a condition holds.
+
+        A conjunction is taken term by term, since vectors of u1 would be packed into bytes. The condition of groups of lanes is a
+        constant mask for each group.
+        """
         v, plan = self.v, self.v.plan
         if condition.code is ops.and_ and plan.varies(condition) and not plan.grouped(condition):
             for term in condition.args:
@@ -107,7 +110,7 @@ class LaneControl:
         return [v.choose(taken, a, b) for a, b in zip(*arms)]
 
     def _arm(self, region: Region, live: Op, types: Sequence[DType]) -> Sequence[Op]:
-        """The results of one branch, which is skipped if no lane takes it."""
+        """Build one branch, which is skipped if no lane takes it; returns its results."""
         v = self.v
         if len(region.ops) == 1:
             return self.build(region)
@@ -124,7 +127,7 @@ class LaneControl:
         carried_types = [a.type for a in initial]
 
         def test(live: Op, *packed: Op) -> Sequence[Op]:
-            """Whether to go on, and the lanes that do."""
+            """Return whether to go on, and the lanes that do."""
             v.bind(condition.params, [self._unpacked(value, t) for value, t in zip(packed, types)])
             self._with_live(live, condition)
             going = self._restricted(live, condition.results[0])
@@ -142,13 +145,13 @@ class LaneControl:
         return [self._unpacked(value, t) for value, t in zip(packed, types)]
 
     def _next(self, op: Op, live: Op, old: Sequence[Op], new: Sequence[Op], always: bool = False) -> list[Op]:
-        """What a loop carries on: new values in live lanes, old ones in those that have ended, where they are used after the loop."""
+        """Return what a loop carries: new values in live lanes, old ones in lanes that have ended, where they are used after the loop."""
         kept = [always or (op, k) in self._used for k in range(len(old))]
         mask = self.v.narrow(live) if any(kept) else None
         return [self._packed(b if mask is None or not keep else self.v.choose(mask, b, a)) for keep, a, b in zip(kept, old, new)]
 
     def _divergent_for(self, op: Op) -> Sequence[Op]:
-        """Lanes count together, from 0 to the largest trip count of any."""
+        """Build a loop in which lanes count together, from 0 to the largest trip count of any."""
         assert isinstance(op.type, tuple)
         v, (body,), types = self.v, op.regions, op.type
         t = body.params[0].type
@@ -173,12 +176,12 @@ class LaneControl:
         return [self._unpacked(value, r) for value, r in zip(results, types)]
 
     def _cast(self, value: Op, t: DType) -> Op:
-        """The same bits as a ``t``."""
+        """Return the same bits as a ``t``."""
         target = _like(value.type, t)
         return value if value.type == target else self.v.emit(ops.bitcast, value, type=target)
 
     def _trips(self, op: Op, t: DType) -> Op:
-        """How many iterations each lane has, none if it is not live."""
+        """Return the trip count of each lane: 0 if it is not live."""
         v = self.v
         begin, end = (v.vector(a) for a in op.args[:2])
         some = v.emit(ops.lt, begin, end, type=Lanes(v.lanes, u1))
@@ -188,7 +191,7 @@ class LaneControl:
         return self._cast(trips, unsigned(t))
 
     def _index(self, op: Op, trips: Op, counts: Op, t: DType) -> Op:
-        """The index of each lane, or that of all."""
+        """Return the index of each lane, or that of all."""
         v, begin = self.v, op.args[0]
         if op in v.plan.backwards:
             last = v.emit(ops.sub, self._cast(trips, t), v.splat(v.number(1, t)))

@@ -15,7 +15,7 @@ from spirograd.transforms.loops.lane_values import LaneValues
 
 
 def load(v: LaneValues, op: Op) -> None:
-    """A load whose index varies, or from an adstack."""
+    """Build a load whose index varies, or from an adstack."""
     index = op.args[0]
     if is_adstack(op):
         v.env[op] = _adstack_load(v, op)
@@ -31,7 +31,7 @@ def load(v: LaneValues, op: Op) -> None:
 
 
 def load_lanes(v: LaneValues, op: Op, stride: int, firsts: Sequence[Op], masks: Sequence[Op]) -> Op:
-    """A `load_lanes` of the memory that ``op`` loads from."""
+    """Build a `load_lanes` of the memory that ``op`` loads from."""
     return v.emit(ops.load_lanes, *firsts, *masks, attr=(stride, op.attr), type=v.lanes_of(op.type))
 
 
@@ -44,7 +44,7 @@ def _neighbours(v: LaneValues, op: Op, first: Op, mask: Op | None) -> Op:
 
 
 def _gather(v: LaneValues, op: Op) -> Op:
-    """Elements anywhere. Lanes without an iteration have the index of the first lane; those that are not live get that of a live one."""
+    """Load elements anywhere. Lanes without an iteration have the index of the first lane; lanes that are not live get a live one's."""
     index = v.vector(op.args[0])
     if v.live is not None:
         index = v.choose(v.narrow(v.live.mask), index, v.splat(v.lane(index, v.live.first)))
@@ -56,7 +56,7 @@ def _load_each(v: LaneValues, op: Op) -> Op:
 
 
 def _spaced(v: LaneValues, op: Op, each: Callable[[LaneValues, Op], Op], otherwise: Callable[[LaneValues, Op], Op]) -> None:
-    """An access to elements at regular distances: by ``each`` if all lanes take part."""
+    """Access elements at regular distances: by ``each`` if all lanes take part."""
     mask = v.effective()
     if mask is None:
         v.env[op] = each(v, op)
@@ -77,7 +77,7 @@ def _none(_: Op) -> Sequence[Op]:
 
 
 def store(v: LaneValues, op: Op) -> None:
-    """A store. One that is the same in all lanes is made once."""
+    """Build a store. One that is the same in all lanes is made once."""
     if is_adstack(op):
         _adstack_store(v, op)
     elif not v.plan.varies(op):
@@ -111,7 +111,7 @@ def _adstack_index(v: LaneValues, op: Op) -> Op:
 
 
 def _adstack_load(v: LaneValues, op: Op) -> Op:
-    """Without a mask if all lanes have thread slots, spare ones included: some CPUs take long for masked accesses."""
+    """Load without a mask if all lanes have thread slots, spare ones included: some CPUs take long for masked accesses."""
     first = _adstack_index(v, op)
     if v.mask is None:
         return load_lanes(v, op, 1, [first], [])
@@ -127,7 +127,7 @@ def _adstack_store(v: LaneValues, op: Op) -> None:
     value = v.vector(op.args[1])
 
     def every() -> Sequence[Op]:
-        """In lanes that are not live another branch may have stored."""
+        """Keep what another branch may have stored in lanes that are not live."""
         kept = value
         if v.live is not None:
             kept = v.choose(v.narrow(v.live.mask), value, v.emit(ops.load_lanes, first, attr=(1, op.attr), type=value.type))
@@ -149,7 +149,7 @@ def _adstack_store(v: LaneValues, op: Op) -> None:
 
 
 def atomic(v: LaneValues, op: Op) -> None:
-    """An atomic. All lanes that add to one element add their sum."""
+    """Build an atomic. Lanes that all add to one element add their sum."""
     if not v.plan.varies(op):
         v.env[op] = v.copy(op)
     elif v.plan.adds_together(op):
@@ -170,7 +170,7 @@ def _add_once(v: LaneValues, op: Op) -> None:
 
 
 def lane_by_lane(v: LaneValues, op: Op) -> Op:
-    """``op`` for one lane after the other, of those that take part."""
+    """Build ``op`` for one lane after the other, of those that take part."""
     varying = [a for a in dict.fromkeys(op.args) if v.plan.varies(a)]
     used = op in v.plan.used
 

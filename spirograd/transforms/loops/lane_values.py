@@ -20,7 +20,7 @@ from spirograd.ir.nodes import Op, Region
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:
-    """The lanes that run the current region: a wide ``mask``; the same as ``bits`` of an i64; the number of the ``first`` one, an i64."""
+    """Lanes that run the current region: a wide ``mask``; the same as ``bits`` of an i64; the number of the ``first`` one, an i64."""
 
     mask: Op
     bits: Op
@@ -28,7 +28,7 @@ class Live:
 
 
 class LaneValues:
-    """Appends to ``b`` what ``lanes`` iterations of a loop do at once.
+    """A builder of what ``lanes`` iterations of a loop do at once. It appends to ``b``.
 
     ``plan``: what varies between them. ``masked``: whether the CPU has masked loads and stores. ``ranges``: what is known of integers.
     ``slots``: how many lanes take part, an i64, if that may be fewer than there are; ``full``: whether all do, a u1.
@@ -48,16 +48,16 @@ class LaneValues:
     # --- values ---
 
     def scalar(self, op: Op) -> Op:
-        """What stands for ``op``, which does not vary."""
+        """Return what stands for ``op``, which does not vary."""
         return self.env.get(op, op)
 
     def vector(self, op: Op) -> Op:
-        """The values of ``op`` in all lanes."""
+        """Return the values of ``op`` in all lanes."""
         value = self.scalar(op)
         return value if isinstance(value.type, Lanes) else self.splat(value)
 
     def first(self, op: Op) -> Op:
-        """The value in the first lane of ``op``, which grows evenly from lane to lane."""
+        """Return the value in the first lane of ``op``, which grows evenly from lane to lane."""
         return self.firsts.get(op) or self.scalar(op)
 
     def lanes_of(self, t: Type) -> Lanes:
@@ -71,21 +71,21 @@ class LaneValues:
         return self.b.const(value, t)
 
     def splat(self, value: Op) -> Op:
-        """``value`` in all lanes."""
+        """Put ``value`` in all lanes."""
         if value not in self._splats:
             self._splats[value] = self.emit(ops.splat, value, type=self.lanes_of(value.type))
         return self._splats[value]
 
     def numbers(self, values: Iterable[int | bool], t: DType) -> Op:
-        """A constant for each lane."""
+        """Build a constant for each lane."""
         return self.emit(ops.lane_const, attr=tuple(values), type=Lanes(self.lanes, t))
 
     def lane(self, vector: Op, number: Op) -> Op:
-        """The value of one lane."""
+        """Take the value of one lane."""
         return self.emit(ops.extract, vector, number)
 
     def like_first_lane(self, vector: Op) -> Op:
-        """``vector`` in the lanes that have an iteration, its value in the first lane in the rest."""
+        """Take ``vector`` in the lanes that have an iteration, its value in the first lane in the rest."""
         if self.mask is None:
             return vector
         return self.emit(ops.select, self.mask, vector, self.splat(self.lane(vector, self.number(0))))
@@ -105,7 +105,7 @@ class LaneValues:
         return self.emit(ops.any_lane, mask, type=u1)
 
     def effective(self) -> Op | None:
-        """The lanes in which effects take place; None: all."""
+        """Return the mask of the lanes in which effects take place; None: all."""
         if self.live is None:
             return self.mask
         live = self.narrow(self.live.mask)
@@ -117,7 +117,7 @@ class LaneValues:
     # --- regions ---
 
     def block(self, types: Sequence[Type], body: Callable[..., Sequence[Op]]) -> Region:
-        """A region with parameters of these types, of which ``body`` builds the operations; it returns the results."""
+        """Build a region with parameters of these types: ``body`` takes them, builds the operations, and returns the results."""
         kept = dict(self._splats)
         results = body(*self.b.begin(*types))
         self._splats = kept
@@ -129,21 +129,21 @@ class LaneValues:
     # --- operations ---
 
     def copy(self, op: Op, args: Sequence[Op] | None = None) -> Op:
-        """``op`` on scalars, or on other operands."""
+        """Build ``op`` on scalars, or on other operands."""
         args = [self.scalar(a) for a in op.args] if args is None else args
         if op.code in (ops.idiv, ops.irem) and self._is_unsigned(op):
             return self._unsigned(op, args)
         return self.b.emit(op.code, *args, attr=op.attr, type=self._type(op, args))
 
     def elementwise(self, op: Op) -> Op:
-        """``op`` on vectors."""
+        """Build ``op`` on vectors."""
         return self.copy(op, [self.vector(a) for a in op.args])
 
     def _type(self, op: Op, args: Sequence[Op]) -> Type:
         return self.lanes_of(op.type) if any(isinstance(a.type, Lanes) for a in args) else op.type
 
     def _is_unsigned(self, op: Op) -> bool:
-        """Whether a division is of numbers that are surely not negative: unsigned division takes many fewer instructions for lanes."""
+        """Return whether a division is of numbers that are surely not negative: lanes divide unsigned numbers by far fewer instructions."""
         assert isinstance(op.type, DType)
         return op.type.is_signed and range_of(op.args[1], self.ranges).low > 0 and range_of(op.args[0], self.ranges).low >= 0
 

@@ -9,6 +9,8 @@ for each row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spirograd.base.dtypes import DType, unsigned
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
@@ -47,22 +49,22 @@ class _SplitRows(Rewriter):
             return self.keep(op)
         b, (setup, extent), (begin, end, *initial) = self.b, divisor, self.args(op)
         rows = _Rows(b, copied(b, setup)[extent], begin, end)
-        row, *totals = b.begin(rows.type, *[a.type for a in initial])
-        rows.enter(row)
+        types = (*[a.type for a in initial], rows.type)
+        row, *totals, start = b.begin(rows.type, *types)
+        rows.enter(row, start)
         inner = _ByRow(body.params[0], extent, rows.row, rows.first).region(body)
         guarded = _guarded(inner, (extent, rows.row, rows.first))
         if guarded is None:
-            results = rows.columns(b, totals, inner, op)
+            results = rows.columns(totals, inner, op)
         else:
             b.ops += guarded.of_row
             b.begin()
-            then = b.end(rows.columns(b, totals, guarded.body, op))
+            then = b.end(rows.columns(totals, guarded.body, op))
             b.begin()
             results = b.if_(guarded.guard, then, b.end(totals))
-        attr = LoopAttr(row=int(extent.attr) if extent.code is ops.const else 0)
-        types = tuple([a.type for a in initial])
-        loop = Op(ops.for_, types, (rows.low, rows.high, *initial), attr, (b.end(results),), op.loc, op.primal)
-        return b.append(loop)
+        attr = LoopAttr(row=int(extent.attr) if extent.code is ops.const else -1)
+        regions = (b.end([*results, rows.stop]),)
+        return b.append(Op(ops.for_, types, (rows.low, rows.high, *initial, begin), attr, regions, op.loc, op.primal))
 
 
 def _divisor(body: Region) -> tuple[list[Op], Op] | None:
@@ -89,11 +91,13 @@ def _needed(value: Op, known: dict[Op, None]) -> list[Op]:
 
 class _Rows:
     """The rows that iterations from ``begin`` to ``end`` lie in: numbers from ``low`` to ``high``. Of one of them, ``row`` is what the
-    index divided by ``extent`` gives, and ``first`` the index of its first column."""
+    index divided by ``extent`` gives, ``first`` the index of its first column, and iterations ``start`` to ``stop`` are in the chunk.
+
+    The loop over rows carries ``start``. LLVM would express it by the number of the row otherwise, and compute trip counts at length."""
 
     def __init__(self, b: Builder, extent: Op, begin: Op, end: Op) -> None:
         assert isinstance(begin.type, DType)
-        self.b, self.type, self.extent, self.start, self.end = b, begin.type, extent, begin, end
+        self.b, self.type, self.extent, self.end = b, begin.type, extent, end
         # Of extents that are not known, the absolute value counts the columns; that of the smallest integer is a number without sign.
         self.counts_down = self.type.is_signed and extent.code is not ops.const
         self.length = b.emit(ops.abs_, extent) if self.counts_down else extent
@@ -101,22 +105,24 @@ class _Rows:
         self.low = b.emit(ops.idiv, begin, self.length)
         self.high = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, end, one), self.length), one)
 
-    def enter(self, number: Op) -> None:
-        """Compute what is the same in row ``number``."""
-        self.first = self.b.emit(ops.mul, number, self.length)
-        self.row = self.b.emit(ops.idiv, self.first, self.extent) if self.counts_down else number
-
-    def columns(self, b: Builder, totals: list[Op], body: Region, op: Op) -> tuple[Op, ...]:
-        """The loop over those columns of the row that are in the chunk; returns the accumulators after it."""
-        steps = [b.emit(ops.sub, self.end, self.first), self.length]
+    def enter(self, number: Op, start: Op) -> None:
+        """Compute what is the same in row ``number``, whose first iteration in the chunk is ``start``."""
+        b = self.b
+        self.first = b.emit(ops.mul, number, self.length)
+        self.row = b.emit(ops.idiv, self.first, self.extent) if self.counts_down else number
+        self.start = start
+        steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.sub, self.start, self.first))]
         if self.counts_down:
             natural = unsigned(self.type)
             fewest = b.emit(ops.min_, *[b.emit(ops.bitcast, x, type=natural) for x in steps])
             count = b.emit(ops.bitcast, fewest, type=self.type)
         else:
             count = b.emit(ops.min_, *steps)
-        start = b.emit(ops.max_, self.start, self.first)
-        return b.for_(start, b.emit(ops.add, self.first, count), totals, body, op.attr)
+        self.stop = b.emit(ops.add, self.start, count)
+
+    def columns(self, totals: Sequence[Op], body: Region, op: Op) -> tuple[Op, ...]:
+        """The loop over those columns of the row that are in the chunk; returns the accumulators after it."""
+        return self.b.for_(self.start, self.stop, totals, body, op.attr)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

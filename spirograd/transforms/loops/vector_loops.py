@@ -1,4 +1,4 @@
-"""Vector loops: a loop whose iterations are independent, as a loop over several iterations at once.
+"""Build vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
 
 Values that are the same in all lanes stay scalars. The last block of iterations may have lanes to spare: those repeat what its first lane
 computes, and have no effects, so one copy of the body does. CPUs without masked loads and stores run the last iterations one by one.
@@ -32,7 +32,7 @@ _EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorLoop:
-    """How a loop is vectorised: for ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of
+    """A plan of a vector loop: of ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of
     the functions that have vector forms. ``ranges``: what is known of integers from outside of the loop."""
 
     plan: Uniformity
@@ -44,7 +44,7 @@ class VectorLoop:
 
 
 class _Body:
-    """Builds the operations of iterations of ``plan`` in lockstep."""
+    """A builder of iterations of ``plan`` in lockstep."""
 
     def __init__(self, b: Builder, loop: VectorLoop, plan: Uniformity) -> None:
         self.v = LaneValues(b, plan, loop.lanes, loop.masked, loop.ranges)
@@ -57,8 +57,10 @@ class _Body:
         self.v.slots, self.v.full = slots, full
 
     def block(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None, carried: Sequence[Op]) -> Sequence[Op]:
-        """The iterations from ``first`` on, up to ``end`` (None: there is one for each lane); returns what they yield. ``listed``: local
-        memory that holds their indices."""
+        """Build the iterations from ``first`` on, up to ``end`` (None: there is one for each lane); returns what they yield.
+
+        ``listed``: local memory that holds their indices.
+        """
         v, body = self.v, self.v.plan.body
         self._number_lanes(first, end, stride, listed)
         v.bind(body.params[1:], carried)
@@ -68,7 +70,7 @@ class _Body:
         return [v.choose(v.mask, new, old) for new, old in zip(values, carried)]
 
     def _number_lanes(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None) -> None:
-        """The indices of the lanes, from that of the first; which lanes have an iteration."""
+        """Set the indices of the lanes, from that of the first, and the mask of those that have an iteration."""
         v, index = self.v, self.v.plan.index
         assert isinstance(index.type, DType)
         numbers = v.numbers(range(v.lanes), index.type)
@@ -128,7 +130,7 @@ def build_vector_loop(b: Builder, loop: VectorLoop, begin: Op, end: Op, initial:
 
 
 class _Loop:
-    """Builds a vector loop."""
+    """A builder of a vector loop."""
 
     def __init__(self, b: Builder, loop: VectorLoop) -> None:
         self.b, self.loop = b, loop
@@ -143,7 +145,7 @@ class _Loop:
         return [self.body.v.splat(self.b.const(r.start, r.dtype)) for r in self.loop.reductions]
 
     def _blocks(self, begin: Op, end: Op, stride: Op, carried: Sequence[Op], block: Callable[..., Sequence[Op]]) -> Sequence[Op]:
-        """A loop over blocks of ``stride`` iterations; ``block`` is given the first iteration of each, an i64, and what is carried."""
+        """Build a loop over blocks of ``stride`` iterations. ``block`` builds one, given its first iteration (i64) and what is carried."""
         b, v = self.b, self.body.v
         missing = b.emit(ops.sub, b.emit(ops.add, end, stride), b.const(1, i64))
         count = b.emit(ops.idiv, b.emit(ops.sub, missing, begin), stride)
@@ -155,7 +157,7 @@ class _Loop:
         return b.for_(b.const(0, i64), count, carried, v.block([i64, *[c.type for c in carried]], once), LoopAttr(vectorise="vectors"))
 
     def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Where there are masked loads and stores. In 64 bits, where counting in blocks cannot overflow."""
+        """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, where blocks cannot overflow."""
         begin, end = (self.b.cast(bound, i64) for bound in (begin, end))
         if self.loop.plan.guard is not None:
             values = self._strips(begin, end, self.loop.plan.guard)
@@ -167,7 +169,7 @@ class _Loop:
         return self._totals(values, initial)
 
     def unmasked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
-        """Whole vectors, then what is left."""
+        """Build a loop over whole vectors, then one over what is left."""
         b, first, last = self.b, self.b.cast(begin, i64), self.b.cast(end, i64)
         zero = b.const(0, i64)
         steps = b.emit(ops.max_, b.emit(ops.and_, b.emit(ops.sub, last, first), b.const(-self.loop.lanes, i64)), zero)
@@ -192,7 +194,7 @@ class _Loop:
     # --- guarded loops ---
 
     def _strips(self, begin: Op, end: Op, guard: Uniformity) -> Sequence[Op]:
-        """The iterations that pass ``guard``, strip by strip: listed, then run."""
+        """Build a loop over strips, whose iterations that pass ``guard`` are listed, then run."""
         b, listed = self.b, SharedRef("listed", i32, STRIP + self.loop.lanes)
 
         def strip(first: Op, *old: Op) -> Sequence[Op]:
@@ -204,7 +206,7 @@ class _Loop:
         return self._blocks(begin, end, b.const(STRIP, i64), self._neutral(), strip)
 
     def _list(self, guard: Uniformity, listed: SharedRef, begin: Op, end: Op) -> Op:
-        """List those iterations from ``begin`` up to ``end`` that pass ``guard``; returns how many."""
+        """List the iterations from ``begin`` up to ``end`` that pass ``guard``; returns how many."""
         b, body = self.b, _Body(self.b, self.loop, guard)
         lanes = b.const(self.loop.lanes, i64)
 
@@ -221,7 +223,7 @@ class _Loop:
 
 
 class _OneByOne(Rewriter):
-    """Copies the body of a loop for iterations one after the other, which use the thread slot of the first lane of ``slots``."""
+    """A copy of the body of a loop, for iterations one after the other, which use the thread slot of the first lane of ``slots``."""
 
     def __init__(self, slots: Op) -> None:
         super().__init__()

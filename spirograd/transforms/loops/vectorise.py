@@ -25,9 +25,9 @@ def vectorise(kernel: Kernel, ctx: PassContext) -> Kernel:
     In lockstep each iteration has a thread slot of its own. Where its vectors begin at multiples of their lanes, the pool hands out whole
     vectors: the bounds of a chunk are numbers of vectors then.
     """
-    pass_ = _Vectorise(kernel, ctx)
-    new = pass_.kernel(kernel)
-    return dce(new, ctx) if pass_.results else new
+    rewriter = _Vectorise(kernel, ctx)
+    new = rewriter.kernel(kernel)
+    return dce(new, ctx) if rewriter.results else new
 
 
 class _Vectorise(Rewriter):

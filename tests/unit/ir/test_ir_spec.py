@@ -318,3 +318,51 @@ def test_levels_and_legal_kernels() -> None:
         verify(parse(zoo.KERNEL), "device")
     with pytest.raises(ValueError, match="no such level"):
         verify(parse(zoo.KERNEL), "machine")
+
+
+LANES = """  %w = splat(%i) : lanes<8,i32>
+  %g = splat(%f) : lanes<8,f32>
+  %m = eq(%w, %w) : lanes<8,u1>
+  %short = splat(%i) : lanes<4,i32>
+"""
+WRONG_LANES = [
+    ("%r = splat(%i) : lanes<8,f32>", "is lanes of its operand"),
+    ("%r = lane_const[(1, 2)]() : lanes<8,i32>", "a constant for each of 8 lanes"),
+    ("%r = lane_const[(True, False)]() : lanes<2,i32>", "its constants are i32"),
+    ("%r = add(%w, %i) : lanes<8,i32>", "different types"),
+    ("%r = add(%w, %short) : lanes<8,i32>", "different types"),
+    ("%r = lt(%w, %w) : u1", "its result is u1"),
+    ("%r = select(%c, %w, %w) : lanes<8,i32>", "the condition is u1"),
+    ("%r = cast(%w) : lanes<4,f32>", "converts each lane"),
+    ("%r = extract(%w, %i) : f32", "its result is i32"),
+    ("%r = load[b](%w) : lanes<4,f32>", "the memory holds f32"),
+    ("%r = load[b](%g) : lanes<8,f32>", "an index is i32 or i64"),
+    ("%r = load_lanes[b](%i) : lanes<8,f32>", "takes .stride, reference."),
+    ("%r = load_lanes[(1, b)](%i) : lanes<8,i32>", "is lanes of the elements"),
+    ("%r = load_lanes[(1, b)](%i, %i) : lanes<8,f32>", "a mask is lanes<8,u1>"),
+    ("%r = load_lanes[(1, b)](%i, %m, %w) : lanes<8,f32>", "the others are lanes<8,f32>"),
+    ("store_lanes[(1, b)](%i, %w)", "the memory holds f32"),
+    ("store_lanes[(1, b)](%i, %g, %w)", "a mask is lanes<8,u1>"),
+    ("store_compressed[b](%w, %g, %m)", "an index is i32 or i64"),
+    ('%r = reduce_lanes["and"](%g) : f32', "and does not take f32"),
+    ('%r = reduce_lanes["add"](%w) : i64', "its result is i32"),
+    ("%r = ballot_lanes(%w) : i64", "takes lanes of u1"),
+    ("%r = widen_mask(%m) : lanes<4,i32>", "gives i32"),
+    ("%r = any_lane(%m) : u1", "takes lanes of i32"),
+    ("%r = lanes_of_bits(%i) : lanes<8,u1>", "takes an i64"),
+    ("%r = lane_slots() : i64", "is i32"),
+    ("%r = each_lane(%m, %w) : (lanes<8,i32>) { (%p: f32)\n    yield(%i)\n  }", "one lane of each operand"),
+    ("%r = each_lane(%m, %w) : (lanes<8,i32>) { (%p: i32)\n    yield(%f)\n  }", "its results are"),
+]
+
+
+@pytest.mark.parametrize(("line", "rule"), WRONG_LANES)
+def test_lanes_that_are_wrong(line: str, rule: str) -> None:
+    body = "  ".join(f"  {text}\n" for text in (VALUES + LANES).splitlines())
+    with pytest.raises(IRError, match=rule):
+        check('  task[TaskAttr("serial", "t")]() {\n' + body + f"  {line}\n" + "  yield()\n  }\n", "loops")
+
+
+def test_lanes_are_for_loops() -> None:
+    with pytest.raises(IRError, match=r"lane_slots.* is no operation of device IR"):
+        verify(parse(zoo.LOOPS), "device")

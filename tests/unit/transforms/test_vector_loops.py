@@ -10,7 +10,7 @@ import pytest
 from unit.llvm.llvm_programs import Program, planned
 
 from spirograd.analysis.trial import HostMemory
-from spirograd.base.artifact import ArgBlock
+from spirograd.base.artifact import ArgBlock, Slot
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u1
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import replace
@@ -87,6 +87,26 @@ def triangle(b: Builder, floats: BufferRef, ints: BufferRef, i: Op) -> None:
     b.store(floats, i, b.emit(ops.select, seen, y, b.emit(ops.neg, y)))
 
 
+def saved(b: Builder, floats: BufferRef, ints: BufferRef, i: Op) -> None:
+    """What a loop saves in an adstack is read in reverse; a branch saves something else for some."""
+    first = b.emit(ops.mul, b.emit(ops.thread_slot, type=i32), b.const(24))
+    k, y = b.begin(i32, f32)
+    b.store(ADSTACK, b.emit(ops.add, first, k), y)
+    small = b.emit(ops.lt, y, b.const(0.75, f32))
+    b.begin()
+    b.store(ADSTACK, b.emit(ops.add, first, k), b.emit(ops.neg, y))
+    then = b.end([])
+    b.begin()
+    b.if_(small, then, b.end([]))
+    step = b.end([b.emit(ops.add, b.emit(ops.mul, y, b.const(0.5, f32)), b.const(0.25, f32))])
+    (y,) = b.for_(b.const(0), b.const(20), [b.load(floats, i)], step)
+    k, total = b.begin(i32, f32)
+    value = b.load(ADSTACK, b.emit(ops.add, first, b.emit(ops.sub, b.const(19), k)))
+    back = b.end([b.emit(ops.add, b.emit(ops.mul, total, b.const(0.5, f32)), value)])
+    b.store(floats, i, b.for_(b.const(0), b.const(20), [y], back)[0])
+
+
+ADSTACK = BufferRef("s", Slot("adstacks", 4, offset=32), f32)
 BODIES: dict[str, tuple[Body, bool]] = {  # and whether CPUs without masks vectorise it
     "neighbours": (neighbours, True),
     "apart": (apart, True),
@@ -95,6 +115,7 @@ BODIES: dict[str, tuple[Body, bool]] = {  # and whether CPUs without masks vecto
     "library": (library, True),
     "halving": (halving, False),
     "triangle": (triangle, False),
+    "saved": (saved, False),
 }
 
 
@@ -106,6 +127,8 @@ def program(name: str) -> tuple[Program, Kernel]:
     def finish(b: Builder, value: Op) -> None:
         b.atomic("add", total, b.const(0), value)
 
+    p.slots.append(ADSTACK.slot)
+    p.offset += 8
     reductions = (Reduction("add", f64),) if name == "sums" else ()
     p.range_for(0, lambda b: p.slot(end), lambda b, i, *rest: body(b, floats, ints, i, *rest), reductions, finish if reductions else None)
     return p, p.kernel()
@@ -116,11 +139,17 @@ def data() -> list[np.ndarray[Any, Any]]:
     return [rng.random(2000).astype(np.float32), rng.integers(0, 20, 1000).astype(np.int32), np.zeros(1)]
 
 
+def saves() -> np.ndarray[Any, Any]:
+    """The memory of the adstack of two threads, which may have 16 lanes."""
+    return np.zeros(2 * 16 * 24, np.float32)
+
+
 def interpreted(p: Program, kernel: Kernel, n: int, chunks: int = 1) -> list[np.ndarray[Any, Any]]:
     arrays, memory = data(), HostMemory()
     block = ArgBlock(tuple(p.slots), "<" + "Q" * len(p.slots), p.offset)
     run = compile_for_run(kernel, block, {}, chunks=chunks)
-    run.run(b"".join([memory.add(a).to_bytes(8, "little") for a in arrays]) + n.to_bytes(8, "little"), memory)
+    *buffers, adstack = [memory.add(a).to_bytes(8, "little") for a in (*arrays, saves())]
+    run.run(b"".join([*buffers, n.to_bytes(8, "little"), adstack]), memory)
     return arrays
 
 
@@ -154,7 +183,7 @@ def test_vectors_as_machine_code(name: str, features: str) -> None:
     device = cpu.open(max_threads=2)
     for n in SIZES:
         arrays = data()
-        p.run(device, *arrays, n)
+        p.run(device, *arrays, n, saves())
         for ours, theirs in zip(arrays, interpreted(p, kernel, n)):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
