@@ -23,7 +23,10 @@ import numpy as np
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.level_costs import LevelCosts
 from spirograd.ad.memory_report import LevelReport
+from spirograd.ad.versions import Saved
+from spirograd.base.device import Arrival
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.lang import context
 
@@ -74,7 +77,7 @@ class StagingMemory:
         self._free: dict[int, list[memoryview]] = {}
         self._kept = 0
         self._passing: deque[weakref.ref[MovedCopy]] = deque()  # on their way to files
-        self._writing: list[tuple[Future[Any], memoryview]] = []
+        self._writing: list[tuple[Future[int], memoryview]] = []
 
     def take(self, nbytes: int) -> memoryview:
         """Return ``nbytes`` bytes with any contents. Waits for files where the limit leaves too few."""
@@ -109,7 +112,7 @@ class StagingMemory:
             self._passing.append(weakref.ref(copy))
         self.note()
 
-    def write(self, written: Future[Any], data: memoryview) -> None:
+    def write(self, written: Future[int], data: memoryview) -> None:
         """Write ``data`` to a file, in a thread."""
         self._writing.append((written, data))
 
@@ -152,13 +155,13 @@ class MovedCopy:
     They come piece by piece while asynchronous devices work; reading `level` takes the pieces that have arrived, and asks for more.
     """
 
-    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], staging: StagingMemory) -> None:
+    def __init__(self, allocation: Allocation, nbytes: int, release: Callable[[Allocation], None], staging: StagingMemory) -> None:
         """``release``: gets the allocation when the bytes are here. ``staging``: of all copies of a tape."""
-        self._allocation = allocation
+        self._allocation: Allocation | None = allocation
         self._release = release
         self._staging = staging
         self._nbytes = nbytes
-        self._pieces: deque[tuple[Any, int]] = deque()  # arrivals that are under way, and their bytes
+        self._pieces: deque[tuple[Arrival, int]] = deque()  # arrivals that are under way, and their bytes
         self._asked = self._taken = 0  # bytes of the pieces so far
         self._data: memoryview | None = staging.take(nbytes)
         self._files: Files | None = None  # where the bytes go on to
@@ -204,7 +207,7 @@ class MovedCopy:
 
     def _ask(self, least: int = 0) -> None:
         """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
-        assert self._data is not None
+        assert self._data is not None and self._allocation is not None
         while self._asked < self._nbytes:
             size = min(self._allocation.readback_limit, self._staging.piece, self._nbytes - self._asked)
             if self._staging.left < size and len(self._pieces) >= least:
@@ -272,7 +275,7 @@ class _File:
 
     def __init__(self, path: Path, worker: ThreadPoolExecutor, data: memoryview) -> None:
         self.path = path
-        self.written: Future[Any] = worker.submit(path.write_bytes, data)
+        self.written: Future[int] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
 
     def wait(self) -> None:
@@ -286,7 +289,7 @@ class _File:
         return data
 
 
-def _remove(path: Path, written: Future[Any]) -> None:
+def _remove(path: Path, written: Future[int]) -> None:
     written.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
@@ -312,7 +315,7 @@ class Files:
         self.path = Path(path).absolute()  # programs may change their working directory
         self._worker = ThreadPoolExecutor(1, "spirograd-checkpoints")
         self._number = 0
-        self._waiting: list[tuple[Path, Future[Any]]] = []  # not the files themselves: those that are not needed any more go at once
+        self._waiting: list[tuple[Path, Future[int]]] = []  # not the files themselves: those that are not needed any more go at once
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
     def write(self, data: memoryview) -> _File:
@@ -366,7 +369,7 @@ class CopyLevels:
         """Bytes of the levels that are used."""
         return sum(self.sizes[: self.costs.used])
 
-    def more(self, steps: int, fixed: int, each: float, copies: Sequence[Any]) -> bool:
+    def more(self, steps: int, fixed: int, each: float, copies: Sequence[Saved]) -> bool:
         """Use more levels if that saves time. Return whether more are used. Arguments as of `LevelCosts.look`."""
         staying = [saved for saved in copies if not saved.leaving]
         if not staying:
@@ -374,7 +377,7 @@ class CopyLevels:
         sample = max(staying, key=lambda saved: saved.nbytes)
         return self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample), self.used[_HOST].nbytes)
 
-    def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Any]]) -> None:
+    def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Saved]]) -> None:
         """Leave a level whose copies cost more time than they save. Arguments as of `more`, but ``copies`` returns them."""
 
         def arrive() -> None:
@@ -384,7 +387,7 @@ class CopyLevels:
 
         self.costs.review(self.sizes, steps, fixed, each, self.used[_HOST].nbytes, arrive)
 
-    def _price(self, level: int, sample: Any) -> tuple[float, float]:
+    def _price(self, level: int, sample: Saved) -> tuple[float, float]:
         """Return the seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
         context.session().device.synchronize()
         begin = time.perf_counter()
@@ -401,7 +404,7 @@ class CopyLevels:
         copy.free()
         return (there - begin) / nbytes, (back - there) / nbytes
 
-    def free_up(self, copies: Sequence[Any], nbytes: int) -> bool:
+    def free_up(self, copies: Sequence[Saved], nbytes: int) -> bool:
         """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
 
         Waits for copies that are under way. Raises SpirogradRuntimeError if a file cannot be written."""
@@ -413,7 +416,7 @@ class CopyLevels:
             self._sort_again(there)
         return self.memory.has_capacity(nbytes)
 
-    def ease(self, copies: Sequence[Any]) -> None:
+    def ease(self, copies: Sequence[Saved]) -> None:
         """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `free_up` need not wait."""
         if not copies or self.costs.used == 1:
             return
@@ -428,19 +431,19 @@ class CopyLevels:
             staying -= saved.nbytes
         self._sort_again(there)
 
-    def _sorted(self, copies: Sequence[Any]) -> list[list[Any]]:
+    def _sorted(self, copies: Sequence[Saved]) -> list[list[Saved]]:
         """Return the copies by level; those under way are on the device still."""
-        there: list[list[Any]] = [[*copies], [], []]
+        there: list[list[Saved]] = [[*copies], [], []]
         self._sort_again(there)
         return there
 
-    def _sort_again(self, there: list[list[Any]]) -> None:
+    def _sort_again(self, there: list[list[Saved]]) -> None:
         """Sort copies anew that have left the device."""
         copies, there[_DEVICE] = there[_DEVICE], []
         for saved in copies:
             there[saved.level].append(saved)
 
-    def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
+    def _leave(self, saved: Saved, there: Sequence[list[Any]]) -> bool:
         """Have a copy begin to leave the device, if there is capacity for it; whether it does. From now on it counts where it will be, and
         so do the oldest copies on the host, which go on to files where the host has too little capacity."""
         gone = [one for one in (*there[_DISK], *there[_HOST], *there[_DEVICE]) if one.leaving]
@@ -465,12 +468,12 @@ class CopyLevels:
             self.used[level].peak = max(self.used[level].peak, nbytes)
         return True
 
-    def _to_disk(self, saved: Any) -> None:
+    def _to_disk(self, saved: Saved) -> None:
         assert self.files is not None
         saved.to_disk(self.files)
         self._count(_DISK, saved)
 
-    def _count(self, level: int, saved: Any) -> None:
+    def _count(self, level: int, saved: Saved) -> None:
         self.used[level].copies += 1
         self.used[level].nbytes += saved.nbytes
 
@@ -494,5 +497,5 @@ class CopyLevels:
             self.files.close()
 
 
-def _nbytes(copies: Iterable[Any]) -> int:
+def _nbytes(copies: Iterable[Saved]) -> int:
     return sum(saved.nbytes for saved in copies)

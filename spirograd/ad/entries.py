@@ -16,6 +16,7 @@ from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
 from spirograd.base.arguments import ArrayBinding
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
@@ -24,6 +25,7 @@ from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.specialization import Specialization
@@ -148,7 +150,7 @@ class Launch:
             self.arrays = objects_of(specialization.steps, args)
             if packer.transfers is not None:
                 self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
-        self.snapshots: dict[int, Any] = {}
+        self.snapshots: dict[int, Allocation] = {}
         self.buffers: list[Any] = []
         self.number: int | None = None
 
@@ -191,12 +193,12 @@ class Launch:
         if access.arg in self.snapshots:
             return
         array = self.external[access.arg]
-        self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.arrays[access.arg])
+        self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.array(access.arg))
         yield access.name, external_arrays.nbytes_of(array)
 
-    def contents(self, k: int) -> Any:
+    def contents(self, k: int) -> Array:
         """Return a copy of an array of the host as the launch left it. Waits for the launch."""
-        return external_arrays.host_copy(self.external[k], self.packer.arrays[k])
+        return external_arrays.host_copy(self.external[k], self.packer.array(k))
 
     def again(self) -> Packer:
         """Return the arguments of its derivative."""

@@ -18,8 +18,10 @@ import numpy as np
 from spirograd.ad.entries import Access, Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import Saved, Stored, memory_identity
+from spirograd.base.protocols import Allocation
 from spirograd.lang import context
 from spirograd.lang.data.numpy_transfer import Array
+from spirograd.lang.frontend.specialization import Specialization
 
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
 OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
@@ -40,9 +42,9 @@ class Exposed:
         self.known: dict[Key, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
-        self._accesses: dict[Any, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
+        self._accesses: dict[Specialization, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
 
-    def handed_out(self, allocation: Any, part: str) -> None:
+    def handed_out(self, allocation: Allocation, part: str) -> None:
         """Copy a part of an allocation, or all of it, which is about to be handed out."""
         if not context.has_session() or context.session() is not self._session:
             return
@@ -62,7 +64,7 @@ class Exposed:
             if self.active:
                 self._take(is_exposed)
 
-    def _take(self, chosen: Callable[[Any], bool]) -> None:
+    def _take(self, chosen: Callable[[FieldOrArray], bool]) -> None:
         """Copy memory that launches used."""
         used = self._used()
         for memory in () if used is None else used():

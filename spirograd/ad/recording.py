@@ -22,6 +22,7 @@ from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 
@@ -41,7 +42,7 @@ class TapeRecording:
         self.versions = Versions(copy_memory)
         self.events: list[Event] = []
         self.check = check_if_wanted()
-        self._scratched: list[Any] = []  # allocations for saved values
+        self._scratched: list[Allocation] = []  # allocations for saved values
         self._report: MemoryReport | None = None  # of copies that the last replay has freed
 
     def add(self, step: Any) -> Any:
@@ -208,7 +209,7 @@ class TapeRecording:
         while self._scratched:
             self._give(self._scratched[-1])
 
-    def _give(self, allocation: Any) -> None:
+    def _give(self, allocation: Allocation) -> None:
         assert self._copy_memory is not None
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)

@@ -14,6 +14,7 @@ from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, render
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
@@ -39,11 +40,11 @@ class TapeCheck:
             if storage.dtype.np != np.float64:
                 raise SpirogradAssertionError(f"`grad_check` works in f64 only: {describe(storage)} is of {storage.dtype}")
         self._loss = loss.storage
-        self._checked: Sequence[Any] = checked
+        self._checked: Sequence[FieldOrArray] = checked
         self._start: dict[Key, Saved] = {}
         self._steps: list[Callable[[], None]] = []
-        self._written: dict[Any, Any] = {}  # by the host, since the last step
-        self._gradients: list[Any] = []
+        self._written: dict[Key, FieldOrArray] = {}  # by the host, since the last step
+        self._gradients: list[Array] = []
 
     def before(self, launch: Launch) -> None:
         """Keep what a launch is about to write."""
@@ -111,7 +112,7 @@ class TapeCheck:
             self._steps.append(Saved(Stored("", storage), None).put)
         self._written = {}
 
-    def _differences(self, storage: FieldOrArray) -> Any:
+    def _differences(self, storage: FieldOrArray) -> Array:
         self._start[memory_identity(storage)[0]].put()
         values = storage.to_numpy()
         out = np.zeros(values.shape)
@@ -121,7 +122,7 @@ class TapeCheck:
             out[index] = (ends[0] - ends[1]) / (2 * step)
         return out
 
-    def _value(self, storage: FieldOrArray, values: Any, index: tuple[int, ...], step: float) -> float:
+    def _value(self, storage: FieldOrArray, values: Array, index: tuple[int, ...], step: float) -> float:
         """Return the loss of the program that starts with another element."""
         for saved in self._start.values():
             saved.put()

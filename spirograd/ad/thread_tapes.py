@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from spirograd.ad.entries import Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -36,8 +37,8 @@ class GradientUse:
         self.thread = threading.current_thread()
         self.clears = clears
         self.reverses = False
-        self.used: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._kept: weakref.WeakSet[Any] = weakref.WeakSet()  # gradients that were not cleared on entry
+        self.used: weakref.WeakSet[FieldOrArray] = weakref.WeakSet()
+        self._kept: weakref.WeakSet[FieldOrArray] = weakref.WeakSet()  # gradients that were not cleared on entry
         self._seen: set[Key] = set()  # specializations whose fields are in ``used``
 
     @one_at_a_time
@@ -70,7 +71,7 @@ class GradientUse:
         if self not in _open:
             _open.append(self)
 
-    def launch(self, launch: Any) -> None:
+    def launch(self, launch: Launch) -> None:
         """Claim the gradients of a kernel that the tape is about to launch."""
         if launch.specialization not in self._seen:
             self.use(field for field in launch.fields if field is not None)
@@ -78,7 +79,7 @@ class GradientUse:
         if launch.arrays:
             self.use(storage for storage in launch.arrays if hasattr(storage, "has_grad"))
 
-    def use(self, memories: Iterable[Any]) -> None:
+    def use(self, memories: Iterable[FieldOrArray]) -> None:
         """Claim the gradients of these fields and ndarrays for the tape."""
         for memory in memories:
             storage = memory_identity(memory)[1]
@@ -152,7 +153,7 @@ class ForeignWrites:
 
     def __init__(self, own: Any) -> None:
         self._own = own
-        self._places: dict[Any, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
+        self._places: dict[Key, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
         self.close, self.are_none = own.close, own.are_all
 
     def check(self, key: Key, storage: FieldOrArray | None) -> None:

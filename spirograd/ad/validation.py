@@ -6,12 +6,12 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from spirograd.ad import external_arrays
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.memory_keys import Key, MemoryRef
 from spirograd.ad.versions import Saved, Stored
+from spirograd.base.arguments import ArrayBinding
 from spirograd.base.dtypes import i32
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayRef
@@ -25,7 +25,7 @@ class AccessRule:
     """The marks of one tape, by memory."""
 
     def __init__(self) -> None:
-        self._marks: dict[Any, Any] = {}
+        self._marks: dict[Key, tuple[ArrayBinding, Launch]] = {}
 
     def check(self, gradient: SpecializedDerivative, launch: Launch, packer: Packer) -> None:
         """Try a launch, and leave all memory but the marks as it was. Raises SpirogradAssertionError, with the line of the write."""
@@ -37,7 +37,7 @@ class AccessRule:
             plan.launch(packer.followed_by(*marks))
             launch.session.sync()
 
-    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> Any:
+    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> ArrayBinding:
         if isinstance(ref, ArrayRef):
             array = launch.arrays[ref.arg]
             key: Key = ("array", id(array))
@@ -69,7 +69,7 @@ def kept(launch: Launch, packer: Packer) -> Iterator[None]:
             undo.append(Saved(Stored(access.name, storage), None).swap)
         else:
             assert access.arg is not None
-            array, binding = launch.external[access.arg], packer.arrays[access.arg]
+            array, binding = launch.external[access.arg], packer.array(access.arg)
             copy = external_arrays.device_copy(launch.session, array, binding)
             undo.append(functools.partial(external_arrays.put_back, copy, array, binding))
     try:

@@ -16,6 +16,7 @@ import numpy as np
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer
@@ -39,8 +40,9 @@ class Stored:
         self.origin: int = 0 if isinstance(storage, Ndarray) or not storage.origin else storage.origin[0]
 
     @property
-    def allocation(self) -> Any:
-        return self.storage.tree.allocation
+    def allocation(self) -> Allocation:
+        allocation: Allocation = self.storage.tree.allocation
+        return allocation
 
     def part(self, first: int | None) -> int | None:
         """Return the number of the part at first index ``first``; None, which stands for any part, if there is none of that number."""
@@ -94,10 +96,10 @@ class Saved:
         self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
-        self._copy = self._current(known)
+        self._copy: Any = self._current(known)
         self._moved: Any = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
 
-    def _current(self, known: Saved | None = None) -> Any:
+    def _current(self, known: Saved | None = None) -> Allocation:
         copy = self._allocate()
         if known is None:
             numpy_transfer.copy(copy, self._compact, self.memory.allocation, self._view)
@@ -105,7 +107,7 @@ class Saved:
             numpy_transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
         return copy
 
-    def _allocate(self) -> Any:
+    def _allocate(self) -> Allocation:
         if self._copy_memory is not None:
             return self._copy_memory.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
         return context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
