@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spirograd.base import knobs, protocols, spans
+from spirograd.base import knobs, spans
 from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import CompiledKernel, Stage
 from spirograd.base.caps import Capabilities
@@ -42,7 +42,6 @@ from spirograd.kernel_key import kernel_key
 from spirograd.lang import context
 from spirograd.lang.frontend.parameters import array_signature
 from spirograd.lang.language_options import LanguageOptions, options_of_device
-from spirograd.lang.session_protocol import OnOp
 from spirograd.runtime import graph_recording, stream_order
 from spirograd.runtime.allocations import Allocation, Memory
 from spirograd.runtime.device_loops import DeviceLoops
@@ -57,6 +56,8 @@ from spirograd.runtime.stream_order import Order
 from spirograd.transfers import Transfers
 
 if TYPE_CHECKING:
+    from spirograd.base import protocols
+    from spirograd.lang.session_protocol import OnOp
     from spirograd.runtime.profiling import Profile
 
 logger = logging.getLogger("spirograd")

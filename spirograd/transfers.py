@@ -8,11 +8,10 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from spirograd.base import protocols
 from spirograd.base.arguments import ArrayBinding
 from spirograd.base.arrays import Array
 from spirograd.base.device import Buffer, Device, SharesMemory
@@ -23,6 +22,9 @@ from spirograd.lang.data.foreign_buffers import DeviceBuffer
 from spirograd.lang.data.overlapping import have_common_memory, overlaps_itself
 from spirograd.runtime import graph_recording
 from spirograd.runtime.allocations import Allocation, Memory
+
+if TYPE_CHECKING:
+    from spirograd.base import protocols
 
 logger = logging.getLogger("spirograd")
 

@@ -6,33 +6,29 @@ their indices. A write takes the same time however many references there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from spirograd.analysis.effects import WRITING, region_of
 from spirograd.base.dtypes import DType
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op, Ref, accesses_of
 
+K = TypeVar("K")
+V = TypeVar("V")
 
-class Element(NamedTuple):
-    """An element of memory. Each index is a base, which is a type for constants, and an offset. ``reference``: a number of it."""
+# A number of a reference, and the base of each index, which is a type for constants.
+Group = tuple[int, tuple[Hashable, ...]]
+# An element: the number of the region of memory, the group, the offset of each index from its base.
+Element = tuple[int, Group, tuple[int, ...]]
+# The value of an element, its indices, and a number that tells which values are known longer.
+Available = tuple[Op, Sequence[Op], int]
+_Known = dict[int, dict[Group, dict[tuple[int, ...], Available]]]
 
-    region: tuple[str, Hashable]
-    reference: int
-    bases: tuple[Hashable, ...]
-    offsets: tuple[int, ...]
-
-
-class Available(NamedTuple):
-    """A ``value`` of the element at these ``indices``."""
-
-    value: Op
-    indices: Sequence[Op]
-
-
-# By the reference and the bases; by the offsets.
-_Entries = dict[tuple[int, tuple[Hashable, ...]], dict[tuple[int, ...], Available]]
+_BARRIERS = frozenset([code for code in ops.BY_NAME.values() if code.effect == "barrier"])
+_WRITES = frozenset([code for code in ops.BY_NAME.values() if code.effect in (*WRITING, "call", "barrier")])
 
 
 class AvailableValues:
@@ -42,91 +38,136 @@ class AvailableValues:
     def __init__(self, affine: Callable[[Op], tuple[Hashable, int]], separate_arrays: bool = False) -> None:
         self._affine = affine
         self._separate_arrays = separate_arrays
-        self._places: dict[int | Ref, tuple[tuple[str, Hashable], int]] = {}  # also by identity: hashing a reference is slow
+        self._forms: dict[Op, tuple[Hashable, int]] = {}
+        self._places: dict[int | Ref, tuple[int, int]] = {}  # region and number; also by identity: hashing a reference is slow
         self._refs: list[Ref] = []  # keeps the objects, so that no other one has their identity
-        self._known: dict[tuple[str, Hashable], _Entries] = {}
+        self._regions: dict[tuple[str, Hashable], int] = {}
+        self._kinds: list[str] = []  # of the regions
+        self._count = itertools.count()
+        self._known: _Known = {}
+        self._undo: list[Callable[[], object]] = []  # one for each change, for `restore`
 
     def element(self, ref: Ref, indices: Sequence[Op]) -> Element:
-        bases, offsets = [], []
-        for index in indices:
-            base, offset = self._affine(index)
-            t = index.type
-            assert isinstance(t, DType)
-            bases.append(t if base is None else base)
-            offsets.append(offset % (1 << t.bits))
-        return Element(*self._place(ref), tuple(bases), tuple(offsets))
+        region, number = self._places.get(id(ref)) or self._place(ref)
+        if not indices:
+            return region, (number, ()), ()
+        forms = self._forms
+        bases, offsets = zip(*[forms.get(index) or self._form(index) for index in indices])
+        return region, (number, bases), offsets
 
-    def _place(self, ref: Ref) -> tuple[tuple[str, Hashable], int]:
-        """The region and the number of a reference."""
-        found = self._places.get(id(ref))
-        if found is None:
-            found = self._places[id(ref)] = self._places.setdefault(ref, (region_of(ref, self._separate_arrays), len(self._refs)))
-            self._refs.append(ref)
-        return found
+    def _form(self, index: Op) -> tuple[Hashable, int]:
+        base, offset = self._affine(index)
+        t = index.type
+        assert isinstance(t, DType)
+        form = self._forms[index] = (t if base is None else base), offset % (1 << t.bits)
+        return form
+
+    def _place(self, ref: Ref) -> tuple[int, int]:
+        place = self._places.get(ref)
+        if place is None:
+            region = region_of(ref, self._separate_arrays)
+            number = self._regions.setdefault(region, len(self._kinds))
+            if number == len(self._kinds):
+                self._kinds.append(region[0])
+            place = self._places[ref] = number, len(self._refs)
+        self._places[id(ref)] = place
+        self._refs.append(ref)
+        return place
 
     def get(self, element: Element) -> Available | None:
         """What ``element`` holds, if that is known."""
-        region, reference, bases, offsets = element
-        return self._known.get(region, {}).get((reference, bases), {}).get(offsets)
+        region, group, offsets = element
+        groups = self._known.get(region)
+        entries = groups.get(group) if groups else None
+        return entries.get(offsets) if entries else None
 
     def set(self, element: Element, value: Op, indices: Sequence[Op]) -> None:
         """Note that ``element`` holds ``value``."""
-        region, reference, bases, offsets = element
-        self._known.setdefault(region, {}).setdefault((reference, bases), {})[offsets] = Available(value, indices)
+        region, group, offsets = element
+        available = value, indices, next(self._count)
+        groups = self._known.get(region)
+        if groups is None:
+            self._put(self._known, region, {group: {offsets: available}})
+        elif group not in groups:
+            self._put(groups, group, {offsets: available})
+        else:
+            self._put(groups[group], offsets, available)
 
     def clobber(self, element: Element) -> None:
         """Note a write to ``element``, of an unknown value."""
-        region, reference, bases, offsets = element
-        for group, entries in self._take(region).items():
-            if group == (reference, bases):
-                entries.pop(offsets, None)
-            elif group[0] == reference and (equal := [k for k, (x, y) in enumerate(zip(bases, group[1])) if x == y]):
-                entries = {at: entry for at, entry in entries.items() if any(at[k] != offsets[k] for k in equal)}
-            else:
-                continue
-            self._known.setdefault(region, {})[group] = entries
+        region, group, offsets = element
+        self._clobber_rivals(region)
+        groups = self._known.get(region)
+        if not groups:
+            return
+        mine = groups.get(group)
+        if mine is not None:
+            self._pop(mine, offsets)
+        if mine is None or len(groups) > 1:
+            kept = {other: entries if other == group else _distinct(other, entries, element) for other, entries in groups.items()}
+            self._put(self._known, region, kept)
 
     def clobber_all(self, ref: Ref) -> None:
         """Note writes to any elements of ``ref``."""
-        self._take(self._place(ref)[0])
+        region, _ = self._places.get(id(ref)) or self._place(ref)
+        self._clobber_rivals(region)
+        self._pop(self._known, region)
 
-    def _take(self, region: tuple[str, Hashable]) -> _Entries:
-        """Forget what a write to ``region`` may change, and return what was known of the region itself."""
-        entries = self._known.pop(region, {})
-        if region[0] == "array":
-            self._known = {other: known for other, known in self._known.items() if other[0] != "tree"}
-        elif region[0] == "tree":
-            self._known.pop(("array", None), None)
-        return entries
+    def _clobber_rivals(self, region: int) -> None:
+        """Forget the arrays that may lie in a region of a tree that is written, and the other way round."""
+        rivals = {"array": "tree", "tree": "array"}.get(self._kinds[region])
+        if rivals is not None:
+            for other in [other for other in self._known if self._kinds[other] == rivals]:
+                self._pop(self._known, other)
 
     def clear(self) -> None:
         """Note that any memory may have been written."""
-        self._known = {}
+        for region in [*self._known]:
+            self._pop(self._known, region)
 
-    def items(self) -> Iterator[tuple[Element, Available]]:
-        """All that is known."""
-        for region, groups in self._known.items():
-            for (reference, bases), entries in groups.items():
-                for offsets, entry in entries.items():
-                    yield Element(region, reference, bases, offsets), entry
+    def _put(self, entries: dict[K, V], key: K, value: V) -> None:
+        old = entries.get(key)
+        self._undo.append(partial(entries.pop, key) if old is None else partial(entries.__setitem__, key, old))
+        entries[key] = value
 
-    def snapshot(self) -> dict[tuple[str, Hashable], _Entries]:
-        """What is known now, for `restore`."""
-        return {region: {group: dict(entries) for group, entries in groups.items()} for region, groups in self._known.items()}
+    def _pop(self, entries: dict[K, V], key: K) -> None:
+        old = entries.pop(key, None)
+        if old is not None:
+            self._undo.append(partial(entries.__setitem__, key, old))
 
-    def restore(self, known: dict[tuple[str, Hashable], _Entries]) -> None:
-        self._known = known
+    def mark(self) -> int:
+        """The state now, for `restore`."""
+        return len(self._undo)
+
+    def restore(self, mark: int) -> None:
+        """Go back to an earlier state."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def items(self) -> list[tuple[Element, Available]]:
+        """All that is known, what is known longest first."""
+        groups = ((region, group, entries) for region, groups in self._known.items() for group, entries in groups.items())
+        known = [((region, group, offsets), entry) for region, group, entries in groups for offsets, entry in entries.items()]
+        return sorted(known, key=lambda item: item[1][2])
+
+    def clobber_inside(self, op: Op) -> None:
+        """Note the writes in the regions of ``op``; a barrier there lets others write anything."""
+        for region in op.regions:
+            if not self._known or _WRITES.isdisjoint(region.codes):
+                continue
+            if not _BARRIERS.isdisjoint(region.codes):
+                self.clear()
+                return
+            accesses = region.accesses
+            if ops.call_memory in region.codes:
+                accesses += tuple([access for inner in region.walk() if inner.code is ops.call_memory for access in accesses_of(inner)])
+            for effect, ref in accesses:
+                if effect in WRITING:
+                    self.clobber_all(ref)
 
 
-def clobber_inside(values: AvailableValues, op: Op) -> None:
-    """Note the writes in the regions of ``op``; a barrier there lets others write anything."""
-    for region in op.regions:
-        if any(code.effect == "barrier" for code in region.codes):
-            values.clear()
-            return
-        accesses = region.accesses
-        if ops.call_memory in region.codes:
-            accesses += tuple([access for inner in region.walk() if inner.code is ops.call_memory for access in accesses_of(inner)])
-        for effect, ref in accesses:
-            if effect in WRITING:
-                values.clobber_all(ref)
+def _distinct(group: Group, entries: dict[tuple[int, ...], Available], element: Element) -> dict[tuple[int, ...], Available]:
+    """The entries of ``group`` that are surely other elements than ``element``, of another group."""
+    _, (reference, bases), offsets = element
+    equal = [axis for axis, (mine, other) in enumerate(zip(bases, group[1])) if mine == other] if group[0] == reference else []
+    return {at: entry for at, entry in entries.items() if any(at[axis] != offsets[axis] for axis in equal)} if equal else {}

@@ -7,7 +7,6 @@ Each decision is a function of this file, and each number that it compares is on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 
 from spirograd.analysis.guarded_loops import find_guarded_loop
 from spirograd.analysis.lane_groups import whole_vectors
@@ -259,7 +258,12 @@ _BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
 
 def is_large(region: Region) -> bool:
     """Whether ``region`` is too much for one function."""
-    return next(islice(region.walk(), LARGE, None), None) is not None
+    return _size(region) > LARGE
+
+
+def _size(region: Region) -> int:
+    """The number of operations, nested ones included."""
+    return len(region.ops) + sum([_size(inner) for op in region.ops if op.regions for inner in op.regions])
 
 
 def is_large_operation(op: Op) -> bool:

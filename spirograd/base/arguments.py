@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.artifact import CompiledKernel
 from spirograd.base.device import CallsNatively
-from spirograd.base.protocols import Allocation, Place, Scalar
 from spirograd.base.validity import Record
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Place, Scalar
 
 ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
 # The attributes of a binding with the allocations that an array may lie in, by the role of the array; "" stands for all.

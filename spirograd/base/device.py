@@ -137,7 +137,7 @@ class Step:
     """A step of a series of work. ``work`` calls `launch`, `fill` or `copy` of its argument, a device or a stand-in, and uses the given
     memory."""
 
-    work: Callable[[Any], None]
+    work: Callable[[object], None]
     reads: Uses
     writes: Uses
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Scalar
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
 
 R = TypeVar("R")
 KernelT = TypeVar("KernelT")

@@ -57,10 +57,10 @@ class Partition(NearNames):
         # Lanes by memory and movement, for the session that made them.
         self._lanes: weakref.WeakKeyDictionary[object, dict[str, Lane]] = weakref.WeakKeyDictionary()
         self._tables: dict[tuple[int, ...], Tables] = {}
-        self._session: Any = None
+        self._session: object = None
         self._agreed: set[object] = set()
 
-    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, Any]:
+    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, object]:
         size = world.size()
         self.shape = _integers(shape, None, "`shape` of a partition is one to three extents above 0", 1)
         axes = len(self.shape)
@@ -196,7 +196,7 @@ class Partition(NearNames):
         ]
         return f"{kinds} in {self._described()}"
 
-    def check(self, *memories: Any) -> None:
+    def check(self, *memories: object) -> None:
         """Raise SpirogradTypeError or SpirogradValueError unless ``memories`` are fields and ndarrays over the block of this process."""
         if not memories:
             raise SpirogradTypeError("a halo exchange needs a field or an ndarray")

@@ -43,7 +43,7 @@ class OpCode:
     commutative: bool = False
     level: str = "both"
     elementary: bool = False
-    evaluate: Callable[..., Any] | None = None
+    evaluate: Callable[..., object] | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
-def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -> OpCode:
+def _elementary(name: str, arity: int, doc: str, function: Callable[..., object]) -> OpCode:
     """Declare an elementary function of floats: a member of `ELEMENTARY`."""
     return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_M(function))
 

@@ -541,7 +541,7 @@ class _Parser:
             args.append(self.values[value])
         return tuple(args)
 
-    def constant(self, line: _Line, value: Any, t: DType) -> Any:
+    def constant(self, line: _Line, value: object, t: DType) -> Any:
         """A literal, rounded to its type: ``const[0.1] : f32`` is the nearest f32."""
         wanted = (int, float) if t.is_float else bool if t is dtypes.u1 else int
         if not isinstance(value, wanted) or (isinstance(value, bool) and t is not dtypes.u1):

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.protocols import Allocation
-from spirograd.base.recorder import Recorder
 from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.lang.language_options import LanguageOptions
-from spirograd.lang.session_protocol import Session
 
 if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
+    from spirograd.base.recorder import Recorder
     from spirograd.lang.data.ndarray import Ndarray
     from spirograd.lang.data.scalar_field import ScalarField
     from spirograd.lang.frontend.kernel import Kernel
     from spirograd.lang.frontend.specialization import Specialization
     from spirograd.lang.frontend.steps import Packer
+    from spirograd.lang.session_protocol import Session
 
     ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray]
 

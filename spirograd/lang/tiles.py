@@ -227,7 +227,7 @@ class Outer:
 
     __sg_traceable__ = True
 
-    def __init__(self, a: Any, b: Any) -> None:
+    def __init__(self, a: object, b: object) -> None:
         self.a, self.b = a, b
 
     def __sg_describe__(self) -> str:

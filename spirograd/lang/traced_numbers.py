@@ -303,7 +303,7 @@ def _is_operand(x: object) -> bool:
 def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
     """One of Python's operators: the value is Python's, errors among it."""
 
-    def run(self: TracedNumber, other: Any) -> Any:
+    def run(self: TracedNumber, other: object) -> Any:
         if not _is_operand(other):
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
@@ -317,11 +317,11 @@ def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -
     return run
 
 
-def _comparison(python: Callable[[Any, Any], bool]) -> Callable[[TracedNumber, object], object]:
+def _comparison(python: Callable[[object, object], bool]) -> Callable[[TracedNumber, object], object]:
     """A comparison. One that the program itself writes chooses what it does next, which the user is told; `min`, `max` and `sorted` choose
     one of the numbers, which keeps its history."""
 
-    def run(self: TracedNumber, other: Any) -> Any:
+    def run(self: TracedNumber, other: object) -> Any:
         if not _is_operand(other):
             return NotImplemented
         if self.is_open and _is_written(sys._getframe(1)):

@@ -109,7 +109,7 @@ class SparseSolver(NearNames):
             n = self._factors.shape[0]
             raise SpirogradTypeError(f"`out` is a field or ndarray of {n} elements of {self.dtype}, not {describe(out)}")
         memory = b if isinstance(b, (ScalarField, Ndarray)) else None
-        tape = tape_of(memory, self._entries and self._entries.values)
+        tape = tape_of(memory, self._entries.values if self._entries is not None else None)
         if tape is None:
             return self._stored(self._solved(b), b, out)
         if out is None and not isinstance(b, Ndarray):

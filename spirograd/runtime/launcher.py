@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from operator import attrgetter
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Allocation, Scalar
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
@@ -37,6 +36,9 @@ from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Scalar
 
 _NO_SIZES = AdstackSizes()
 _Part = tuple["Allocation | None", str]  # memory, None for that of other libraries, and which part of it
@@ -184,7 +186,7 @@ class LaunchPlan:
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
         self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
-        self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
+        self._heap_plans: dict[object, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.adstack_bytes = 0  # of the last launch
@@ -296,7 +298,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], object]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)

@@ -45,7 +45,7 @@ class _Forward(Rewriter):
         element = self._element(op)
         known = self.memory.get(element)
         if known is not None:
-            return known.value
+            return known[0]
         new = self.copy(op)
         if isinstance(op.attr, VARIABLES):
             self.memory.set(element, new, op.args)
@@ -62,7 +62,7 @@ class _Forward(Rewriter):
         return self.copy(op)
 
     def region(self, region: Region) -> Region:
-        before = self.memory.snapshot()
+        before = self.memory.mark()
         new = super().region(region)
         self.memory.restore(before)
         return new
@@ -75,29 +75,28 @@ class _Forward(Rewriter):
         return self.copy(op)
 
     def _if(self, op: Op) -> Op:
-        b, before, invariant = self.b, self.memory.snapshot(), Invariants(self.spans.inside(op))
+        b, before, invariant = self.b, self.memory.mark(), Invariants(self.spans.inside(op))
         condition = self.args(op)
         halves, ends = [], []
         for region in op.regions:
-            self.memory.restore(before)
-            before = self.memory.snapshot()
             b.begin()
             self.visit_all(region.ops[:-1])
             halves.append((b.suspend(), self.args(region.ops[-1])))
             ends.append(dict(self.memory.items()))
+            self.memory.restore(before)
         first, second = ends
         # What both sides know, of elements that there are outside.
-        both = [key for key in first if key in second and all(i in invariant for i in first[key].indices)]
-        joined = [key for key in both if first[key].value is not second[key].value and key in self.loaded]
+        both = [key for key in first if key in second and all(i in invariant for i in first[key][1])]
+        joined = [key for key in both if first[key][0] is not second[key][0] and key in self.loaded]
         regions = []
         for region, (half, results), known in zip(op.regions, halves, ends):
             b.resume(half)
             b.loc = region.ops[-1].loc
-            new = b.end([*results, *[known[key].value for key in joined]])
+            new = b.end([*results, *[known[key][0] for key in joined]])
             same = not joined and new.results == region.results and new.ops[:-1] == region.ops[:-1]
             regions.append(region if same else new)
         assert isinstance(op.type, tuple)
-        types = tuple([first[key].value.type for key in joined])
+        types = tuple([first[key][0].type for key in joined])
         b.loc = op.loc
         if condition == op.args and tuple(regions) == op.regions:
             out = b.append(op)
@@ -105,8 +104,8 @@ class _Forward(Rewriter):
             out = b.append(Op(op.code, (*op.type, *types), condition, op.attr, tuple(regions), op.loc))
         self.memory.clear()
         for key in both:
-            if first[key].value is second[key].value:
-                self.memory.set(key, *first[key])
+            if first[key][0] is second[key][0]:
+                self.memory.set(key, *first[key][:2])
         for k, (key, t) in enumerate(zip(joined, types)):
-            self.memory.set(key, b.emit(ops.result, out, attr=len(op.type) + k, type=t), first[key].indices)
+            self.memory.set(key, b.emit(ops.result, out, attr=len(op.type) + k, type=t), first[key][1])
         return out

@@ -67,29 +67,29 @@ class SNode(Inspected):
 
     # --- building ---
 
-    def dense(self, axes: Any, shape: Any) -> SNode:
+    def dense(self, axes: object, shape: object) -> SNode:
         """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
         return self.add_level(Dense, axes, shape)
 
-    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A level whose cells have memory only where they are active. A write to a cell activates it. ``axes``, ``shape``: as of `dense`.
 
         ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for no such number.
         """
         return self.add_level(Pointer, axes, shape, cells=_cells(cells, "pointer"))
 
-    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+    def bitmasked(self, axes: object, shape: object) -> SNode:
         """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it.
 
         ``axes``, ``shape``: as of `dense`.
         """
         return self.add_level(Bitmasked, axes, shape)
 
-    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """As `pointer`, with the same ``axes``, ``shape`` and ``cells``: there is no hash table, but a table with 4 bytes for each cell."""
         return self.add_level(Hash, axes, shape, cells=_cells(cells, "pointer"))
 
-    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """A list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has. `append` makes it longer,
         and so does a write beyond its end. Memory comes in chunks of ``chunk_size`` entries, all by default.
 
@@ -138,7 +138,7 @@ class SNode(Inspected):
             f.place_in(self, self._origin(offset))
         return self
 
-    def _origin(self, offset: Any) -> tuple[int, ...]:
+    def _origin(self, offset: object) -> tuple[int, ...]:
         ndim = len(self.axis_numbers)
         if offset is None:
             return ()
@@ -308,7 +308,7 @@ class Bitmasked(Sparse):
     """A level with memory for all its cells, and a mask, one bit for each cell."""
 
     kind = "bitmasked"
-    mask: Any = None  # the hidden field, once the tree is closed
+    mask: object = None  # the hidden field, once the tree is closed
 
     def store(self, into: SNode, storage: Storage) -> None:
         self.mask = self.hidden(storage, u32, "mask")
@@ -447,6 +447,6 @@ def _region_axes(axes: Sequence[int]) -> list[int]:
     return [axis + 1 for axis in axes]
 
 
-def _cells(cells: Any, kind: str) -> int | None:
+def _cells(cells: object, kind: str) -> int | None:
     """The option ``cells`` of a node, if it is given."""
     return None if cells is None else _count(cells, f"`cells` of a {kind} node")

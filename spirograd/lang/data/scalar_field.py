@@ -158,7 +158,7 @@ class ScalarField(Contents, Field):
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: object,
         name: str = "",
         needs_grad: bool = False,
         needs_dual: bool = False,
@@ -442,7 +442,7 @@ class ScalarField(Contents, Field):
         places = self._element_places
         return None if places is None or places.form is None else places.address(key)
 
-    def _read(self, address: int) -> Any:
+    def _read(self, address: int) -> object:
         return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
 
     def _write(self, address: int, *values: object) -> None:
@@ -451,7 +451,7 @@ class ScalarField(Contents, Field):
         raw = numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
         self.tree.allocation.write(address, raw, self.view.part)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         address = self._address(key)
         value = self._read(self._addresses(key)[0] if address is None else address)
         if context.recorder() is not None:
@@ -479,7 +479,7 @@ class ScalarField(Contents, Field):
     def _subject(self) -> str:
         return f"field `{self.name}`"
 
-    def _filling(self, value: Any) -> Any:
+    def _filling(self, value: object) -> object:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
         return value

@@ -20,7 +20,7 @@ def _digits(digits: Digits, index: Sequence[object]) -> list[Any]:
     return [_digit(part, index) for part in digits.parts]
 
 
-def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> Any:
+def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> object:
     position, div, mod = part
     value = index[position] // div
     return value % mod if mod else value

@@ -13,20 +13,20 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.near_names import NearNames
 from spirograd.base.once import one_at_a_time
-from spirograd.base.protocols import Allocation
 from spirograd.lang import context
 from spirograd.lang.data.nodes import Place, Root, SNode
 from spirograd.lang.data.regions import Region, Regions, make_regions
 from spirograd.lang.data.tree_layout import assign_offsets
-from spirograd.lang.session_protocol import Session
 
 if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
     from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.session_protocol import Session
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
@@ -240,23 +240,23 @@ class FieldsBuilder(NearNames):
     def _root(self) -> SNode:
         return self.tree.root
 
-    def dense(self, axes: Any, shape: Any) -> SNode:
+    def dense(self, axes: object, shape: object) -> SNode:
         """A dense level below the root: `SNode.dense`."""
         return self._root().dense(axes, shape)
 
-    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A sparse level below the root: `SNode.pointer`."""
         return self._root().pointer(axes, shape, cells)
 
-    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+    def bitmasked(self, axes: object, shape: object) -> SNode:
         """A sparse level below the root: `SNode.bitmasked`."""
         return self._root().bitmasked(axes, shape)
 
-    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A sparse level below the root: `SNode.hash`."""
         return self._root().hash(axes, shape, cells)
 
-    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """One list, below the root: `SNode.dynamic`."""
         return self._root().dynamic(axis, dimension, chunk_size, cells)
 
@@ -264,7 +264,7 @@ class FieldsBuilder(NearNames):
         """Deactivate all cells of the tree: `SNode.deactivate_all`."""
         self._root().deactivate_all()
 
-    def place(self, *fields: Any, offset: Any = None) -> SNode:
+    def place(self, *fields: object, offset: object = None) -> SNode:
         """Put 0-d fields into the root's one cell: `SNode.place`."""
         return self._root().place(*fields, offset=offset)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
-from spirograd.base.protocols import Place, Scalar
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Place, Scalar
 
 _known: dict[tuple[type, int], Facts] = {}
 

@@ -7,7 +7,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
@@ -38,7 +38,9 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.lang.frontend.steps import Flat, Packer, Step
 from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.language_options import LanguageOptions
-from spirograd.lang.session_protocol import Session
+
+if TYPE_CHECKING:
+    from spirograd.lang.session_protocol import Session
 
 _NO_ARGUMENTS: Flat = ([], [])
 logger = logging.getLogger("spirograd")

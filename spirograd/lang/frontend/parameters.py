@@ -7,14 +7,13 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
-from spirograd.base.protocols import Scalar
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
@@ -36,6 +35,9 @@ from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import TracedNumber
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
 
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:

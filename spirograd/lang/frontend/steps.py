@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import DType
-from spirograd.base.protocols import Allocation, Place, Scalar, Transfers
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.validity import NotPrepared, Recording
@@ -24,11 +23,14 @@ from spirograd.lang.frontend.array_proxy import is_wide
 from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity
 from spirograd.lang.frontend.frozen_instances import Facts
 from spirograd.lang.frontend.guards import Path, unchanged
-from spirograd.lang.session_protocol import Session
 
-Flat = tuple[list[Scalar], list["Place | None"]]  # scalars and bindings of flat arguments: of each, one counts
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Place, Scalar, Transfers
+    from spirograd.lang.session_protocol import Session
+
+Flat = tuple[list["Scalar"], list["Place | None"]]  # scalars and bindings of flat arguments: of each, one counts
 # (arguments of a call, session, packer) -> flat arguments
-Pack = Callable[[Sequence[object], Session, "Packer"], Flat]
+Pack = Callable[[Sequence[object], "Session", "Packer"], Flat]
 
 
 class External(NamedTuple):

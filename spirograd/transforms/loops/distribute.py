@@ -134,21 +134,20 @@ class _Distribute(Rewriter):
 
     def _stage(self, stage: _Stage, frames: _Frames, first: Op, copies: dict[Op, Op]) -> Region:
         """The body of the loop over ``stage``: values that cross are loaded at its beginning, and stored at its end."""
-        b, outer = self.b, dict(self.env)
-        self.env.update(copies)
+        b, inside = self.b, Rewriter()  # the same operations stand for other values in other stages
+        inside.b, inside.env = b, self.env | copies
         params = b.begin(*[p.type for p in stage.body.params])
         number = b.cast(b.emit(ops.sub, params[0], first, attr="nsw"), i64)
         for value in stage.loaded:
             array = frames.arrays[_stored(value)]
             text = b.load(array, _place(b, frames, value, number))
             assert isinstance(value.type, DType)
-            self.env[value] = b.emit(ops.ne, text, b.const(0, u8)) if value.type is u1 else _as(b, text, value.type)
-        results = self.inline(stage.body, params, clone=True)
+            inside.env[value] = b.emit(ops.ne, text, b.const(0, u8)) if value.type is u1 else _as(b, text, value.type)
+        results = inside.inline(stage.body, params, clone=True)
         for value in stage.stored:
-            new, array = self.value(value), frames.arrays[_stored(value)]
+            new, array = inside.value(value), frames.arrays[_stored(value)]
             stored = b.cast(new, u8) if value.type is u1 else _as(b, new, array.dtype)
             b.store(array, _place(b, frames, value, number), stored)
-        self.env = outer
         return b.end(results)
 
 

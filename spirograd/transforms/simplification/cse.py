@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.analysis.available_values import AvailableValues, clobber_inside
+from spirograd.analysis.available_values import AvailableValues
 from spirograd.analysis.effects import WRITING
 from spirograd.analysis.value_numbers import affine
 from spirograd.ir import ops
@@ -61,13 +61,15 @@ class _Cse(Rewriter):
         if effect == "read":
             self._load(op)
             return
-        if op.code is ops.for_ or op.code is ops.while_:
-            clobber_inside(self.memory, op)
+        is_loop = op.code is ops.for_ or op.code is ops.while_
+        if is_loop:
+            self.memory.clobber_inside(op)
         new = self.copy(op)
         if new is not op:
             self.env[op] = new
         if op.regions:
-            clobber_inside(self.memory, op)
+            if not is_loop:
+                self.memory.clobber_inside(op)
         elif effect in WRITING:
             ref = ref_of(op)
             assert ref is not None
@@ -84,7 +86,7 @@ class _Cse(Rewriter):
 
     def region(self, region: Region) -> Region:
         """What is known of memory inside is not known after it."""
-        before = self.memory.snapshot()
+        before = self.memory.mark()
         self.added.append([])
         new = super().region(region)
         for key in self.added.pop():
@@ -96,8 +98,8 @@ class _Cse(Rewriter):
         args = self.args(op)
         element = self.memory.element(op.attr, args)
         known = self.memory.get(element)
-        if known is not None and known.value.type == op.type:
-            self.env[op] = known.value
+        if known is not None and known[0].type == op.type:
+            self.env[op] = known[0]
             return
         new = self.copy(op)
         if new is not op:

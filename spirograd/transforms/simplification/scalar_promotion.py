@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import field
 
-from spirograd.analysis.dependence import Access, Alias, Dependence, access_of, accesses_in
+from spirograd.analysis.dependence import Access, Alias, Dependence, accesses_in
 from spirograd.analysis.loop_invariants import Invariants, contents
 from spirograd.base.dtypes import u1
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
-from spirograd.ir.nodes import VARIABLES, Op, Ref, Region, ref_of
+from spirograd.ir.nodes import VARIABLES, Op, Ref, Region, rank, ref_of
 from spirograd.ir.threaded import LOOPS, Cell, Threaded
 
 # A memory, and the numbers of the indices.
@@ -78,7 +78,7 @@ class ScalarPromotion(Threaded):
         groups: dict[Key, Element] = {}
         for access in accesses:
             if access.indices is not None and all(index in invariant for index in access.indices):
-                key = self.key(access)
+                key = self.key(access.ref, access.indices)
                 groups.setdefault(key, Element(key=key, inside=inside)).accesses.append(access)
         out = []
         for element in groups.values():
@@ -88,8 +88,8 @@ class ScalarPromotion(Threaded):
                 out.append(element)
         return out
 
-    def key(self, access: Access) -> Key:
-        return access.ref, self.query.numbers.all(access.indices or ())
+    def key(self, ref: Ref, indices: Sequence[Op]) -> Key:
+        return ref, self.query.numbers.all(indices)
 
     def _loop(self, op: Op) -> Op:
         elements = self.chosen(op)
@@ -115,8 +115,9 @@ class ScalarPromotion(Threaded):
     def _access(self, op: Op) -> Op | None:
         element = self.carried.get(op)
         if element is None:
-            if isinstance(ref_of(op), VARIABLES):
-                self.accessed[-1].add(self.key(access_of(op)))
+            ref = ref_of(op)
+            if isinstance(ref, VARIABLES):
+                self.accessed[-1].add(self.key(ref, op.args[: rank(ref)]))
             return self.copy(op)
         old = element.values[0]
         if op.code is ops.load:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Sequence
 
-from spirograd.analysis.dependence import Access, Dependence, Iterations, access_of, accesses_in
+from spirograd.analysis.dependence import Access, Dependence, Iterations, accesses_in
 from spirograd.analysis.existence import exists, has_trips
 from spirograd.base.dtypes import unsigned
 from spirograd.ir import ops
@@ -58,7 +58,7 @@ class _Carry(ScalarPromotion):
     def _store(self, op: Op) -> Op | None:
         new = self._access(op)
         if new is not None:
-            self.stored[-1].add(self.key(access_of(op)))
+            self.stored[-1].add(self.key(op.attr, op.args[:-1]))
         return new
 
     # --- which elements ---------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_writes_to_what_may_alias(level: int, separate_arrays: bool) -> None:
         for a in seen:
             for element in elements:
                 known.set(element, value, ())
-            before = known.snapshot()
+            before = known.mark()
             known.clobber_all(a)
             assert [known.get(element) is None for element in elements] == [may_alias(a, b, separate_arrays) for b in seen]
             known.restore(before)

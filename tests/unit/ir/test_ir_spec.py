@@ -29,6 +29,8 @@ ref parts = FieldRef("parts", 0, 0, f32, (4,), (2,), Layout((Term(0, 1, 0, 8),))
 ref b = BufferRef("b", Slot("array", index=1), f32)
 ref bu1 = BufferRef("b", Slot("array", index=1), u1)
 ref bs = BufferRef("b", Slot("scalar", index=1), f32)
+ref local = SharedRef("local", f32, 8)
+ref words = BufferRef("b", Slot("array", index=1), u32)
 """
 VALUES = """  %i = const[1]() : i32
   %l = const[1]() : i64
@@ -318,6 +320,46 @@ def test_levels_and_legal_kernels() -> None:
         verify(parse(zoo.KERNEL), "device")
     with pytest.raises(ValueError, match="no such level"):
         verify(parse(zoo.KERNEL), "machine")
+
+
+_CHUNKS = 'task[TaskAttr("chunks", "a", chunks=ChunkAttr(1))]()'
+_BOUNDS = "{\n %z = const[0]() : i32\n yield(%z, %z)\n}"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("", ""),
+        ("%r = for[LoopAttr(independent=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "one accumulator"),
+        ('for[LoopAttr(independent=True, vectorise="yes")](%i, %i) : () { (%k: i32)\n yield()\n}', "loops over chunks"),
+        ("%r = outlined[1]() : (f32) {\n yield(%f)\n}", "a name"),
+        ('%r = outlined["part"]() : (f32) {\n yield(%i)\n}', "its region yields"),
+        ("stream[(local, words)](%i, %i)", "both hold one type"),
+        ("stream[(local, b)](%i, %l)", "index and count"),
+    ],
+)
+def test_mistakes_in_loops(text: str, rule: str) -> None:
+    body = f"{_CHUNKS} {_BOUNDS} {{ (%begin: i64, %end: i64)\n{VALUES}{text}\n yield()\n}}\n"
+    if not rule:
+        check(body, "loops")
+        return
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check(body, "loops")
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "rule"),
+    [
+        (f"{_CHUNKS} {_BOUNDS} {{ (%b: i64, %e: i64)\n yield()\n}}", "device", 'is of the level "loops"'),
+        (f"{_CHUNKS} {_BOUNDS} {{ (%b: i64)\n yield()\n}}", "loops", "its region takes"),
+        (f"{_CHUNKS} {_BOUNDS}", "loops", "has bounds, a body"),
+        (f'task[TaskAttr("chunks", "a")]() {_BOUNDS} {{ (%b: i64, %e: i64)\n yield()\n}}', "loops", "with a ChunkAttr"),
+        (f'task[TaskAttr("range_for", "a")]() {_BOUNDS} {{ (%i: i32)\n yield()\n}} {{\n yield()\n}}', "loops", '"chunks"'),
+    ],
+)
+def test_mistakes_in_chunks(text: str, level: str, rule: str) -> None:
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check(text + "\n", level)
 
 
 LANES = """  %w = splat(%i) : lanes<8,i32>
