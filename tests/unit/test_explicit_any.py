@@ -18,7 +18,7 @@ MOST = {
     "compat": 39,
     "derivatives": 39,
     "distributed": 80,
-    "interop": 324,
+    "interop": 321,
     "ir": 134,
     "lang": 1190,
     "linalg": 75,
