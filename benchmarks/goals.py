@@ -1,6 +1,6 @@
 """What a case is measured against: a goal, and the physical limit of the machine.
 
-A goal is so many times the speed of the peer, or a time. A limit is the time that a case takes at least, at the memory bandwidth or the
+A goal is a multiple of the peer's speed, or a time. A limit is the time that a case takes at least, at the memory bandwidth or the
 arithmetic peak of the machine: it counts the bytes that a program must move and the operations that it must do.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.machine import cores
 
 @dataclass(frozen=True)
 class Goal:
-    """``times``: as fast as the peer, so many times; ``seconds``: at most."""
+    """A goal. ``times``: the speed relative to the peer; ``seconds``: the longest time."""
 
     times: float | None = None
     seconds: float | None = None

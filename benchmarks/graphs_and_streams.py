@@ -49,7 +49,7 @@ def best(function: Callable[[], object], rounds: int) -> float:
 
 
 def graph_of_launches(launches: int, arrays: int, rounds: int) -> float:
-    """Microseconds a launch of a graph of launches that work on so many arrays in turn."""
+    """Return the microseconds per launch of a graph of launches that use the given number of arrays in turn."""
     made = [sg.ndarray(sg.f32, 64) for _ in range(arrays)]
     with sg.Graph() as graph:
         for k in range(launches):

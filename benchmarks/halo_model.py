@@ -65,7 +65,7 @@ def measure(cells: int) -> Block:
         wave.part.exchange(now)
 
     def seconds(run: Callable[[], object]) -> tuple[float, float]:
-        """Of one call, until the device is done, and until Python is."""
+        """Measure one call: seconds until the device is done, and until Python is."""
         best, launched = float("inf"), float("inf")
         for number in range(REPEATS + 1):
             sg.sync()

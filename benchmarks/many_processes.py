@@ -32,7 +32,7 @@ PASSES = {"forward": 1, "gradient": 2}  # how often each exchange of a step happ
 
 
 class Time(NamedTuple):
-    """Of a step, in seconds: until the device is done, and until Python has launched it."""
+    """The time of a step in seconds: until the device is done, and until Python has launched it."""
 
     seconds: float
     launched: float

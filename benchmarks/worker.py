@@ -81,7 +81,7 @@ def tape_bytes(sg, name):
 
 
 def peak_memory():
-    """Of this program: what getrusage says begins with the peak of the process that started it."""
+    """Return the peak memory of this program. The value of getrusage begins with the peak of the parent process."""
     if os.path.exists("/proc/self/status"):
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))

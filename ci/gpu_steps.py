@@ -25,7 +25,7 @@ TESTS = [f"tests/{name}" for name in _FOLDERS]
 LAYERED = ["tests/unit/runtime", "tests/backend/test_types.py"]  # the part that also runs under the validation layer
 ARCHS = ("cuda", "amdgpu", "vulkan", "wgpu", "metal")
 SHOWN = 40  # lines of the log of a step that failed
-_FAILURES = 30  # after so many a step of tests ends
+_FAILURES = 30  # a step of tests ends after this number
 _GIGABYTES = 6  # of the card's memory that a process of tests may use: contexts of its libraries, arrays and tapes
 # Benchmarks that the report puts on top.
 HEADLINES = ("launch: 2 ndarrays, scalar", "mpm88 step", "chain 1M x 64", "chain 1M x 64, gradient", "mpm88 64 steps, gradient")

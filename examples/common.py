@@ -1,4 +1,4 @@
-"""What the examples share: the command line, the picture file, and gradient descent with a progress bar."""
+"""Common parts of the examples: the command line, the picture file, and gradient descent with a progress bar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Evaluate = Callable[[], tuple[float, np.ndarray]]
 def start(doc: str | None, iterations: tuple[int, int] | None = None) -> argparse.Namespace:
     """Read the command line and start spirograd on the back end that it names.
 
-    ``iterations``: of an example that learns, how many by default, and with --quick; adds the options --iterations and --save.
+    ``iterations``: for an example that learns, the default number, and the number with --quick; adds the options --iterations and --save.
     """
     parser = argparse.ArgumentParser(description=(doc or "").strip().partition("\n")[0])
     parser.add_argument("--arch", default="cpu", help="cpu, vulkan or interpreter (slow)")
@@ -37,16 +37,16 @@ def start(doc: str | None, iterations: tuple[int, int] | None = None) -> argpars
 
 
 def finish(path: Path) -> None:
-    """Say where the picture is, and end the session."""
+    """Print the path of the picture, and end the session."""
     print(f"wrote {path}")
     sg.reset()
 
 
 def descend(iterations: int, evaluate: Evaluate, change: Callable[[np.ndarray], None], rate: float) -> list[float]:
-    """Gradient descent with Adam: the losses of all iterations.
+    """Run gradient descent with Adam, and return the losses of all iterations.
 
-    ``evaluate`` gives the loss and its gradient, ``change`` adds to what is learned. ``rate``: about how far an iteration goes at first;
-    a tenth of that at the end.
+    ``evaluate`` returns the loss and its gradient; ``change`` adds to the parameters. ``rate``: the approximate step at first, a tenth of
+    it at the end.
     """
     mean, square, losses = 0.0, 0.0, []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

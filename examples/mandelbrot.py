@@ -9,13 +9,13 @@ import spirograd as sg
 
 @sg.func
 def square(z):
-    """z * z of a complex number held as a vector."""
+    """Return z * z of a complex number as a vector."""
     return sg.Vector([z[0] * z[0] - z[1] * z[1], 2.0 * z[0] * z[1]])
 
 
 @sg.kernel
 def mandelbrot(image: sg.types.NDArray[sg.f32, 2], limit: sg.i32):
-    """Into ``image``: 0 for points of the set, else the number of rounds until escape, smoothed."""
+    """Set ``image`` to 0 for points of the set, else to the smoothed number of iterations until escape."""
     for row, column in image:
         c = sg.Vector([3.2 * (column + 0.5) / image.shape[1] - 2.3, 2.4 * (row + 0.5) / image.shape[0] - 1.2])
         z = sg.Vector([0.0, 0.0])

@@ -13,9 +13,9 @@ SOFTENING = 0.15
 
 
 def disc(rng, count, centre, velocity):
-    """``count`` stars on circles around ``centre``: positions and velocities, shape (count, 3)."""
+    """Return positions and velocities, shape (count, 3), of ``count`` stars on circles around ``centre``."""
     radius, angle = 0.1 + 0.9 * np.sqrt(rng.random(count)), 2 * np.pi * rng.random(count)
-    # Half of the mass is in each disc; inside of a star's circle lies a part of it that grows with the area.
+    # Half of the mass is in each disc; the mass inside of a star's circle grows with the area.
     speed = np.sqrt(0.5 * radius**2 / np.sqrt(radius**2 + SOFTENING**2))
     position = np.stack([radius * np.cos(angle), radius * np.sin(angle), 0.05 * rng.standard_normal(count)], axis=1)
     motion = np.stack([-speed * np.sin(angle), speed * np.cos(angle), np.zeros(count)], axis=1)

@@ -1,4 +1,4 @@
-"""Particles carried by a flow, twice: as struct of arrays and as array of structs. One kernel; only the placement differs.
+"""Particles in a flow, stored as struct of arrays and as array of structs: one kernel, two placements.
 
 The flow is the double gyre of Shadden, Lekien and Marsden, "Definition and properties of Lagrangian coherent structures", Physica D
 212 (2005): two vortices side by side whose border swings, so that they mix.
@@ -15,7 +15,7 @@ import spirograd as sg
 
 
 def place(n, layout):
-    """Fields position, age and home of ``n`` particles: each in an array of its own (SOA), or side by side per particle (AOS)."""
+    """Return the fields position, age and home of ``n`` particles: each in an array of its own (SOA), or adjacent per particle (AOS)."""
     position, age, home = sg.Vector.field(2, sg.f32), sg.field(sg.f32), sg.field(sg.i32)
     if layout == "SOA":
         sg.root.dense(sg.i, n).place(position)
@@ -28,7 +28,7 @@ def place(n, layout):
 
 @sg.func
 def flow(x, t):
-    """The velocity at ``x`` in [0, 2] x [0, 1] at time ``t``."""
+    """Return the velocity at ``x`` in [0, 2] x [0, 1] at time ``t``."""
     swing = 0.25 * sg.sin(2.0 * math.pi * t / 10.0)
     f = swing * x[0] ** 2 + (1.0 - 2.0 * swing) * x[0]
     slope = 2.0 * swing * x[0] + 1.0 - 2.0 * swing
@@ -60,7 +60,7 @@ def main():
     for layout in ("AOS", "SOA"):
         position, age, home = place(n, layout)
         scatter(position, age, home)
-        advance(position, age, 0.0, 0.0)  # compiles
+        advance(position, age, 0.0, 0.0)  # compile the kernel
         sg.sync()
         begin = time.perf_counter()
         for k in range(steps):

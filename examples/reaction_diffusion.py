@@ -1,6 +1,6 @@
-"""Finding out what a pattern was made with: feed, kill and diffusion of the Gray-Scott model are fitted to a picture of its state.
+"""Fit the parameters of a pattern: feed, kill and diffusion of the Gray-Scott model from a picture of its state.
 
-Two substances: u is fed, v eats it (u + 2v -> 3v) and is killed. The four numbers are learned from the last state alone.
+There are two substances: u is fed, v consumes it (u + 2v -> 3v) and decays. The four parameters are learned from the last state alone.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ GUESS = np.array([0.045, 0.058, 0.19, 0.095], np.float32)
 
 @sg.data_oriented
 class GrayScott:
-    """``n`` x ``n`` cells that repeat at the edges, run for ``steps`` steps of time 1."""
+    """``n`` x ``n`` cells with periodic edges, run for ``steps`` steps of time 1."""
 
     def __init__(self, n, steps):
         self.n, self.steps = n, steps
@@ -55,7 +55,7 @@ class GrayScott:
         self.loss[None] = 0.0
 
     def pattern(self, numbers):
-        """The amounts of u and v at the end, for four numbers."""
+        """Return the final amounts of u and v for four parameters."""
         self.numbers.from_numpy(numbers)
         self.begin()
         self.run()
@@ -68,7 +68,7 @@ def main():
     wanted = model.pattern(TRUE)
     before = model.pattern(GUESS)
     model.picture.from_numpy(wanted)
-    scale = 0.25 * GUESS  # the numbers differ in size, so each is learned in units of its own
+    scale = 0.25 * GUESS  # the parameters differ in size, so each is learned in its own units
 
     def evaluate():
         model.begin()

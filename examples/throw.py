@@ -1,7 +1,7 @@
-"""Throwing a blob of jelly at a target: the velocity it starts with is learned, through a simulation with a grid and particles.
+"""Throw a blob of jelly at a target: learn the initial velocity through a simulation with a grid and particles.
 
-The simulation is written without regard to gradients: one kernel for a step, which overwrites particles and grid. The tape keeps
-what the reverse needs of them.
+The simulation is not written for gradients: one kernel for a step, which overwrites particles and grid. The tape saves the values that the
+reverse pass reads.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ class Blob:
             self.F[p] = (sg.Matrix.identity(sg.f32, 2) + self.dt * self.C[p]) @ self.F[p]
             base, f, w = self.weights(self.x[p])
             F = self.F[p]
-            stress = STIFFNESS * (F @ F.transpose() - sg.Matrix.identity(sg.f32, 2))  # of a neo-Hookean solid
+            stress = STIFFNESS * (F @ F.transpose() - sg.Matrix.identity(sg.f32, 2))  # stress of a neo-Hookean solid
             affine = self.mass * self.C[p] - 4.0 * self.dt * 0.12**2 / self.count / self.dx**2 * stress
             for i, j in sg.static(sg.ndrange(3, 3)):
                 away = (sg.Vector([i, j]) - f) * self.dx

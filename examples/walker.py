@@ -1,4 +1,4 @@
-"""A body of masses and springs learns to crawl: some springs are muscles, driven by a small network that hears a few sine waves.
+"""A body of masses and springs learns to crawl: some springs are muscles, driven by a small network with sine waves as input.
 
 The network (waves -> hidden -> muscles) is learned through the simulation: contact with the ground, friction, and air drag.
 """
@@ -14,7 +14,7 @@ WAVES, HIDDEN = 4, 16
 
 
 def body(boxes):
-    """Boxes in a row with legs below them: positions, and springs as (first, second, is it a muscle)."""
+    """Return boxes in a row with legs below them: positions, and springs as (first, second, whether it is a muscle)."""
     points, springs = {}, {}
 
     def at(x, y):
@@ -36,7 +36,7 @@ def body(boxes):
 
 @sg.data_oriented
 class Walker:
-    """Runs for ``steps`` steps of DT seconds; ``goal``: how far to come, in lengths of the picture."""
+    """A walker that runs for ``steps`` steps of DT seconds. ``goal``: the distance to travel, in lengths of the picture."""
 
     def __init__(self, steps, goal, boxes=3):
         place, springs = body(boxes)
@@ -70,10 +70,10 @@ class Walker:
             a, b = self.spring[s][0], self.spring[s][1]
             length = self.rest[s]
             if self.spring[s][2] == 1:
-                told = 0.0
+                hidden_sum = 0.0
                 for h in range(HIDDEN):
-                    told += self.outer[s, h] * self.hidden[h]
-                length *= 1.0 + STRENGTH * sg.tanh(told)
+                    hidden_sum += self.outer[s, h] * self.hidden[h]
+                length *= 1.0 + STRENGTH * sg.tanh(hidden_sum)
             along = self.x[b] - self.x[a]
             now = along.norm()
             pull = STIFFNESS * (now / length - 1.0) * 0.12 / now * along + DAMPING * 10.0 * (self.v[b] - self.v[a])
@@ -82,7 +82,7 @@ class Walker:
         for m in self.x:
             v = (self.v[m] + DT * self.force[m]) * (1.0 - 0.2 * DT)
             deep = -self.x[m].y
-            if deep > 0.0:  # the ground pushes back, and rubs in proportion
+            if deep > 0.0:  # contact force of the ground, with proportional friction
                 push = 4000.0 * deep
                 v.y = (v.y + DT * push) / (1.0 + DT * 20.0)
                 v.x = v.x / (1.0 + DT * 10.0 * push)

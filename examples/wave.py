@@ -18,8 +18,8 @@ def main():
     args = start(__doc__)
     n = 96 if args.quick else 480
     steps = 60 if args.quick else 900
-    waves = [sg.field(sg.f32, shape=(n, n)) for _ in range(3)]  # before, now, next
-    open_ = sg.field(sg.u8, shape=(n, n))  # 0 where there is wall
+    waves = [sg.field(sg.f32, shape=(n, n)) for _ in range(3)]  # previous, current and next step
+    open_ = sg.field(sg.u8, shape=(n, n))  # 0 inside of walls
 
     @sg.kernel
     def build():
@@ -38,7 +38,7 @@ def main():
                     if 0 <= x < n and 0 <= y < n:
                         around += now[x, y]
             value = 2.0 * now[i, j] - before[i, j] + COURANT**2 * (around - 4.0 * now[i, j])
-            # A band along the edges swallows waves, so that little comes back from there.
+            # A band along the edges absorbs waves, to avoid reflections.
             rim = sg.min(i, j, n - 1 - i, n - 1 - j)
             if rim < 20:
                 value *= 1.0 - 0.0004 * (20 - rim) ** 2

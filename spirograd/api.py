@@ -45,7 +45,7 @@ _LEVELS = {
 
 
 class _Services(context.Services):
-    """What the language asks of the packages above it. They are imported when they are first used, which takes longer than the rest."""
+    """Services of the packages above the language, which are imported at first use because the import takes longer than the rest."""
 
     def gradient_of(self, kernel: Any) -> object:
         with gc_paused():
@@ -67,27 +67,27 @@ context.install(_Services())
 
 
 def available_archs() -> list[str]:
-    """Back ends that work on this machine, best first."""
+    """Return the back ends that work on this machine, best first."""
     return [arch for arch in loader.DEVICES if loader.available(arch) is None]
 
 
 @one_at_a_time
 def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
-    """Start a session on a back end; end the session before.
+    """Start a session on a back end, and end the previous session.
 
     ``arch``: a back end, such as `cpu`, `cuda`, `vulkan` or `interpreter` (`available_archs` returns those that work here), or a list like
     `gpu` (also as ``"gpu"``), of which the first that works is used; by default the CPU. The environment variable ``SG_ARCH`` overrides it.
     The other options are the fields of `spirograd.config.Config`; ``SG_<NAME>`` in the environment overrides each.
 
     Raises SpirogradRuntimeError if the back end cannot be started (with ``enable_fallback=True`` the CPU is used instead, with a warning)
-    and for unknown options. The session before then goes on.
+    and for unknown options. The previous session then continues.
     """
     wanted = knobs.get("SG_ARCH") or arch or cpu
     wanted = gpu if wanted == "gpu" else wanted
     names: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     for name in names:
         if type(name) is Later:
-            name()  # a back end of the family: says what there is instead
+            name()  # a back end of the Taichi family: raises an error with the alternative
         if name not in ARCHS:
             hint = did_you_mean(name, ARCHS) if isinstance(name, str) else ""
             raise SpirogradRuntimeError(f"there is no back end {name!r}; there are {', '.join(ARCHS)}{'; ' if hint else ''}{hint}")
@@ -95,7 +95,7 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
     level = knobs.get("SG_LOG") or config.log_level
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
-    session, warning = _open(names, config)  # all that can fail comes before the end of the running session
+    session, warning = _open(names, config)  # everything that can fail comes before the end of the running session
     reset()
     logger.setLevel(_LEVELS[level])
     tracebacks.show_all(config.print_full_traceback)
@@ -105,9 +105,9 @@ def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
 
 
 def _open(names: list[str], config: Config) -> tuple[Session, str]:
-    """A session on the first back end that works here, and a warning if that is none of ``names``."""
+    """Return a session on the first back end that works here, and a warning if it is none of ``names``."""
     if len(names) == 1:
-        try:  # without asking first, which takes as long as opening some devices
+        try:  # without `loader.available`, which takes as long as opening some devices
             return Session(config), ""
         except SpirogradRuntimeError:
             if loader.available(names[0]) is None:
@@ -117,7 +117,7 @@ def _open(names: list[str], config: Config) -> tuple[Session, str]:
 
 
 def _choose(names: list[str], config: Config) -> str:
-    """Set ``config.arch`` to the first back end that works here; returns a warning if that is none of ``names``."""
+    """Set ``config.arch`` to the first back end that works here; return a warning if it is none of ``names``."""
     reasons = []
     for name in names:
         reason = loader.available(name)
@@ -152,7 +152,7 @@ class _CurrentConfig:
     """The options of the running session."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # no option does; tools that look at objects ask for such names without a session
+        if name.startswith("_"):  # no option begins so; tools that inspect objects look up such names without a session
             raise AttributeError(name)
         options = context.session().cfg
         if not hasattr(options, name):
@@ -160,7 +160,7 @@ class _CurrentConfig:
         return getattr(options, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        getattr(self, name)  # an unknown one says so
+        getattr(self, name)  # raises an error for an unknown option
         raise SpirogradRuntimeError(f"options of a running session do not change: `init({name}={value!r})` starts one that has it")
 
     def __dir__(self) -> list[str]:
@@ -171,21 +171,21 @@ class _CurrentConfig:
 
 
 def set_logging_level(level: str) -> None:
-    """Show log messages of ``level`` and above: "trace", "debug", "info", "warn", "error" or "critical". Raises
-    SpirogradRuntimeError for others."""
+    """Show log messages of ``level`` and above: "trace", "debug", "info", "warn", "error" or "critical". Raises SpirogradRuntimeError for
+    other names."""
     if level not in _LEVELS:
         raise SpirogradRuntimeError(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
     logger.setLevel(_LEVELS[level])
 
 
 def is_logging_effective(level: str) -> bool:
-    """Whether messages of ``level`` are shown."""
+    """Return whether messages of ``level`` are shown."""
     return logger.isEnabledFor(_LEVELS[level])
 
 
 @functools.cache
 def _has_data64(arch: str) -> bool:
-    """Whether the device that ``arch`` stands for computes with 64-bit integers and floats."""
+    """Return whether the device of ``arch`` computes with 64-bit integers and floats."""
     if arch not in loader.DEVICES or loader.available(arch) is not None:
         return False
     if context.has_session() and context.session().arch == arch:
@@ -198,14 +198,14 @@ def _has_data64(arch: str) -> bool:
 
 
 def is_extension_supported(arch: str, ext: extension) -> bool:
-    """Whether back end ``arch`` has the ability ``ext``, a member of `extension`. Opens the device to ask it, if no session has it open."""
+    """Return whether back end ``arch`` has the ability ``ext``, a member of `extension`. Opens the device if no session has it open."""
     if ext in (extension.assertion, extension.adstack, extension.sparse):
         return arch in loader.DEVICES
     return ext is extension.data64 and _has_data64(arch)
 
 
 def is_extension_enabled(ext: extension) -> bool:
-    """Whether the back end of the running session has the ability ``ext``."""
+    """Return whether the back end of the running session has the ability ``ext``."""
     return is_extension_supported(context.session().arch, ext)
 
 

@@ -14,7 +14,7 @@ COMMANDS = {"demo": demo, "doctor": doctor, "dump": dump, "profile": profile, "c
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="spirograd", description=(spirograd.__doc__ or "").splitlines()[0], epilog="`spirograd COMMAND --help` explains one command."
     )
@@ -29,9 +29,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv`` (default: that of the process); the result is the exit status: 0, 1 for failure, 2 for misuse."""
+    """Run the command line ``argv`` (default: that of the process); return the exit status: 0, 1 for failure, 2 for misuse."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # What follows "--" is for the script that `dump` runs; argparse itself would not take it apart from options everywhere.
+    # Arguments after "--" are for the script that `dump` runs; argparse does not separate them from options everywhere.
     split = words.index("--") if "--" in words else len(words)
     args = parser().parse_args(words[:split])
     args.rest = words[split + 1 :]

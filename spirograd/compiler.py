@@ -2,8 +2,8 @@
 
 `compile_kernel` lists the passes in order. Each takes a kernel and the context and returns a kernel of the level that stands beside it
 (`ir.spec`): "kernel" until `layout`, which replaces symbolic memory by buffers; "lowering", in which operations of both levels may stand;
-"device" at the end, where only what the code generator accepts is left. The argument block and the numbers of fault and print sites are
-fixed by `_Pipeline.describe`, before lowering: no later pass may add an argument or a site.
+"device", where only what a device has is left; "loops" at the end for the CPU, whose loops are planned in IR. The argument block and
+the numbers of fault and print sites are fixed by `_Pipeline.describe`, before lowering: no later pass may add an argument or a site.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spirograd.base.artifact import CompiledKernel, SpaceLimit, Stage, TaskInfo
 from spirograd.base.caps import Capabilities
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.loc import Loc
-from spirograd.base.options import CompileOptions
+from spirograd.base.options import LOOPS, CompileOptions
 from spirograd.base.python_limits import deep_recursion, gc_paused
 from spirograd.base.records import replace
 from spirograd.base.sizes.size_nodes import IfLess, Size, walk
 from spirograd.base.spans import span
 from spirograd.base.targets import TARGETS, Generator
 from spirograd.ir import ops
-from spirograd.ir.nodes import Kernel, Op
+from spirograd.ir.nodes import AdstackRef, Kernel, Op
 from spirograd.ir.spec import verify
 from spirograd.ir.text import to_text_with_locs
 from spirograd.kernel_key import kernel_key
@@ -40,6 +40,14 @@ from spirograd.transforms.checks.check_loops import check_loops
 from spirograd.transforms.checks.check_overflow import check_overflow
 from spirograd.transforms.checks.check_recursion import check_recursion
 from spirograd.transforms.checks.space_limits import hoist_space_checks, take_space_limits
+from spirograd.transforms.loops.add_uncontended import add_uncontended
+from spirograd.transforms.loops.chunk_tasks import chunk_tasks
+from spirograd.transforms.loops.distribute import distribute
+from spirograd.transforms.loops.outline_parts import outline_parts
+from spirograd.transforms.loops.split_edges import split_edges
+from spirograd.transforms.loops.split_rows import split_rows
+from spirograd.transforms.loops.stream_stores import stream_stores
+from spirograd.transforms.loops.vectorise import vectorise
 from spirograd.transforms.lowering.exact_extrema import exact_extrema
 from spirograd.transforms.lowering.group_fission import divergence_sites, fission_groups
 from spirograd.transforms.lowering.layout import arg_block, layout
@@ -76,6 +84,17 @@ Pass = Callable[[Kernel, PassContext], Kernel]
 # Each workgroup of a reduction ends with an atomic: few of them, for speed and because each one rounds; enough to fill large GPUs. Sum of
 # 512 MiB on an H200: 0.144 ms with 512 groups (Vulkan 0.425), 0.125 with 1,056 (0.237), no less with 4,224.
 _REDUCTION_GROUPS = 1024
+# The passes from device IR to what the code generator for the CPU accepts.
+LOOP_PASSES: tuple[Pass, ...] = (
+    chunk_tasks,
+    add_uncontended,
+    split_rows,
+    vectorise,
+    split_edges,
+    distribute,
+    outline_parts,
+    stream_stores,
+)
 
 
 def compile_kernel(
@@ -103,9 +122,10 @@ def compile_kernel(
         for check, wanted in ((check_recursion, True), (check_overflow, options.check_overflow), (check_bounds, options.check_bounds)):
             kernel = run.apply(check, kernel, "kernel") if wanted else kernel
         kernel, run.space_limits = take_space_limits(kernel, run.ctx)
-        if caps.target.interpreted:
+        interpreted = caps.target.interpreted
+        if interpreted and not run.takes_loops(kernel):
             kernel = _as_tasks_of_another(kernel, run) if options.interpret_as else kernel
-            return _interpreted(kernel, key, run, on_op)
+            return _interpreted(kernel, run.describe(kernel, key), run, on_op)
         kernel = _tasks(kernel, run)
         kernel = run.apply(contract, kernel, "kernel")
         kernel = run.apply(check_loops, kernel, "kernel")
@@ -126,6 +146,10 @@ def compile_kernel(
         kernel = run.apply(simplify_lowered, kernel, "device")
         kernel = run.apply(check_capabilities, kernel, "device")
         run.record("device.ir", kernel)
+        if run.ctx.caps.target.generator is Generator.LLVM:
+            kernel = _loops(kernel, run)
+        if interpreted:
+            return _interpreted(kernel, replace(artifact, target_name=caps.target_name), run, on_op)
         with span("generate code", "compile", target=caps.target_name):
             return _GENERATORS[caps.target.generator](kernel, artifact, run) if generate else artifact
 
@@ -146,6 +170,16 @@ def _tasks(kernel: Kernel, run: _Pipeline) -> Kernel:
     return run.apply(reassociate, kernel, "kernel")
 
 
+def _loops(kernel: Kernel, run: _Pipeline) -> Kernel:
+    """The passes that plan the loops of the CPU."""
+    for transform in LOOP_PASSES:
+        kernel = run.apply(transform, kernel, "loops")
+        if transform is vectorise:
+            run.record("vectors.ir", kernel)
+    run.record("loops.ir", kernel)
+    return kernel
+
+
 class _Pipeline:
     """What the stages have in common: the context, the recorded stages, verification."""
 
@@ -159,6 +193,16 @@ class _Pipeline:
         self.space_limits: tuple[SpaceLimit, ...] = ()
         self.level = "kernel"  # of the last kernel that was verified
         self.decisions: tuple[Decision, ...] = ()
+
+    def takes_loops(self, kernel: Kernel) -> bool:
+        """Whether the interpreter is to run the loops that a CPU with masks runs of ``kernel``; then the passes are for that CPU from now
+        on. Groups of threads and adstacks have no memory of their own there, so kernels with these are run as they are."""
+        if self.ctx.options.interpret_as != LOOPS or any(op.code is ops.for_ and op.attr.grouped for op in kernel.walk()):
+            return False
+        if ops.adstack_word in kernel.codes or any(isinstance(ref, AdstackRef) for _, ref in kernel.accesses):
+            return False
+        self.ctx = replace(self.ctx, caps=replace(self.ctx.caps, target_name="cpu", cpu_features="+sse2,+avx2,+fma"))
+        return True
 
     def begin(self, kernel: Kernel) -> None:
         if self.ctx.options.verify:
@@ -224,7 +268,8 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     if any(op.code is ops.for_ and op.attr.grouped for op in kernel.walk()):
         return kernel
     own = run.ctx
-    run.ctx = replace(own, caps=replace(own.caps, target_name=own.options.interpret_as))
+    target = "cpu" if own.options.interpret_as == LOOPS else own.options.interpret_as
+    run.ctx = replace(own, caps=replace(own.caps, target_name=target))
     kernel = run.apply(dce, _tasks(kernel, run), "kernel")
     kernel = run.apply(private_copies, kernel, "kernel")
     run.ctx = own
@@ -232,11 +277,10 @@ def _as_tasks_of_another(kernel: Kernel, run: _Pipeline) -> Kernel:
     return kernel
 
 
-def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
-    """The interpreter runs kernel IR, as one task. Imported here because other targets do without it."""
+def _interpreted(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline, on_op: Callable[[Op, object], None] | None) -> CompiledKernel:
+    """The interpreter runs ``kernel``, IR of any level, as one task. Imported here because other targets do without it."""
     from spirograd.ir.interp import compile_for_run
 
-    artifact = run.describe(kernel, key)
     offsets, _ = temp_offsets(kernel)
     lanes, races = run.ctx.caps.group_lanes, run.ctx.options.detect_races
     program = compile_for_run(kernel, artifact.args, offsets, artifact.faults, artifact.prints, on_op, lanes, races)
@@ -246,13 +290,13 @@ def _interpreted(kernel: Kernel, key: str, run: _Pipeline, on_op: Callable[[Op, 
 
 def _native(kernel: Kernel, artifact: CompiledKernel, run: _Pipeline) -> CompiledKernel:
     """LLVM, for the CPU. Imported here because llvmlite is large and other targets do without it."""
-    from spirograd.llvmgen.emit import adstack_lanes, emit_kernel, emit_modules, entry_names, optimisation_need
+    from spirograd.llvmgen.emit import emit_kernel, emit_modules, entry_names, optimisation_need
     from spirograd.llvmgen.toolchain import JIT_LINK, compile_module, compile_modules
 
     caps, options = run.ctx.caps, run.ctx.options
-    need = optimisation_need(kernel, caps, options)
+    need = optimisation_need(kernel)
     named = zip(kernel.body.ops, _by_task(kernel, artifact), entry_names(kernel))
-    tasks = tuple(replace(info, entry=entry, binary=0, lanes=adstack_lanes(op, caps, options)) for op, info, entry in named)
+    tasks = tuple(replace(info, entry=entry, binary=0, lanes=op.attr.chunks.lanes if op.attr.chunks else 1) for op, info, entry in named)
     if not options.keep_stages:
         emit = emit_modules if JIT_LINK else (lambda *args: [emit_kernel(*args)])  # the other linker wants all addresses close by
         texts = emit(kernel, artifact.args, caps, options)

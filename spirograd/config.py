@@ -1,4 +1,4 @@
-"""Options of `init`: declared once, with type, default and meaning; unknown ones are errors that name the near ones."""
+"""The options of `init` with types and defaults. Unknown options are errors that suggest similar names."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Config:
     num_compile_threads: int = 1
 
     def unfused_by(self) -> str:
-        """What switches task fusion off, in words; "" if it is on."""
+        """Return the setting that switches task fusion off; "" if it is on."""
         if self.fuse_tasks:
             return knobs.switched_off("QD_AGGRESSIVE_KERNEL_FUSION")
         text = os.environ.get("SG_FUSE_TASKS", "")
         return f"`SG_FUSE_TASKS={text}`" if text else "`init(fuse_tasks=False)`"
 
 
-# Options without effect, by what a user who sets them must know; "": nothing, so that setting one is logged at debug level only.
+# Options without effect, by the advice in the warning; those with no advice are logged at debug level only.
 _NO_EFFECT: dict[str, str] = {
     "": """
         ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes default_ad_stack_size
@@ -93,13 +93,13 @@ _NO_EFFECT: dict[str, str] = {
         external_metal_command_queue external_metal_command_queue_is_torch_queue""",
 }
 WITHOUT_EFFECT = {name: reason for reason, names in _NO_EFFECT.items() for name in names.split()}
-# The values of options that have only some, by name.
+# The allowed values of options with a fixed set of values, by name.
 _CHOICES = {"ad_broken_chain": ("error", "warn", "ignore"), "overflow": ("error", "warn")}
 _ALIASES = {"debug": "SG_DEBUG", "arch": "SG_ARCH"}
 
 
 def make_config(arch: str, options: dict[str, object]) -> Config:
-    """The configuration for `init`. Raises SpirogradRuntimeError for an unknown option or a value of the wrong type."""
+    """Return the configuration for `init`. Raises SpirogradRuntimeError for an unknown option or a value of the wrong type."""
     config = Config(arch=arch)
     known = {f.name: f for f in fields(Config)}
     for name, value in options.items():
@@ -123,12 +123,12 @@ def make_config(arch: str, options: dict[str, object]) -> Config:
 
 
 def set_option(config: Config, name: str, value: object) -> None:
-    """Give an option another value; raises SpirogradRuntimeError for one of the wrong type."""
+    """Set an option. Raises SpirogradRuntimeError for a value of the wrong type."""
     setattr(config, name, _converted(name, value, getattr(config, name)))
 
 
 def _ignored(name: str, value: object) -> None:
-    """Warn of an option without effect, if the user must know something."""
+    """Warn about an option without effect if there is advice, else log it."""
     if WITHOUT_EFFECT[name]:
         logger.warning("the option `%s` of `init` has no effect: %s", name, WITHOUT_EFFECT[name])
     else:
@@ -136,7 +136,7 @@ def _ignored(name: str, value: object) -> None:
 
 
 def _converted(name: str, value: Any, default: Any) -> Any:
-    """``value`` as the type of the option; text comes from the environment."""
+    """Convert ``value`` to the type of the option; text comes from the environment."""
     if isinstance(default, DType):
         if isinstance(value, str):
             value = next((t for t in ALL if t.name == value), value)
@@ -154,7 +154,7 @@ def _converted(name: str, value: Any, default: Any) -> Any:
         raise SpirogradRuntimeError(f"option `{name}` is of type {type(default).__name__}, not {value!r}") from None
     if converted not in _CHOICES.get(name, (converted,)):
         raise SpirogradRuntimeError(f"option `{name}` is one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}")
-    if isinstance(converted, float) and not 0 <= converted < math.inf:  # amounts of memory
+    if isinstance(converted, float) and not 0 <= converted < math.inf:  # sizes of memory
         raise SpirogradRuntimeError(f"option `{name}` is 0 or more, not {value!r}")
     return converted
 

@@ -1,4 +1,4 @@
-"""Stages of compiled kernels as files: writing them, and replacing the compiler's own for experiments."""
+"""Stages of compiled kernels as files: writing them, and replacing stages by edited files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spirograd.ir.nodes import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A kernel that was compiled, and what for. ``kernel``: its IR, as the front end made it."""
+    """A compilation: the compiled kernel with its target. ``kernel``: the IR from the front end."""
 
     compiled: CompiledKernel
     kernel: Kernel
@@ -25,18 +25,18 @@ class Compilation:
     arch: str
 
 
-# Called with each compilation, which has its stages then. While there are any, kernels are compiled anew instead of taken from the cache.
+# Called with each compilation, which then has its stages. While there are listeners, kernels are compiled and not taken from the cache.
 listeners: list[Callable[[Compilation], None]] = []
 
 
 def stage_path(compiled: CompiledKernel, folder: Path, stage: str) -> Path:
-    """The file of a stage: ``<kernel>-<key>.<stage>``. The stage may be of a task that the program named."""
+    """Return the file of a stage: ``<kernel>-<key>.<stage>``. The stage may contain the name of a task, which the program chose."""
     plain = re.sub(r"[^\w.]", "_", stage)
     return folder / f"{compiled.name}-{compiled.key[:8]}.{plain}"
 
 
 def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:
-    """Write every stage of ``compiled`` to ``folder``; returns the files."""
+    """Write every stage of ``compiled`` to ``folder``; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     out = []
     for name, content in compiled.stages.items():
@@ -50,8 +50,8 @@ def write_stages(compiled: CompiledKernel, folder: Path) -> list[Path]:
 
 
 def with_overrides(compiled: CompiledKernel, folder: Path, caps: Capabilities, options: CompileOptions) -> CompiledKernel:
-    """``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules, PTX and code objects as they are, LLVM IR compiled.
-    PTX or a code object that was left as the compiler made it does not hide LLVM IR."""
+    """Return ``compiled`` with its binaries replaced by those in ``folder``: SPIR-V modules, PTX and code objects unchanged, LLVM IR
+    compiled. PTX or a code object that was not edited does not take precedence over LLVM IR."""
     if caps.target.generator is Generator.SPIRV:
         return replace(compiled, binaries=_modules(compiled, folder))
     return replace(compiled, binaries=_machine_code(compiled, folder, caps, options))

@@ -15,7 +15,7 @@ from spirograd.base.targets import Generator
 from spirograd.ir.nodes import Kernel
 from spirograd.ir.text import to_text
 
-# The package that makes code for a device; that of the interpreter, which is not kept, is of no concern.
+# The package of each code generator. The interpreter has none, because its kernels are not cached.
 _GENERATORS = {
     Generator.INTERPRETER: "ir",
     Generator.LLVM: "llvmgen",
@@ -24,17 +24,17 @@ _GENERATORS = {
     Generator.CODE_OBJECT: "llvmgen",
 }
 _PART = 1 << 16
-# Bytes by what they depend on: takes that and what makes them, which it calls unless it has them already.
+# Returns cached bytes for a description of what they depend on, or calls the function that computes them.
 Memo = Callable[[str, Callable[[], bytes]], bytes]
-_known: dict[str, str] = {}  # generator -> hash of the source
+_known: dict[str, str] = {}  # hash of the source, by generator
 
 
 def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions, memo: Memo | None = None) -> str:
-    """The name of the compiled kernel in a cache: a hash of all that the result depends on, the compiler's own source included.
+    """Return the name of the compiled kernel in a cache: a hash of everything that the result depends on, including the compiler's source.
 
-    ``memo``: remembers over processes the hash of the source, by sizes and times of its files.
+    ``memo``: keeps the hash of the source across processes, by sizes and times of its files.
     """
-    # Source lines are part of the artifact where it reports them.
+    # Source lines are part of the artifact if it reports them.
     reports = options.check_bounds or options.check_overflow or any(code.effect in ("check", "print") for code in kernel.codes)
     with deep_recursion():
         text = to_text(kernel, locs=reports)
@@ -44,25 +44,25 @@ def kernel_key(kernel: Kernel, caps: Capabilities, options: CompileOptions, memo
 
 @functools.lru_cache(64)
 def _settings(caps: Capabilities, options: CompileOptions) -> str:
-    """What of device and options the result depends on, as text: showing and verifying stages changes nothing."""
+    """Return the properties of device and options that the result depends on, as text; showing and verifying stages does not affect it."""
     return "\0".join((repr(caps), repr(replace(options, keep_stages=False, verify=False))))
 
 
 def _fingerprint(generator: str, memo: Memo | None) -> str:
-    """A hash of the source of what makes code."""
+    """Return a hash of the source of the compiler."""
     if generator not in _known:
         files = _files(generator)
         if memo is None:
             _known[generator] = _hash(files)
         else:
-            # Python itself tells by these whether its bytecode of a file is up to date.
+            # Python uses these to decide whether its bytecode of a file is up to date.
             seen = "\n".join(f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in files)
             _known[generator] = memo(f"source\0{seen}", lambda: _hash(files).encode()).decode()
     return _known[generator]
 
 
 def _files(generator: str) -> list[tuple[str, os.stat_result]]:
-    """The files of what makes code. Plain calls of the system: this is a good part of a start with a warm cache."""
+    """Return the source files of the compiler. It uses plain system calls, because this is a large part of a start with a warm cache."""
     root = os.path.dirname(__file__)
     files = [(path, os.stat(path)) for path in (os.path.join(root, name) for name in ("compiler.py", "kernel_key.py"))]
     folders = [os.path.join(root, package) for package in ("base", "ir", "analysis", "transforms", generator)]

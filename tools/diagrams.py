@@ -4,8 +4,8 @@
     python tools/diagrams.py package/dist/mermaid.min.js        # renders the diagrams that changed; needs Chromium
 
 Each fenced block ``mermaid`` of a page has a file ``docs/images/diagrams/<page>-<number>.svg``, which holds the digest of the block that it
-was rendered from. mkdocs.yml names this file as a hook: `on_page_markdown` puts the SVG in the place of the block. Elsewhere, as on GitHub,
-the block itself is rendered. tests/docs/test_site.py compares the digests.
+was rendered from. mkdocs.yml names this file as a hook: `on_page_markdown` replaces the block by the SVG. Other hosts, such as GitHub,
+render the block itself. tests/docs/test_site.py compares the digests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FOLDER = DOCS / "images" / "diagrams"
 BLOCK = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Colours that Mermaid writes into the SVG -> those of the page, which has a light and a dark scheme; the second is used elsewhere.
+# Colours of the page, which has a light and a dark scheme, by the colours that Mermaid writes into the SVG; the second is the default.
 COLOURS = {
     "#010203": "var(--md-default-fg-color, #333)",
     "#040506": "var(--md-code-bg-color, #f5f5f5)",
@@ -45,24 +45,25 @@ mermaid.render("{name}", {source}).then(({{svg}}) => {{
 
 
 def digest(source: str) -> str:
-    """What tells one diagram from another: 16 hexadecimal digits."""
+    """Return the digest of a diagram: 16 hexadecimal digits."""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def diagrams(page: Path) -> list[tuple[Path, str]]:
-    """File and source of each diagram of a page."""
+    """Return file and source of each diagram of a page."""
     name = "-".join(page.relative_to(DOCS).with_suffix("").parts)
     sources = BLOCK.findall(page.read_text(encoding="utf-8"))
     return [(FOLDER / f"{name}-{number}.svg", source) for number, source in enumerate(sources, 1)]
 
 
 def is_current(file: Path, source: str) -> bool:
-    """Whether ``file`` was rendered from ``source``."""
+    """Return whether ``file`` was rendered from ``source``."""
     return file.exists() and f'data-source="{digest(source)}"' in file.read_text(encoding="utf-8")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Hook of mkdocs: the text of a page with SVG in the place of its diagrams. Raises ValueError for one that was not rendered."""
+    """Return the text of a page with its diagrams replaced by SVG: a hook of mkdocs. Raises ValueError for a diagram that was not
+    rendered."""
     files = iter(diagrams(Path(page.file.abs_src_path)))
 
     def picture(_: re.Match[str]) -> str:
@@ -75,7 +76,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def render(source: str, name: str, mermaid: Path) -> str:
-    """The SVG of a diagram, on one line, in colours of the page."""
+    """Return the SVG of a diagram, on one line, in colours of the page."""
     import base64
     import json
 
@@ -103,7 +104,7 @@ def render(source: str, name: str, mermaid: Path) -> str:
 
 
 def main() -> int:
-    """Render what changed, remove what no page has."""
+    """Render diagrams that changed, and remove files without a diagram."""
     if len(sys.argv) != 2:
         print(__doc__)
         return 2

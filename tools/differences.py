@@ -1,4 +1,4 @@
-"""Writes the table of differences into docs/how-to/migrate.md, from tests/family/differences.py. ``--check``: only compare."""
+"""Write the table of differences in docs/how-to/migrate.md from tests/family/differences.py. ``--check``: only compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END = "## Gradients\n"
 
 
 def section() -> str:
-    """The text of the section."""
+    """Return the text of the section."""
     sys.path.insert(0, str(ROOT / "tests"))
     from family.differences import DIFFERENCES
 

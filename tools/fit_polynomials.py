@@ -38,12 +38,12 @@ class Fit:
 
 
 def _odd(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """(f(x) - x) / x**3 as a function of z = x**2."""
+    """Return (f(x) - x) / x**3 as a function of z = x**2."""
     return lambda z: (function(mp.sqrt(z)) - mp.sqrt(z)) / (mp.sqrt(z) * z)
 
 
 def _relative(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The weight that belongs to `_odd`: error of the polynomial times x**3, relative to f(x)."""
+    """Return the weight for `_odd`: the error of the polynomial times x**3, relative to f(x)."""
     return lambda z: mp.sqrt(z) * z / function(mp.sqrt(z))
 
 
@@ -143,7 +143,7 @@ SPLITS: tuple[tuple[str, Any, tuple[int, ...]], ...] = (
 
 
 def split(value: Any, bits: Sequence[int], down: bool) -> list[float]:
-    """Parts of ``value``: each rounded (``down``: downwards) to that many bits, then the rest."""
+    """Split ``value`` into parts, each rounded (``down``: downwards) to that many bits, and the rest."""
     parts: list[float] = []
     rest = value
     for count in bits:
@@ -161,7 +161,7 @@ def _horner(coefficients: Sequence[Any], t: Any) -> Any:
 
 
 def _alternation(errors: Sequence[Any], count: int) -> list[int]:
-    """Grid points of the largest error in each run of one sign; the ``count`` neighbouring ones with the largest errors."""
+    """Return the grid points of the largest error in each run of one sign: the ``count`` neighbouring ones with the largest errors."""
     peaks: list[int] = []
     for i, e in enumerate(errors):
         if peaks and (errors[peaks[-1]] > 0) == (e > 0):
@@ -175,7 +175,7 @@ def _alternation(errors: Sequence[Any], count: int) -> list[int]:
 
 
 def remez(grid: Sequence[Any], values: Sequence[Any], weights: Sequence[Any], first: int, terms: int) -> tuple[list[Any], Any]:
-    """Coefficients of t**first ... t**(first+terms-1), and the largest weighted error."""
+    """Return the coefficients of t**first ... t**(first+terms-1), and the largest weighted error."""
     size = terms + 1
     points = [round((len(grid) - 1) * (k + 0.5) / size) for k in range(size)]
     best: tuple[list[Any], Any] | None = None
@@ -196,7 +196,7 @@ def remez(grid: Sequence[Any], values: Sequence[Any], weights: Sequence[Any], fi
 
 
 def fit(job: Fit) -> tuple[list[float], Any]:
-    """Rounded coefficients, lowest first, and the weighted error that they reach on the grid."""
+    """Return the rounded coefficients, lowest first, and their weighted error on the grid."""
     count = 24 * job.terms
     grid = [job.low + (job.high - job.low) * (1 - mp.cos(mp.pi * (k + mp.mpf("0.5")) / count)) / 2 for k in range(count)]
     values = [job.target(t) for t in grid]

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/fuzzing.md, from what the fuzzers recorded in tests/fuzz/results.jsonl. ``--check``: only compare."""
+"""Write the tables of docs/fuzzing.md from the records of the fuzzers in tests/fuzz/results.jsonl. ``--check``: only compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = "<!-- end -->\n"
 
 
 def tables(runs: list[dict[str, Any]]) -> str:
-    """Programs and comparisons by fuzzer and back end, then programs that failed by fuzzer and kind."""
+    """Return the tables: programs and comparisons by fuzzer and back end, and programs that failed by fuzzer and kind."""
     programs, comparisons, faults = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for run in runs:
         fuzzer = run["fuzzer"]

@@ -27,7 +27,7 @@ LIMIT = 150_000
 
 
 def draw(name: str) -> Path:
-    """Run an example; the file of its picture. Raises CalledProcessError if it fails."""
+    """Run an example, and return the file of its picture. Raises CalledProcessError if it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SG_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--arch", "cpu", "--out", folder]
@@ -43,7 +43,7 @@ def draw(name: str) -> Path:
 
 
 def main() -> int:
-    """Draw the pictures that are named, or all."""
+    """Draw the named pictures, or all."""
     unknown = set(sys.argv[1:]) - set(EXAMPLES)
     if unknown:
         print(f"no example is called {', '.join(sorted(unknown))}; there are {', '.join(EXAMPLES)}", file=sys.stderr)

@@ -30,6 +30,7 @@ GROUPS = (
     ("Arguments", ops.arg),
     ("Memory", ops.load),
     ("Workgroups", ops.workgroup_barrier),
+    ("Lanes", ops.splat),
     ("Diagnostics", ops.check),
 )
 COLUMNS = ("operation", "operands", "types", "effect", "level", "meaning", "derivative", "SPIR-V", "LLVM")
@@ -57,7 +58,7 @@ def _variants(names: tuple[str, ...]) -> str:
 
 
 def spirv_cell(code: OpCode) -> str:
-    """What ``code`` is in SPIR-V."""
+    """Return the SPIR-V mapping of ``code``."""
     entry = spirv.OP_MAP[code]
     if isinstance(entry, spirv_rows.Instr):
         return _variants((entry.float, entry.signed, entry.unsigned, entry.truth))
@@ -67,7 +68,7 @@ def spirv_cell(code: OpCode) -> str:
 
 
 def llvm_cell(code: OpCode) -> str:
-    """What ``code`` is in LLVM IR."""
+    """Return the LLVM IR mapping of ``code``."""
     entry = llvm.OP_MAP[code]
     if isinstance(entry, Instr):
         return _variants((entry.float, entry.signed, entry.unsigned))
@@ -82,7 +83,7 @@ def llvm_cell(code: OpCode) -> str:
 
 
 def derivative_cell(code: OpCode) -> str:
-    """The partial derivatives of ``code``, or why there are none."""
+    """Return the partial derivatives of ``code``, or the reason why there are none."""
     rule = RULES[code]
     if isinstance(rule, Rule):
         return rule.text
@@ -106,7 +107,7 @@ def _row(code: OpCode) -> str:
 
 
 def page() -> str:
-    """The text of docs/ops.md."""
+    """Return the text of docs/ops.md."""
     starts = {code: title for title, code in GROUPS}
     lines = [INTRO.rstrip()]
     for code in ops.ALL:

@@ -16,7 +16,7 @@ from typing import Any
 
 DEFAULT_DIRECTORY = Path("/usr/include/spirv/unified1")
 VENDORS = re.compile(r"(INTEL|NV|NVX|AMD|QCOM|GOOGLE|ARM|HUAWEI|VALVE|ALTERA|IMG)$")
-# What only OpenCL and ray tracing have; instructions that need nothing else are left out.
+# Capabilities of OpenCL and ray tracing; instructions that require only these are omitted.
 ELSEWHERE = re.compile(
     r"^(Pipes|DeviceEnqueue|SubgroupDispatch|PipeStorage|NamedBarrier|Ray\w*|\w*Interlock\w*|Groups|MeshShadingEXT|Geometry\w*|LiteralSampler)$"
 )
@@ -63,7 +63,7 @@ LATER_CAPABILITY = {"enumerant": "CooperativeMatrixKHR", "value": 6022, **_EXTEN
 
 
 def add_later(core: dict[str, Any]) -> None:
-    """Add what a grammar lacks of the extensions that are newer than the package."""
+    """Add entries of extensions that are newer than the package to a grammar."""
     there = {row["opname"] for row in core["instructions"]}
     core["instructions"] += [row for row in LATER_INSTRUCTIONS if row["opname"] not in there]
     core["instructions"].sort(key=lambda row: row["opcode"])
@@ -79,7 +79,7 @@ def add_later(core: dict[str, Any]) -> None:
 
 
 def wrapped(name: str, annotation: str, entries: Iterable[str], opening: str = "{", closing: str = "}") -> str:
-    """``name: annotation = {entries}`` with as many entries on a line as fit."""
+    """Return ``name: annotation = {entries}`` with as many entries on a line as fit."""
     lines, line = [f"{name}: {annotation} = {opening}"], "   "
     for entry in entries:
         if line.strip() and len(line) + len(entry) + 2 > WIDTH:
@@ -90,7 +90,7 @@ def wrapped(name: str, annotation: str, entries: Iterable[str], opening: str = "
 
 
 def quoted(value: Any) -> str:
-    """A Python literal with double quotes."""
+    """Return a Python literal with double quotes."""
     if isinstance(value, tuple):
         inner = ", ".join(quoted(v) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
@@ -98,7 +98,7 @@ def quoted(value: Any) -> str:
 
 
 def number(value: int | str) -> int:
-    """Enumerant values are numbers, or hexadecimal strings for bit masks."""
+    """Return an enumerant value, which is a number, or a hexadecimal string for bit masks."""
     return int(value, 0) if isinstance(value, str) else value
 
 
@@ -107,7 +107,7 @@ def kinds(operands: Iterable[dict[str, str]]) -> str:
 
 
 def wanted(items: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Without vendors' names and without further names for the same number."""
+    """Return the entries without vendors' names and without further names for the same number."""
     seen: set[int] = set()
     out = []
     for item in items:
@@ -120,13 +120,13 @@ def wanted(items: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def needs(item: dict[str, Any]) -> tuple[str, ...]:
-    """Capabilities of which one is needed; none if every shader has one of them."""
+    """Return the capabilities of which one is required; none if every shader has one of them."""
     names = tuple(c for c in item.get("capabilities", ()) if not VENDORS.search(c))
     return () if {"Shader", "Matrix"} & set(names) or not names else names
 
 
 def elsewhere(item: dict[str, Any]) -> bool:
-    """Whether compute shaders never have it."""
+    """Return whether compute shaders never have it."""
     names = item.get("capabilities", ())
     return bool(names) and all(ELSEWHERE.match(n) or VENDORS.search(n) for n in names)
 
@@ -178,7 +178,7 @@ def enumerant_tables(core: dict[str, Any]) -> list[str]:
 
 
 def nested(name: str, annotation: str, entries: Iterable[str]) -> str:
-    """A dict of dicts: each entry wrapped on its own lines."""
+    """Return a dict of dicts, each entry wrapped on its own lines."""
     lines = [f"{name}: {annotation} = {{"]
     for entry in entries:
         line = "   "

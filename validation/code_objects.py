@@ -46,7 +46,7 @@ class CodeObject:
         return self.file.sections[symbol.section]
 
     def descriptor(self, name: str) -> Descriptor:
-        """Of the descriptor symbol ``name`` ("....kd")."""
+        """Read the descriptor at the symbol ``name`` ("....kd")."""
         symbol = self.symbols[name]
         section = self.section(symbol)
         start = symbol.value - section.address

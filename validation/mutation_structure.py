@@ -54,7 +54,7 @@ def drop_capability(parts: Parts, random: Random) -> str:
 
 @kind("definition dropped")
 def drop_definition(parts: Parts, random: Random) -> str:
-    """Of something that is used by more than its own name and decorations."""
+    """Drop the definition of an id that is used by more than its own name and decorations."""
     used = {parts.code[k].words[at] for k, at in parts.uses() if not parts.code[k].name.endswith(("Name", "Decorate"))}
     at = pick(random, (k for k, found in enumerate(parts.code) if found.result in used and found.name not in ("Label", "Function")))
     return describe(parts.code.pop(at))

@@ -166,7 +166,7 @@ eight_apart = eight_by_hand = eight_loops
 
 
 def _updates(n: int, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How many iterations update each of so many elements, the sums of their numbers, and the largest."""
+    """Return how many iterations update each element, the sums of their numbers, and the largest."""
     counts, sums, largest = np.zeros(bins), np.zeros(bins), np.zeros(bins)
     for start in range(0, n, _PART):
         i = np.arange(start, min(n, start + _PART), dtype=np.int32)

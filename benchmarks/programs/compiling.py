@@ -28,7 +28,7 @@ def _source(lines):
 
 
 def compile_lines(lines):
-    """A function that compiles a new kernel of so many lines."""
+    """Return a function that compiles a new kernel with the given number of lines."""
     path = f"{tempfile.mkdtemp()}/generated{next(_numbers)}.py"
     with open(path, "w") as out:
         out.write(_source(lines))

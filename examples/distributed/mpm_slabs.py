@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 examples/distributed/mpm_slabs.py
     python examples/distributed/mpm_slabs.py --arch cpu
 
-The material point method. A particle belongs to the process whose slab it begins in, for ever; where it moves to cells of another process,
-it adds to the halo, and `add_halos` brings that to the owner. So the halo says how far particles may move, and a particle that goes
-farther is an error, not a wrong number.
+The material point method. A particle always belongs to the process whose slab it begins in. In cells of another process, it adds to the
+halo, and `add_halos` sends the sums to the owner. The halo therefore limits how far particles may move; a particle that moves farther is an
+error, not a wrong number.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spirograd import distributed
 
 
 class Jelly:
-    """``count`` particles in a ``box`` (two corners), on a grid of ``n`` by ``n`` cells. ``reach``: how many cells a particle may go beyond
-    its slab; ``sends``: whether halos are exchanged at all (`benchmarks.many_processes` leaves that out to see what it costs)."""
+    """``count`` particles in a ``box`` (two corners), on a grid of ``n`` by ``n`` cells. ``reach``: the number of cells that a particle may
+    move beyond its slab; ``sends``: whether halos are exchanged (`benchmarks.many_processes` omits the exchange to measure its cost)."""
 
     def __init__(self, n: int, count: int, reach: int, precision: str, box: tuple = ((0.25, 0.3), (0.75, 0.5)), sends: bool = True) -> None:
         real = sg.f64 if precision == "f64" else sg.f32
@@ -108,7 +108,7 @@ class Jelly:
         self.kernels = prepare, to_grid, on_grid, to_particles, score
 
     def run(self, steps: int) -> None:
-        """Throw, and score the distance from the target."""
+        """Simulate the throw, and compute the loss from the distance to the target."""
         prepare, to_grid, on_grid, to_particles, score = self.kernels
         distributed.replicate(self.throw)
         prepare()
@@ -126,7 +126,7 @@ class Jelly:
         distributed.total(self.loss)
 
     def gradient(self, throw: np.ndarray, steps: int) -> tuple[float, np.ndarray]:
-        """Loss and gradient. Raises RuntimeError on all processes if a particle left the reach of its process."""
+        """Return loss and gradient. Raises RuntimeError on all processes if a particle left the reach of its process."""
         self.x.from_numpy(self.begin if len(self.begin) else np.full((1, 2), (self.part.owned[0][0] + 1.0) / self.n))
         self.throw.from_numpy(throw)
         self.lost.fill(0)

@@ -1,13 +1,13 @@
-"""Which angle and speed throw a ball into a distant basket: a sweep over a cluster of Dask or Ray, in which every run also follows its
-gradient.
+"""Find the angle and speed that throw a ball into a distant basket: a sweep over a cluster of Dask or Ray, with gradient descent in every
+run.
 
     python examples/distributed/parameter_sweep.py                              # a cluster of two processes of this machine, by Dask
     python examples/distributed/parameter_sweep.py --scheduler tcp://host:8786  # one that is there: `dask scheduler`, `dask worker`
     python examples/distributed/parameter_sweep.py --engine ray                 # the same by Ray; `--scheduler auto` for one that is there
 
-The runs know nothing of each other, so nothing of `sg.distributed` is needed: each process of the cluster starts one session, at its first
-task, and keeps it. Each task is a batch of runs, which are the iterations of one parallel loop. Dask and Ray send this file to the
-processes, so that they import it: kernels are compiled from their source.
+The runs are independent, so `sg.distributed` is not needed: each process of the cluster starts one session, at its first task, and keeps
+it. Each task is a batch of runs, which are the iterations of one parallel loop. Dask and Ray send this file to the processes, so that they
+import it: kernels are compiled from their source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ TARGET = (6.0, 1.0)
 
 
 class Throws:
-    """``runs`` throws with drag: the loss of each is how far from the target the ball passes, at its nearest, squared and smoothed."""
+    """``runs`` throws with drag. The loss of each is the squared, smoothed distance between the target and the nearest point of the
+    path."""
 
     def __init__(self, runs: int) -> None:
         self.angle, self.speed = (sg.field(sg.f64, runs, needs_grad=True) for _ in range(2))
@@ -57,7 +58,7 @@ class Throws:
         self.throw, self.add = throw, add
 
     def descend(self, angles: np.ndarray, speeds: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
-        """Losses of all runs, and their gradients, at first; then where gradient descent leads, and the losses there."""
+        """Return the initial losses of all runs and their gradients, the parameters after gradient descent, and the losses there."""
         self.angle.from_numpy(angles)
         self.speed.from_numpy(speeds)
         found: dict[str, np.ndarray] = {}
@@ -77,13 +78,13 @@ class Throws:
 
 @functools.cache
 def session(arch: str, runs: int) -> Throws:
-    """What a process of the cluster has: one session, and kernels that are compiled once."""
+    """Return the session of a process of the cluster, with kernels that are compiled once."""
     sg.init(arch=arch, default_fp=sg.f64)
     return Throws(runs)
 
 
 def work(arch: str, angles: np.ndarray, speeds: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
-    """A task: what goes to a process of the cluster, which sends the arrays back. One at a time runs in each."""
+    """Run a task on a process of the cluster, which sends the arrays back. Each process runs one task at a time."""
     return session(arch, len(angles)).descend(angles, speeds, iterations)
 
 

@@ -1,10 +1,10 @@
-"""How fast waves travel at each place of a plate, from what microphones along one edge hear; the plate is divided among processes.
+"""Reconstruct the speed of waves at each point of a plate from microphones along one edge; the plate is divided among processes.
 
     torchrun --nproc-per-node 2 examples/distributed/wave_inversion.py
     mpirun -n 2 python examples/distributed/wave_inversion.py --arch cpu
     python examples/distributed/wave_inversion.py --arch cpu
 
-Each step sends the cells at the edges of a block while its inside is computed. The gradient does the same, backwards.
+Each step sends the cells at the edges of a block while it computes the interior. The gradient does the same in reverse.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from spirograd import distributed
 
 
 class Plate:
-    """A plate of ``n`` by ``n`` cells, over ``steps`` steps. ``precision``: of its numbers, f32 or f64."""
+    """A plate of ``n`` by ``n`` cells, simulated for ``steps`` steps. ``precision``: f32 or f64."""
 
     def __init__(self, n: int, steps: int, precision: str) -> None:
         real = sg.f64 if precision == "f64" else sg.f32
         self.n, self.steps = n, steps
         self.part = distributed.Partition((n, n), halo=1, corners=False)
-        self.waves = [self.part.field(real, needs_grad=True) for _ in range(3)]  # at three times, in turn
+        self.waves = [self.part.field(real, needs_grad=True) for _ in range(3)]  # at three times, in rotation
         self.speed = self.part.field(real, needs_grad=True)
-        self.heard = sg.field(real, (steps, n))  # by the microphones above this block
+        self.heard = sg.field(real, (steps, n))  # signals of the microphones above this block
         self.loss = sg.field(real, (), needs_grad=True)
         self._make_kernels()
 
@@ -56,7 +56,7 @@ class Plate:
         self.step, self.listen, self.compare = step, listen, compare
 
     def run(self, at_each_step) -> None:
-        """From rest, all steps; ``at_each_step`` is one of the kernels that microphones run."""
+        """Run all steps from rest; ``at_each_step`` is one of the kernels of the microphones."""
         part = self.part
         for wave in self.waves:
             wave.fill(0.0)
@@ -70,7 +70,7 @@ class Plate:
             at_each_step(new, t, *part.owned.flat)
 
     def gradient(self, **tape) -> float:
-        """The loss; its gradient is then that of ``speed``."""
+        """Compute the loss, and its gradient with respect to ``speed``."""
         with sg.ad.Tape(self.loss, **tape):
             self.run(self.compare)
             distributed.total(self.loss)
@@ -78,7 +78,7 @@ class Plate:
 
 
 def true_speed(n: int) -> np.ndarray:
-    """A plate with a slow disc."""
+    """Return the speeds of a plate with a slow disc."""
     i, j = np.indices((n, n)) / n
     return np.where((i - 0.45) ** 2 + (j - 0.4) ** 2 < 0.03, 0.12, 0.2)
 

@@ -40,11 +40,11 @@ class Limits:
     step: int = 0
 
     def log(self, steps: int) -> int:
-        """The most bytes of a log of so many steps."""
+        """Return the most bytes of a log of ``steps`` steps."""
         return min(self.state, steps * self.step)
 
     def left(self, kept: int, taken: int, steps: int) -> int:
-        """How many more checkpoints there may be in the last ``steps`` steps: ``kept`` are there, of which all but the last take
+        """Return how many more checkpoints there may be in the last ``steps`` steps: ``kept`` are there, of which all but the last take
         ``taken`` bytes."""
         by_count = steps if self.count is None else self.count - kept
         by_memory = steps
@@ -54,7 +54,7 @@ class Limits:
 
 
 def split(steps: int, checkpoints: int) -> int:
-    """How many of ``steps`` to repeat before the next checkpoint is made, of which ``checkpoints`` are left.
+    """Return how many of ``steps`` to repeat before the next checkpoint, of which ``checkpoints`` are left.
 
     Of two or more steps; the last step is reversed from a checkpoint just before it, or (0 left) from all before it.
     """
@@ -68,13 +68,15 @@ def split(steps: int, checkpoints: int) -> int:
 
 
 def schedule(kept: list[int], steps: int, limits: Limits) -> Iterator[Action]:
-    """The reverse of ``steps`` steps, from checkpoints before the steps ``kept``, the first of which is 0; memory is as after the last.
+    """Yield the actions that reverse ``steps`` steps, from checkpoints before the steps ``kept``; memory is as after the last.
+
+    The first checkpoint is before step 0.
 
     Ends with the checkpoint before step 0, and memory as it was there. There may be more checkpoints than ``limits`` allow: then no more
     are made until some of them are dropped. ``kept`` changes with the actions, and the caller may remove others than the first and the
     last between them.
     """
-    end, taken, counted = steps, 0, -1  # bytes of the logs of so many checkpoints
+    end, taken, counted = steps, 0, -1  # bytes of the logs of ``counted`` checkpoints
     yield Action("return", kept[-1], end)
     while end:
         at = kept[-1]
@@ -100,5 +102,5 @@ def schedule(kept: list[int], steps: int, limits: Limits) -> Iterator[Action]:
 
 
 def repetitions(checkpoints: Sequence[int], steps: int, limits: Limits) -> int:
-    """How many steps that reverse runs again."""
+    """Return how many steps the reverse runs again."""
     return sum(action.end - action.begin for action in schedule([*checkpoints], steps, limits) if action.kind in ("repeat", "reverse"))

@@ -146,7 +146,7 @@ class Checkpoints:
         return (math.inf if self._nbytes is None else self._nbytes) if self._levels is None else self._levels.total
 
     def _use_more_levels(self, grown: int) -> bool:
-        """Whether there is more memory from now on, because that is worth its time, or nothing goes without it."""
+        """Use more levels if that saves time, or if nothing fits without them. Return whether there is more memory from now on."""
         if self._levels is None or self._needed() + grown <= self._capacity:
             return False
         if len(self._kept) == 1:
@@ -158,7 +158,7 @@ class Checkpoints:
             self._levels.review(len(self.steps), self._fixed(), self._log_nbytes / (len(self._kept) - 1), self._copies)
 
     def _fixed(self) -> int:
-        """Bytes that all takes besides checkpoints."""
+        """Return the bytes that everything but checkpoints takes."""
         return self._end_nbytes + self._host_nbytes + self._recorded_nbytes + self._waste()
 
     def _needed(self) -> int:
@@ -168,7 +168,7 @@ class Checkpoints:
         return 0 if self._levels is None else self._levels.waste(self._largest)
 
     def _copies(self) -> list[Saved]:
-        """All copies that may leave the device, those that are needed last first."""
+        """Return all copies that may leave the device, those that are needed last first."""
         return [*self._writes, *[saved for _, saved in chain(self._ends, *[kept.log.saved for kept in self._kept])]]
 
     def _ease(self) -> None:
@@ -178,7 +178,7 @@ class Checkpoints:
             self._levels.costs.aside(begin)
 
     def _free_up(self, nbytes: int, purpose: Purpose) -> None:
-        """The device is to have ``nbytes`` left: move copies to other levels, or give up checkpoints of the reverse. Raises
+        """Free ``nbytes`` of the device: move copies to other levels, or give up checkpoints of the reverse. Raises
         SpirogradRuntimeError if that does not suffice."""
         while not (self._memory.has_capacity(nbytes) or (self._levels is not None and self._levels.free_up(self._copies(), nbytes))):
             if len(self._positions) < 3:
@@ -192,7 +192,7 @@ class Checkpoints:
             self._give_up(k)
 
     def _limit(self) -> str:
-        """How the user limited the memory of the device."""
+        """Return how the user limited the memory of the device."""
         assert self._memory.limit is not None
         return f"`memory_GB={self._memory.limit / 1e9:g}`"
 
@@ -205,8 +205,8 @@ class Checkpoints:
             self._levels.close()
 
     def _give_up_one(self, grown: int) -> None:
-        """By the rule of Wang, Moin and Iaccarino: one that a later one of a higher level makes dispensable, else the last but one, whose
-        level the last one then exceeds. ``grown``: bytes that the last step adds."""
+        """Give up a checkpoint by the rule of Wang, Moin and Iaccarino: one that a later one of a higher level makes dispensable, else the
+        last but one, whose level the last one then exceeds. ``grown``: bytes that the last step adds."""
         kept = self._kept
         if len(kept) == 1:
             self._refuse(grown)
@@ -235,8 +235,8 @@ class Checkpoints:
         problem = f"a tape with `{levels}={self._nbytes / 1e9:g}` has too little memory"
         needed = f"{(self._needed() + grown) / 1e9:.3g} GB"
         step, loc = "one step", None
-        if self._recorder is not None and self._recorder.made is not None:
-            step = f"one launch of {self._recorder.made.label}, which saves values that it overwrites and its gradient needs,"
+        if self._recorder is not None and self._recorder.gradient is not None:
+            step = f"one launch of {self._recorder.gradient.label}, which saves values that it overwrites and its gradient needs,"
             loc = self._recorder.launch.specialization.kernel.loc
         hint = f"what the program writes, before and after it, and {step} take {needed}: raise `memory_GB` to more"
         raise SpirogradRuntimeError(render(problem, loc, hint))
@@ -263,12 +263,12 @@ class Checkpoints:
         self._before, self._rerun = self.report(), 0
         if not self.steps:
             return
-        whole = {key for key, _, part in self._end if part is None}
+        storage = {key for key, _, part in self._end if part is None}
         self._ends = []
         swapped = 0
         try:
             for key, memory, part in self._end:
-                if part is None or key not in whole:
+                if part is None or key not in storage:
                     self._ends.append((key, Saved(memory, part, None, self._memory)))
                     self._ease()
             self._positions = [kept.step for kept in self._kept]
@@ -288,7 +288,7 @@ class Checkpoints:
         self._kept, self._log_nbytes, self._ends = [first], first.log.nbytes, []
 
     def _abandon(self, swapped: int) -> None:
-        """After an error of the reverse: set memory to what it held before, of which so much is done. The reverse cannot run any more."""
+        """Set memory to what it held before the reverse, which has failed after ``swapped`` copies. The reverse cannot run any more."""
         self._positions = []
         for kept in self._kept:
             kept.log.free()
@@ -300,7 +300,7 @@ class Checkpoints:
         self.close()
 
     def _limits(self) -> Limits:
-        """Of the checkpoints that the reverse makes."""
+        """Return the limits of the checkpoints that the reverse makes."""
         if self._nbytes is None:
             return Limits(self._count)
         return Limits(self._count, self._capacity - self._fixed(), self._end_nbytes, self._step_nbytes)
@@ -333,22 +333,22 @@ class Checkpoints:
 
     def used(self) -> Iterator[FieldOrArray]:
         """Yield the fields and ndarrays of all steps."""
-        return (whole for _, _, whole in self.wanted())
+        return (storage for _, _, storage in self.wanted())
 
     def wanted(self) -> Iterator[Used]:
         """Yield the memory of all steps: key, name, and field or ndarray."""
-        memories = {key: (key, name, whole) for step in self.steps for key, name, whole in step.used()}
+        memories = {key: (key, name, storage) for step in self.steps for key, name, storage in step.used()}
         return iter(memories.values())
 
     def report(self) -> MemoryReport:
-        """Before the reverse what it will take, after it what it took."""
+        """Return what the reverse will take, or what it took once it has run."""
         if self._before is not None:
             planned = self._before.repetitions
             assert planned is not None
             facts = replace(planned, repeated=self._rerun, peak=self._peak, ran=True, levels=self._level_reports())
             return replace(self._before, repetitions=facts)
         again = repetitions([kept.step for kept in self._kept], len(self.steps), self._limits()) if self.steps else 0
-        launches = sum(isinstance(step, LaunchStep) and step.made is not None for step in self.steps)
+        launches = sum(isinstance(step, LaunchStep) and step.gradient is not None for step in self.steps)
         logs = (saved for kept in self._kept for _, saved in kept.log.saved)
         items = totals((saved.memory.name, saved.nbytes) for saved in chain(logs, self._writes))
         planned = Repetitions(len(self.steps), len(self._kept), again, self._peak, False, self._level_reports())

@@ -23,7 +23,10 @@ import numpy as np
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.level_costs import LevelCosts
 from spirograd.ad.memory_report import LevelReport
+from spirograd.ad.versions import Saved
+from spirograd.base.device import Arrival
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradValueError, render
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.lang import context
 
@@ -73,11 +76,11 @@ class StagingMemory:
         self._staying = 0  # bytes of copies that are to stay on the host
         self._free: dict[int, list[memoryview]] = {}
         self._kept = 0
-        self._passing: deque[weakref.ref[Elsewhere]] = deque()  # on their way to files
-        self._writing: list[tuple[Future[Any], memoryview]] = []
+        self._passing: deque[weakref.ref[MovedCopy]] = deque()  # on their way to files
+        self._writing: list[tuple[Future[int], memoryview]] = []
 
     def take(self, nbytes: int) -> memoryview:
-        """So many bytes, with any contents. Waits for files where the limit leaves too few."""
+        """Return ``nbytes`` bytes with any contents. Waits for files where the limit leaves too few."""
         self.make_room(nbytes)
         free = self._free.get(nbytes)
         if free:
@@ -98,19 +101,19 @@ class StagingMemory:
                 self._kept += len(data)
 
     def drop(self, nbytes: int, stayed: bool) -> None:
-        """So many bytes are not used any more."""
+        """Note that ``nbytes`` bytes are not used any more."""
         self.held -= nbytes
         self._staying -= nbytes * stayed
 
-    def pass_on(self, copy: Elsewhere, nbytes: int) -> None:
-        """A copy is on its way to a file."""
+    def pass_on(self, copy: MovedCopy, nbytes: int) -> None:
+        """Note that a copy is on its way to a file."""
         self._staying -= nbytes
         if self.limit:
             self._passing.append(weakref.ref(copy))
         self.note()
 
-    def write(self, written: Future[Any], data: memoryview) -> None:
-        """A thread writes ``data`` to a file."""
+    def write(self, written: Future[int], data: memoryview) -> None:
+        """Write ``data`` to a file, in a thread."""
         self._writing.append((written, data))
 
     def make_room(self, nbytes: int, reuse: bool = True) -> None:
@@ -146,20 +149,19 @@ class StagingMemory:
         self.peak, self.extra = max(self.peak, now), max(self.extra, now - self._staying)
 
 
-class Elsewhere:
+class MovedCopy:
     """The bytes of a copy that leaves its ``allocation``, for the host and then, by `to_disk`, for a file.
 
-    They come piece by piece beside the work of the device, where it works on its own; asking where the copy is (`level`) takes the pieces
-    that are here, and asks for more.
+    They come piece by piece while asynchronous devices work; reading `level` takes the pieces that have arrived, and asks for more.
     """
 
-    def __init__(self, allocation: Any, nbytes: int, release: Callable[[Any], None], staging: StagingMemory) -> None:
+    def __init__(self, allocation: Allocation, nbytes: int, release: Callable[[Allocation], None], staging: StagingMemory) -> None:
         """``release``: gets the allocation when the bytes are here. ``staging``: of all copies of a tape."""
-        self._allocation = allocation
+        self._allocation: Allocation | None = allocation
         self._release = release
         self._staging = staging
         self._nbytes = nbytes
-        self._pieces: deque[tuple[Any, int]] = deque()  # arrivals that are under way, and their bytes
+        self._pieces: deque[tuple[Arrival, int]] = deque()  # arrivals that are under way, and their bytes
         self._asked = self._taken = 0  # bytes of the pieces so far
         self._data: memoryview | None = staging.take(nbytes)
         self._files: Files | None = None  # where the bytes go on to
@@ -205,7 +207,7 @@ class Elsewhere:
 
     def _ask(self, least: int = 0) -> None:
         """Ask for pieces: as many as may be under way, but let ``least`` be under way."""
-        assert self._data is not None
+        assert self._data is not None and self._allocation is not None
         while self._asked < self._nbytes:
             size = min(self._allocation.readback_limit, self._staging.piece, self._nbytes - self._asked)
             if self._staging.left < size and len(self._pieces) >= least:
@@ -217,7 +219,7 @@ class Elsewhere:
         self._staging.note()
 
     def _take(self) -> None:
-        """The next piece is here."""
+        """Take the next piece, which has arrived."""
         _, size = self._pieces.popleft()
         self._taken += size
         self._staging.left += size
@@ -234,7 +236,7 @@ class Elsewhere:
             self._release(allocation)
 
     def free(self) -> None:
-        """The bytes are not needed any more."""
+        """Free the bytes."""
         if self._data is not None:
             if self._pieces:  # a thread may write to the bytes still
                 self._staging.drop(self._nbytes, self._files is None)
@@ -259,7 +261,7 @@ class Elsewhere:
         self._staging.write(self._file.written, data)
 
     def data(self) -> memoryview:
-        """The bytes, wherever they are."""
+        """Return the bytes, from the host or from a file."""
         self.wait()
         if self._file is not None:
             self._staging.make_room(self._nbytes, reuse=False)
@@ -273,7 +275,7 @@ class _File:
 
     def __init__(self, path: Path, worker: ThreadPoolExecutor, data: memoryview) -> None:
         self.path = path
-        self.written: Future[Any] = worker.submit(path.write_bytes, data)
+        self.written: Future[int] = worker.submit(path.write_bytes, data)
         weakref.finalize(self, _remove, path, self.written).atexit = False
 
     def wait(self) -> None:
@@ -281,13 +283,13 @@ class _File:
         _checked(self.path, self.written.result)
 
     def read(self) -> bytes:
-        """The bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
+        """Return the bytes, once they are written. Raises SpirogradRuntimeError if that failed."""
         self.wait()
-        found: bytes = _checked(self.path, self.path.read_bytes)
-        return found
+        data: bytes = _checked(self.path, self.path.read_bytes)
+        return data
 
 
-def _remove(path: Path, written: Future[Any]) -> None:
+def _remove(path: Path, written: Future[int]) -> None:
     written.add_done_callback(lambda _: path.unlink(missing_ok=True))
 
 
@@ -309,15 +311,15 @@ class Files:
     def __init__(self, folder: str) -> None:
         if not Path(folder).is_dir():
             raise SpirogradValueError(f"`disk_folder` of a tape is a folder that exists, got {folder!r}")
-        made = _checked(Path(folder, "x", "x"), lambda: tempfile.mkdtemp(prefix="spirograd-checkpoints-", dir=folder))
-        self.path = Path(made).absolute()  # programs may change their working directory
+        path = _checked(Path(folder, "x", "x"), lambda: tempfile.mkdtemp(prefix="spirograd-checkpoints-", dir=folder))
+        self.path = Path(path).absolute()  # programs may change their working directory
         self._worker = ThreadPoolExecutor(1, "spirograd-checkpoints")
         self._number = 0
-        self._waiting: list[tuple[Path, Future[Any]]] = []  # not the files themselves: those that are not needed any more go at once
+        self._waiting: list[tuple[Path, Future[int]]] = []  # not the files themselves: those that are not needed any more go at once
         self._end = weakref.finalize(self, _delete, self.path, self._worker)
 
     def write(self, data: memoryview) -> _File:
-        """A file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
+        """Return a file with ``data``, which a thread writes. Raises SpirogradRuntimeError if an earlier one could not be written."""
         while len(self._waiting) >= _WAITING:
             path, written = self._waiting.pop(0)
             _checked(path, written.result)
@@ -359,7 +361,7 @@ class CopyLevels:
         self.files = Files(limits.folder) if limits.disk else None
 
     def waste(self, largest: int) -> int:
-        """The bytes that may stay free on all levels when the next copy, of ``largest`` bytes at most, goes nowhere."""
+        """Return the bytes that may stay free on all levels although the next copy, of at most ``largest`` bytes, does not fit."""
         return largest * sum(size > 0 for size in self.sizes[1 : self.costs.used])
 
     @property
@@ -367,16 +369,16 @@ class CopyLevels:
         """Bytes of the levels that are used."""
         return sum(self.sizes[: self.costs.used])
 
-    def more(self, steps: int, fixed: int, each: float, copies: Sequence[Any]) -> bool:
-        """Use more levels if that is worth its time; whether that is so. Arguments as of `LevelCosts.look`."""
+    def more(self, steps: int, fixed: int, each: float, copies: Sequence[Saved]) -> bool:
+        """Use more levels if that saves time. Return whether more are used. Arguments as of `LevelCosts.look`."""
         staying = [saved for saved in copies if not saved.leaving]
         if not staying:
             return False
         sample = max(staying, key=lambda saved: saved.nbytes)
         return self.costs.look(self.sizes, steps, fixed, each, lambda level: self._price(level, sample), self.used[_HOST].nbytes)
 
-    def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Any]]) -> None:
-        """Leave a level whose copies have turned out not to be worth their time. Arguments as of `more`, but ``copies`` finds them."""
+    def review(self, steps: int, fixed: int, each: float, copies: Callable[[], Sequence[Saved]]) -> None:
+        """Leave a level whose copies cost more time than they save. Arguments as of `more`, but ``copies`` returns them."""
 
         def arrive() -> None:
             for saved in copies():
@@ -385,11 +387,11 @@ class CopyLevels:
 
         self.costs.review(self.sizes, steps, fixed, each, self.used[_HOST].nbytes, arrive)
 
-    def _price(self, level: int, sample: Any) -> tuple[float, float]:
-        """Seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
+    def _price(self, level: int, sample: Saved) -> tuple[float, float]:
+        """Return the seconds for each byte that goes to a level, and back, measured by a copy that goes the same way as others."""
         context.session().device.synchronize()
         begin = time.perf_counter()
-        copy = sample.probe(lambda allocation, nbytes: Elsewhere(allocation, nbytes, lambda _: None, self._staging))
+        copy = sample.probe(lambda allocation, nbytes: MovedCopy(allocation, nbytes, lambda _: None, self._staging))
         if level == _DISK:
             assert self.files is not None
             copy.to_disk(self.files)
@@ -402,7 +404,7 @@ class CopyLevels:
         copy.free()
         return (there - begin) / nbytes, (back - there) / nbytes
 
-    def free_up(self, copies: Sequence[Any], nbytes: int) -> bool:
+    def free_up(self, copies: Sequence[Saved], nbytes: int) -> bool:
         """Move the oldest of ``copies`` (`Saved`, the oldest first) from the device until it has ``nbytes`` left; whether it has.
 
         Waits for copies that are under way. Raises SpirogradRuntimeError if a file cannot be written."""
@@ -414,7 +416,7 @@ class CopyLevels:
             self._sort_again(there)
         return self.memory.has_capacity(nbytes)
 
-    def ease(self, copies: Sequence[Any]) -> None:
+    def ease(self, copies: Sequence[Saved]) -> None:
         """Have the oldest of ``copies`` begin to leave the device where it has little left, so that `free_up` need not wait."""
         if not copies or self.costs.used == 1:
             return
@@ -429,19 +431,19 @@ class CopyLevels:
             staying -= saved.nbytes
         self._sort_again(there)
 
-    def _sorted(self, copies: Sequence[Any]) -> list[list[Any]]:
-        """The copies by level; those under way are on the device still."""
-        there: list[list[Any]] = [[*copies], [], []]
+    def _sorted(self, copies: Sequence[Saved]) -> list[list[Saved]]:
+        """Return the copies by level; those under way are on the device still."""
+        there: list[list[Saved]] = [[*copies], [], []]
         self._sort_again(there)
         return there
 
-    def _sort_again(self, there: list[list[Any]]) -> None:
+    def _sort_again(self, there: list[list[Saved]]) -> None:
         """Sort copies anew that have left the device."""
-        found, there[_DEVICE] = there[_DEVICE], []
-        for saved in found:
+        copies, there[_DEVICE] = there[_DEVICE], []
+        for saved in copies:
             there[saved.level].append(saved)
 
-    def _leave(self, saved: Any, there: Sequence[list[Any]]) -> bool:
+    def _leave(self, saved: Saved, there: Sequence[list[Any]]) -> bool:
         """Have a copy begin to leave the device, if there is capacity for it; whether it does. From now on it counts where it will be, and
         so do the oldest copies on the host, which go on to files where the host has too little capacity."""
         gone = [one for one in (*there[_DISK], *there[_HOST], *there[_DEVICE]) if one.leaving]
@@ -458,7 +460,7 @@ class CopyLevels:
         for one in coming[:further]:
             if one is not saved:
                 self._to_disk(one)
-        saved.leave(lambda allocation, nbytes, release: Elsewhere(allocation, nbytes, release, self._staging))
+        saved.leave(lambda allocation, nbytes, release: MovedCopy(allocation, nbytes, release, self._staging))
         self._count(_HOST, saved)
         if further == len(coming):
             self._to_disk(saved)
@@ -466,28 +468,28 @@ class CopyLevels:
             self.used[level].peak = max(self.used[level].peak, nbytes)
         return True
 
-    def _to_disk(self, saved: Any) -> None:
+    def _to_disk(self, saved: Saved) -> None:
         assert self.files is not None
         saved.to_disk(self.files)
         self._count(_DISK, saved)
 
-    def _count(self, level: int, saved: Any) -> None:
+    def _count(self, level: int, saved: Saved) -> None:
         self.used[level].copies += 1
         self.used[level].nbytes += saved.nbytes
 
     def reports(self) -> tuple[LevelReport, ...]:
-        """What each level has, and took."""
+        """Return the limit, the use and the cost of each level."""
         self.used[_DEVICE].peak = self.memory.peak
-        found = []
+        reports = []
         for k, (size, used) in enumerate(zip(self.sizes, self.used)):
             if size:
-                now, cost = k < self.costs.used, self.costs.found.get(k)
+                now, cost = k < self.costs.used, self.costs.measured.get(k)
                 left = not now and k in self.costs.left
                 staging = self._staging.extra if k == _HOST else 0
                 peak = self._staging.peak if k == _HOST else used.peak
                 limit = int((self.limits.memory, self.limits.host, self.limits.disk)[k])
-                found.append(LevelReport(NAMES[k], limit, peak, used.copies, used.nbytes, cost, now or used.copies > 0, left, staging))
-        return tuple(found)
+                reports.append(LevelReport(NAMES[k], limit, peak, used.copies, used.nbytes, cost, now or used.copies > 0, left, staging))
+        return tuple(reports)
 
     def close(self) -> None:
         """Delete the files."""
@@ -495,5 +497,5 @@ class CopyLevels:
             self.files.close()
 
 
-def _nbytes(copies: Iterable[Any]) -> int:
+def _nbytes(copies: Iterable[Saved]) -> int:
     return sum(saved.nbytes for saved in copies)

@@ -7,10 +7,10 @@ devices give back only after pending work does not add up beside the copies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakMethod
 
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.lang import context
 
@@ -35,15 +35,15 @@ class CopyMemory:
         self.limit = limit
         self._free_up = WeakMethod(free_up)  # of the tape, which ends with its last reference, not with a cycle
         self.used = self.peak = 0
-        self._free: dict[int, list[Any]] = {}
+        self._free: dict[int, list[Allocation]] = {}
         self._free_nbytes = 0
 
     def has_capacity(self, nbytes: int) -> bool:
-        """Whether the limit leaves so many bytes."""
+        """Return whether the limit leaves ``nbytes`` bytes."""
         return self.limit is None or self.used + nbytes <= self.limit
 
-    def allocate(self, nbytes: int, purpose: Purpose) -> Any:
-        """An allocation with undefined contents, for `give`. Raises what ``free_up`` raises."""
+    def allocate(self, nbytes: int, purpose: Purpose) -> Allocation:
+        """Return an allocation with undefined contents, for `give`. Raises what ``free_up`` raises."""
         if not self.has_capacity(nbytes):
             free_up = self._free_up()
             assert free_up is not None
@@ -60,7 +60,7 @@ class CopyMemory:
         self.peak = max(self.peak, self.used + self._free_nbytes)
         return allocation
 
-    def give(self, allocation: Any) -> None:
+    def give(self, allocation: Allocation) -> None:
         """Give an allocation back. Work under way may still use it."""
         size = allocation.nbytes
         self.used -= size

@@ -11,11 +11,12 @@ from weakref import ref as weakly
 import numpy as np
 
 from spirograd.ad import external_arrays
-from spirograd.ad.memories import Collector
 from spirograd.ad.memory_keys import FieldOrArray, Key, MemoryRef
 from spirograd.ad.saving_rule import version_of
 from spirograd.ad.versions import Saved, field_memory
+from spirograd.base.arguments import ArrayBinding
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Size
@@ -24,10 +25,11 @@ from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayArg, ArrayRef, FieldRef, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer, objects_of
 
 _WRITES = ("write", "atomic")
 _ALL = ("read", "write", "atomic")
@@ -35,7 +37,7 @@ _ALL = ("read", "write", "atomic")
 
 @dataclass
 class Event:
-    """Something that happened while a tape was open. ``saved``: what it overwrote, of that ``before`` by key the own reverse needs.
+    """An event while a tape was open. ``saved``: copies of what it overwrote; ``before``: the keys of those that its own reverse reads.
 
     ``reverse``: its reverse, None if it has none. ``copies``: memory that it keeps besides, by name, in bytes. ``used``: the launches whose
     memory the reverse is about. ``launches``: how many of them are recorded.
@@ -50,12 +52,12 @@ class Event:
 
 
 class Access:
-    """Memory that a kernel uses. Of a field ``key`` and ``whole`` say which; of an array argument its number ``arg`` does, at a launch.
+    """Memory that a kernel uses: a field, with its ``key`` and ``storage``, or the array argument number ``arg`` of each launch.
 
     ``first``: the first index of the access, where the host can know it. The field is not kept alive.
     """
 
-    __slots__ = ("_whole", "arg", "first", "key", "loc", "name")
+    __slots__ = ("_storage", "arg", "first", "key", "loc", "name")
 
     def __init__(self, ref: MemoryRef, fields: Mapping[FieldRef, ScalarField], loc: Loc | None = None, first: Size | None = None) -> None:
         self.name = ref.name
@@ -63,15 +65,15 @@ class Access:
         self.first = first
         self.arg: int | None = ref.arg if isinstance(ref, ArrayRef) else None
         self.key: Key = None
-        self._whole: Callable[[], ScalarField | None] = _nothing
+        self._storage: Callable[[], ScalarField | None] = _nothing
         if not isinstance(ref, ArrayRef):
-            self.key, whole = field_memory(fields[ref])
-            self._whole = weakly(whole)
+            self.key, storage = field_memory(fields[ref])
+            self._storage = weakly(storage)
 
     @property
-    def whole(self) -> ScalarField:
+    def storage(self) -> ScalarField:
         """The field, which launches keep alive."""
-        return cast(ScalarField, self._whole())
+        return cast(ScalarField, self._storage())
 
 
 def _nothing() -> None:
@@ -100,9 +102,9 @@ class DerivativeFootprint:
     """The memory of a kernel that its derivative is about. ``residuals``: with the version of each that it reads, see
     `saving_rule`. ``constant_writes``: writes of values that depend on no memory with a gradient."""
 
-    def __init__(self, made: SpecializedDerivative) -> None:
-        derivative, fields = made.derivative, made.primal.fields
-        residuals = made.residuals if made.acts else ()
+    def __init__(self, gradient: SpecializedDerivative) -> None:
+        derivative, fields = gradient.derivative, gradient.primal.fields
+        residuals = gradient.residuals if gradient.acts else ()
         self.residuals = [(Access(r.ref, fields, r.loc, r.first), version_of(r)) for r in residuals]
         self.writes = [Access(write.ref, fields, write.loc, write.first) for write in derivative.writes]
         self.accesses = [Access(read.ref, fields, read.loc, read.first) for read in derivative.reads] + self.writes
@@ -110,40 +112,28 @@ class DerivativeFootprint:
         self.active_outputs, self.inactive_writes, self.inactive_reads = (
             [Access(place.ref, fields, place.loc) for place in places] for places in places_of
         )
-        active = {place.ref for place in derivative.active_outputs} if made.acts else set()
+        active = {place.ref for place in derivative.active_outputs} if gradient.acts else set()
         self.constant_writes = [access for write, access in zip(derivative.writes, self.writes) if write.ref not in active]
 
 
 def footprint_of(specialization: Specialization) -> Footprint:
-    """The `Footprint` of what a kernel is compiled to, found once."""
-    found: Footprint | None = specialization.footprint
-    if found is None:
-        found = specialization.footprint = Footprint(specialization)
-    return found
+    """Return the `Footprint` of a compiled kernel, computed once."""
+    footprint: Footprint | None = specialization.footprint
+    if footprint is None:
+        footprint = specialization.footprint = Footprint(specialization)
+    return footprint
 
 
-def derivative_footprint_of(made: SpecializedDerivative) -> DerivativeFootprint:
-    """The `DerivativeFootprint` of a derivative, found once."""
-    found: DerivativeFootprint | None = made.footprint
-    if found is None:
-        found = made.footprint = DerivativeFootprint(made)
-    return found
-
-
-class Arguments(Collector):
-    """The arguments of a launch as objects: ndarrays, and arrays of NumPy and torch with what binding them takes."""
-
-    def __init__(self, kernel: Kernel, specialization: Specialization, args: Sequence[Any]) -> None:
-        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
-        super().__init__(kernel, specialization, args)
-
-    def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
-        self.external[len(self.arrays)] = (array, element_shape, label)
-        self._keep(array)
+def derivative_footprint_of(gradient: SpecializedDerivative) -> DerivativeFootprint:
+    """Return the `DerivativeFootprint` of a derivative, computed once."""
+    footprint: DerivativeFootprint | None = gradient.footprint
+    if footprint is None:
+        footprint = gradient.footprint = DerivativeFootprint(gradient)
+    return footprint
 
 
 class Launch:
-    """One launch of a kernel, as far as its memory goes, which it keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
+    """A launch of a kernel, with the memory that it uses and keeps alive: ``fields`` and ``arrays``, as objects. ``packer``: its flat
     arguments."""
 
     __slots__ = ("arrays", "buffers", "external", "fields", "number", "packer", "session", "snapshots", "specialization")
@@ -153,13 +143,14 @@ class Launch:
         self.specialization = specialization
         self.packer = packer
         self.arrays: list[Any] = []
-        self.external: dict[int, tuple[Any, tuple[int, ...], str]] = {}
+        self.external: dict[int, Any] = {}  # of NumPy and torch
         footprint = footprint_of(specialization)
         self.fields = [field() for field in footprint.fields]
         if footprint.arrays:
-            arguments = Arguments(kernel, specialization, args)
-            self.arrays, self.external = arguments.arrays, arguments.external
-        self.snapshots: dict[int, Any] = {}
+            self.arrays = objects_of(specialization.steps, args)
+            if packer.transfers is not None:
+                self.external = {k: array for k, array in enumerate(self.arrays) if array is not None and not isinstance(array, Ndarray)}
+        self.snapshots: dict[int, Allocation] = {}
         self.buffers: list[Any] = []
         self.number: int | None = None
 
@@ -168,30 +159,30 @@ class Launch:
         if self.number is None:
             self.number = self.session.launcher.next_number()
         plan = self.specialization.plan
-        return plan.launch(self.packer.scalars, self.packer.arrays, self.specialization.trees, drawn=self.number)
+        return plan.launch(self.packer, drawn=self.number)
 
     def fresh(self) -> Launch:
-        """The same launch, without what a recording keeps for its reverse."""
+        """Return the same launch, without what a recording keeps for its reverse."""
         copied = copy.copy(self)
         copied.snapshots, copied.buffers = {}, []
         return copied
 
     def memory(self, access: Access) -> tuple[Key, FieldOrArray | None]:
-        """What tells memory apart in different launches, and the field or ndarray; None for arrays of the host."""
+        """Return the key of memory, the same in all launches, and the field or ndarray; None for arrays of the host."""
         if access.arg is None:
-            return access.key, access.whole
+            return access.key, access.storage
         array = self.arrays[access.arg]
         if isinstance(array, Ndarray):
             return ("ndarray", id(array)), array
         return ("host", array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()), None
 
     def used(self) -> Iterator[FieldOrArray]:
-        """The fields and ndarrays that it uses."""
-        found = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
-        return (whole for whole in found if whole is not None)
+        """Yield the fields and ndarrays that it uses."""
+        storages = (self.memory(access)[1] for access in footprint_of(self.specialization).used)
+        return (storage for storage in storages if storage is not None)
 
     def first(self, size: Size | None) -> int | None:
-        """The value of a first index at this launch."""
+        """Return the value of a first index at this launch."""
         if size is None:
             return None
         return evaluate(size, self.packer.scalars, self.packer.arrays)
@@ -201,42 +192,33 @@ class Launch:
         assert access.arg is not None
         if access.arg in self.snapshots:
             return
-        array = self.external[access.arg][0]
-        self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.arrays[access.arg])
+        array = self.external[access.arg]
+        self.snapshots[access.arg] = external_arrays.device_copy(self.session, array, self.packer.array(access.arg))
         yield access.name, external_arrays.nbytes_of(array)
 
-    def contents(self, k: int) -> Any:
-        """A copy of an array of the host as the launch left it. Waits for the launch."""
-        return external_arrays.host_copy(self.external[k][0], self.packer.arrays[k])
+    def contents(self, k: int) -> Array:
+        """Return a copy of an array of the host as the launch left it. Waits for the launch."""
+        return external_arrays.host_copy(self.external[k], self.packer.array(k))
 
     def again(self) -> Packer:
-        """The arguments of its derivative."""
-        packer = Packer(self.session, gradients=True)
-        if not self.external:
-            packer.scalars += [*self.packer.scalars, *(0 for _ in self.buffers)]
-            packer.arrays += [*self.packer.arrays, *self.buffers]
-            return packer
-        for k, (scalar, binding) in enumerate(zip(self.packer.scalars, self.packer.arrays)):
-            external = self.external.get(k)
-            if external is not None:
-                packer.put_external(*external)
-                if k in self.snapshots:
-                    binding, copy = packer.arrays[k], self.snapshots[k]
-                    binding.address, binding.allocation = copy.address, copy
-                continue
-            packer.scalars.append(scalar)
-            packer.arrays.append(binding)
-        for buffer in self.buffers:
-            packer.scalars.append(0)
-            packer.arrays.append(buffer)
+        """Return the arguments of its derivative."""
+        packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
+        packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
+        packer.arrays = [*self.packer.arrays, *self.buffers]
+        externals = [external for step in self.specialization.steps for external in step.externals()] if self.external else []
+        for k, array in self.external.items():
+            packer.arrays[k] = binding = packer.bind(array, k, externals[k])
+            if k in self.snapshots:
+                assert isinstance(binding, ArrayBinding)
+                binding.address, binding.allocation = self.snapshots[k].address, self.snapshots[k]
         return packer
 
 
 def memory_of(kernel: KernelIR, effects: tuple[str, ...], primal: bool = True) -> Iterator[MemoryRef]:
-    """The references to primal memory, or to shadows, that operations of ``effects`` of kernel IR have."""
-    found: dict[MemoryRef, None] = {}
+    """Return the references of operations with ``effects`` in kernel IR: to primal memory, or to shadows."""
+    refs: dict[MemoryRef, None] = {}
     for op in kernel.walk():
         ref = ref_of(op)
         if isinstance(ref, (FieldRef, ArrayRef)) and (ref.role == "primal") == primal and op.code.effect in effects:
-            found[ref] = None
-    return iter(found)
+            refs[ref] = None
+    return iter(refs)

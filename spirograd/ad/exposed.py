@@ -1,4 +1,4 @@
-"""Detects writes that no recorder sees: to memory that was handed out, by `to_numpy(copy=False)` or DLPack.
+"""Detection of writes that no recorder sees: to memory that was handed out, by `to_numpy(copy=False)` or DLPack.
 
 A recorder keeps a copy of the contents of such memory as it last knew them, and compares before each launch that uses the memory, and at
 its end. A difference is a write of the host that happened in between; the copy holds what the write replaced. A write of the same bytes is
@@ -18,42 +18,44 @@ import numpy as np
 from spirograd.ad.entries import Access, Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import Saved, Stored, memory_identity
+from spirograd.base.protocols import Allocation
 from spirograd.lang import context
 from spirograd.lang.data.numpy_transfer import Array
+from spirograd.lang.frontend.specialization import Specialization
 
 # Called for each detected write: the key of the memory, the memory, its contents before, and the elements that changed.
-Found = Callable[[Key, FieldOrArray, Saved, Array], None]
+OnWrite = Callable[[Key, FieldOrArray, Saved, Array], None]
 
 
 class Exposed:
-    """Watches the memory that the launches of one recorder use.
+    """A watch over the memory that the launches of one recorder use.
 
     ``used``: a method of the recorder that gives the fields and ndarrays that launches may have used so far, for those of them that are
-    handed out later; ``found``: one that is called for each write that is found. Both are held weakly: the recorder holds this object.
+    handed out later; ``on_write``: one that is called for each write that is found. Both are held weakly: the recorder holds this object.
     ``active``: whether any memory was handed out: until then none of the other methods need be called.
     """
 
-    def __init__(self, used: Callable[[], Iterable[FieldOrArray]], found: Found) -> None:
+    def __init__(self, used: Callable[[], Iterable[FieldOrArray]], on_write: OnWrite) -> None:
         self._session = context.session()
         self._used = weakref.WeakMethod(used)
-        self._found = weakref.WeakMethod(found)
+        self._on_write = weakref.WeakMethod(on_write)
         self.known: dict[Key, Saved] = {}
         self.active: bool = self._session.memory.watch(self)
         self._replaying = False
-        self._accesses: dict[Any, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
+        self._accesses: dict[Specialization, list[Access]] = {}  # of what was compiled: arguments, and fields that were handed out
 
-    def handed_out(self, allocation: Any, part: str) -> None:
-        """A part of an allocation, or all of it, is about to be handed out."""
+    def handed_out(self, allocation: Allocation, part: str) -> None:
+        """Copy a part of an allocation, or all of it, which is about to be handed out."""
         if not context.has_session() or context.session() is not self._session:
             return
         self.active = True
         self._accesses = {}
         if not self._replaying:
-            self._take(lambda whole: whole.tree.allocation is allocation and part in ("", whole.view.part))
+            self._take(lambda storage: storage.tree.allocation is allocation and part in ("", storage.view.part))
 
     @contextlib.contextmanager
     def replaying(self) -> Iterator[None]:
-        """While memory holds what it held before."""
+        """Look for no writes in a block in which memory holds what it held before."""
         self._replaying = True
         try:
             yield
@@ -62,25 +64,25 @@ class Exposed:
             if self.active:
                 self._take(is_exposed)
 
-    def _take(self, chosen: Callable[[Any], bool]) -> None:
+    def _take(self, chosen: Callable[[FieldOrArray], bool]) -> None:
         """Copy memory that launches used."""
         used = self._used()
         for memory in () if used is None else used():
-            key, whole = memory_identity(memory)
-            if key not in self.known and whole.has_memory() and chosen(whole):
-                self.known[key] = Saved(Stored(_name(whole), whole), None)
+            key, storage = memory_identity(memory)
+            if key not in self.known and storage.has_memory() and chosen(storage):
+                self.known[key] = Saved(Stored(_name(storage), storage), None)
 
     def before(self, launch: Launch, accesses: Sequence[Access]) -> None:
         """Look for writes to what a launch is about to use. ``accesses``: all of its specialization, the same at each launch."""
-        found = self._accesses.get(launch.specialization)
-        if found is None:
-            found = self._accesses[launch.specialization] = [a for a in accesses if a.arg is not None or is_exposed(a.whole)]
-        for access in found:
-            key, whole = launch.memory(access)
+        watched = self._accesses.get(launch.specialization)
+        if watched is None:
+            watched = self._accesses[launch.specialization] = [a for a in accesses if a.arg is not None or is_exposed(a.storage)]
+        for access in watched:
+            key, storage = launch.memory(access)
             if key in self.known:
                 self._look(key, self.known[key].memory.copied_part(launch.first(access.first)))
-            elif whole is not None and is_exposed(whole):
-                self.known[key] = Saved(Stored(access.name, whole), None)
+            elif storage is not None and is_exposed(storage):
+                self.known[key] = Saved(Stored(access.name, storage), None)
 
     def after(self, launch: Launch, writes: Sequence[Access]) -> None:
         """Note what a launch wrote."""
@@ -105,22 +107,22 @@ class Exposed:
         if changed is not None:
             before = Saved(known.memory, part, known)
             known.update(part)
-            _call(self._found, key, known.memory.whole, before, changed)
+            _call(self._on_write, key, known.memory.storage, before, changed)
 
 
 class WrittenTensors:
-    """Watches tensors of torch that kernels gave values which gradients flow through: torch may change them unseen, too.
+    """A watch over tensors of torch through which gradients flow: torch may change them unseen, too.
 
-    ``found``: a method that is called with the tensor, and which elements changed; held weakly.
+    ``on_write``: a method that is called with the tensor, and which elements changed; held weakly.
     """
 
-    def __init__(self, found: Callable[[Any, Array], None]) -> None:
-        self._found = weakref.WeakMethod(found)
+    def __init__(self, on_write: Callable[[Any, Array], None]) -> None:
+        self._on_write = weakref.WeakMethod(on_write)
         self._known: dict[int, tuple[Any, Array]] = {}
 
     def before(self, launch: Launch) -> None:
         """Look for changes of the tensors that a launch is about to use."""
-        for tensor, _, _ in launch.external.values() if self._known else ():
+        for tensor in launch.external.values() if self._known else ():
             key = id(tensor) if isinstance(tensor, np.ndarray) else tensor.data_ptr()
             if key in self._known:
                 self._look(key)
@@ -134,7 +136,7 @@ class WrittenTensors:
         """Note what a launch wrote."""
         for access in active_outputs:
             if access.arg in launch.external:
-                tensor = launch.external[access.arg][0]
+                tensor = launch.external[access.arg]
                 if getattr(tensor, "requires_grad", False):
                     self._known[tensor.data_ptr()] = (tensor, launch.contents(access.arg))
 
@@ -144,27 +146,27 @@ class WrittenTensors:
         changed = np.asarray(_bits(now) != _bits(then)).reshape(now.shape)
         if changed.any():
             self._known[key] = (tensor, now.copy())
-            _call(self._found, tensor, changed)
+            _call(self._on_write, tensor, changed)
 
 
 def _call(method: weakref.WeakMethod[Callable[..., None]], *args: Any) -> None:
-    found = method()
-    if found is not None:
-        found(*args)
+    call = method()
+    if call is not None:
+        call(*args)
 
 
 def _bits(array: Array) -> Array:
     return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
-def _name(whole: FieldOrArray) -> str:
-    return getattr(whole, "name", "an ndarray")
+def _name(storage: FieldOrArray) -> str:
+    return getattr(storage, "name", "an ndarray")
 
 
-def is_exposed(whole: FieldOrArray) -> bool:
-    """Whether a field or ndarray may be written without a call of spirograd."""
-    shared = whole.tree.allocation.shared
-    return bool(shared) and ("" in shared or whole.view.part in shared)
+def is_exposed(storage: FieldOrArray) -> bool:
+    """Return whether a field or ndarray may be written without a call of spirograd."""
+    shared = storage.tree.allocation.shared
+    return bool(shared) and ("" in shared or storage.view.part in shared)
 
 
 def clear_elements(shadow: FieldOrArray, changed: Array) -> None:
@@ -177,5 +179,5 @@ def clear_elements(shadow: FieldOrArray, changed: Array) -> None:
 
 def wait_for_exposed(changed: Iterable[FieldOrArray]) -> None:
     """Wait for the device if memory was ``changed`` that was handed out: the host may write to it next."""
-    if any(is_exposed(whole) for whole in changed):
+    if any(is_exposed(storage) for storage in changed):
         context.session().sync()

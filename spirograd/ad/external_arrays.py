@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.protocols import Allocation, Place
 from spirograd.lang.data import numpy_transfer
 
 
-def device_copy(session: Any, array: Any, binding: Any) -> Any:
-    """An allocation with the contents that a launch with this binding works on, as they are now."""
+def device_copy(session: Any, array: Any, binding: Place) -> Allocation:
+    """Return an allocation with a copy of what a launch with this binding works on."""
     nbytes = nbytes_of(array)
-    copy = session.memory.allocate(max(nbytes, 1))
+    copy: Allocation = session.memory.allocate(max(nbytes, 1))
     if nbytes and binding.allocation is not None:
         copy.copy_from(binding.allocation, nbytes)
     elif nbytes:
@@ -22,7 +23,7 @@ def device_copy(session: Any, array: Any, binding: Any) -> Any:
     return copy
 
 
-def put_back(copy: Any, array: Any, binding: Any) -> None:
+def put_back(copy: Allocation, array: Any, binding: Place) -> None:
     """Set what a launch with this binding works on to the contents of a `device_copy`."""
     nbytes = nbytes_of(array)
     if nbytes and binding.allocation is not None:
@@ -31,16 +32,16 @@ def put_back(copy: Any, array: Any, binding: Any) -> None:
         copy.read_into(0, numpy_transfer.bytes_of(_on_host(array).reshape(-1)))  # contiguous: else the launch worked on a copy
 
 
-def host_copy(array: Any, binding: Any) -> numpy_transfer.Array:
-    """What a launch with this binding left, before that is copied back to the array. Waits for the launch."""
-    found = np.array(_on_host(array), order="C")
-    if binding.allocation is not None and found.nbytes:
-        binding.allocation.read_into(0, numpy_transfer.bytes_of(found.reshape(-1)))
-    return found
+def host_copy(array: Any, binding: Place) -> numpy_transfer.Array:
+    """Return what a launch with this binding left, before it is copied back to the array. Waits for the launch."""
+    copy = np.array(_on_host(array), order="C")
+    if binding.allocation is not None and copy.nbytes:
+        binding.allocation.read_into(0, numpy_transfer.bytes_of(copy.reshape(-1)))
+    return copy
 
 
 def undo(array: Any) -> Callable[[], None]:
-    """A function that sets the array itself to what it holds now."""
+    """Return a function that sets the array to what it holds now."""
     if isinstance(array, np.ndarray):
         contents = array.copy()
         return lambda: np.copyto(array, contents) if array.flags.writeable else None
@@ -50,7 +51,7 @@ def undo(array: Any) -> Callable[[], None]:
 
 
 def nbytes_of(array: Any) -> int:
-    """The bytes of its elements."""
+    """Return the bytes of its elements."""
     return int(array.nbytes if isinstance(array, np.ndarray) else array.numel() * array.element_size())
 
 

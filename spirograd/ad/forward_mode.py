@@ -28,8 +28,8 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
@@ -101,8 +101,8 @@ class FwdMode(ProgramRecorder, NearNames):
     def host_write(
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """The host writes to the element ``key`` of ``memory``: ``clear`` its tangent, for numbers have none; or copy that of
-        ``source``. ``repeat`` is not used. See `Recorder`.
+        """Clear the tangent of the element ``key`` of ``memory``, which the host writes: numbers have none. Or copy the tangent of
+        ``source``. ``clear`` and ``repeat`` are not used. See `Recorder`.
         """
         if shadows.is_shadow(memory) or memory is self.param:
             return
@@ -120,17 +120,17 @@ class FwdMode(ProgramRecorder, NearNames):
             self._chain.forget(object_key(memory))
 
     def _used(self) -> list[FieldOrArray]:
-        """The fields and ndarrays that may have tangents."""
+        """Return the fields and ndarrays that may have tangents."""
         return shadows.primals("dual")
 
-    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
-        """The host wrote numbers to memory that was handed out: see `Exposed`."""
-        if whole is self.param:
+    def _unseen_write(self, key: Key, storage: FieldOrArray, before: Saved, changed: Array) -> None:
+        """Clear the tangents of elements that the host wrote in memory that was handed out: see `Exposed`."""
+        if storage is self.param:
             return
-        if whole.has_dual():
-            clear_elements(whole.dual, changed)
+        if storage.has_dual():
+            clear_elements(storage.dual, changed)
         elif changed.all():
-            self._chain.forget(object_key(whole))
+            self._chain.forget(object_key(storage))
 
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch the forward mode of ``kernel``: its ``specialization``, with ``args`` as the ``packer`` has them. See
@@ -141,35 +141,35 @@ class FwdMode(ProgramRecorder, NearNames):
         if launch is not None:
             self._exposed.before(launch, footprint_of(specialization).used)
         mode = self._mode
-        made = specialization.derivatives.get(mode)
-        if made is None:
-            made = specialization.derivatives[mode] = SpecializedDerivative(context.session(), kernel, specialization, mode)
-            for warning in made.derivative.warnings:
+        derivative = specialization.derivatives.get(mode)
+        if derivative is None:
+            derivative = specialization.derivatives[mode] = SpecializedDerivative(context.session(), kernel, specialization, mode)
+            for warning in derivative.derivative.warnings:
                 logger.warning(warning)
-        self._chain.follow(made, packer)
-        values = made.plan.main.launch(packer.scalars, packer.arrays, made.trees)
+        self._chain.follow(derivative, packer)
+        values = derivative.plan.main.launch(packer.on(derivative.trees))
         if launch is not None:
             self._exposed.after(launch, footprint_of(specialization).written)
         return values
 
 
 class Chain:
-    """Which memory without dual got values with tangents: whoever reads it for a result would compute a wrong tangent.
+    """The memory without dual that got values with tangents: reading it for a result would give a wrong tangent.
 
     ``role``: what the memory lacks, "dual" or "grad" (second derivatives make the duals of what has a gradient).
     """
 
     def __init__(self, role: str = "dual") -> None:
         self.role = role
-        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # memory -> (who wrote it, the line, what keeps the memory alive)
+        self._lost: dict[Key, tuple[str, Loc | None, object]] = {}  # by memory: the writer, the line, what keeps the memory alive
 
-    def follow(self, made: SpecializedDerivative, packer: Packer) -> None:
+    def follow(self, derivative: SpecializedDerivative, packer: Packer) -> None:
         """Look at a launch before it; raises SpirogradRuntimeError, with the line, where a chain breaks."""
-        for place in made.derivative.inactive_writes:
+        for place in derivative.derivative.inactive_writes:
             owner = None if isinstance(place.ref, FieldRef) else packer.arrays[place.ref.arg]
-            self.lose(memory_key(place.ref, packer), made.label, place.loc, owner)
-        for place in made.derivative.inactive_reads:
-            self.check(memory_key(place.ref, packer), place.ref.name, made.label, place.loc)
+            self.lose(memory_key(place.ref, packer), derivative.label, place.loc, owner)
+        for place in derivative.derivative.inactive_reads:
+            self.check(memory_key(place.ref, packer), place.ref.name, derivative.label, place.loc)
 
     def lose(self, key: Key, writer: str, loc: Loc | None, owner: object) -> None:
         """Note that memory without dual gets values with tangents."""
@@ -181,10 +181,10 @@ class Chain:
 
     def check(self, key: Key, name: str, reader: str, loc: Loc | None) -> None:
         """Raise if memory that is read has lost tangents."""
-        found = self._lost.get(key)
-        if found is None:
+        lost = self._lost.get(key)
+        if lost is None:
             return
-        writer, written, _ = found
+        writer, written, _ = lost
         what = {"dual": "dual", "grad": "gradient"}[self.role]
         problem = (
             f"`{name}` has no {what}, so tangents end there: {writer} gives it values that have tangents"
@@ -195,15 +195,15 @@ class Chain:
 
 
 def object_key(memory: FieldOrArray) -> Key:
-    """`memory_key` of a field or ndarray."""
+    """Return the `memory_key` of a field or ndarray."""
     return ("array", memory.allocation.address) if isinstance(memory, Ndarray) else ("field", memory.tree.id, memory.key)
 
 
 def memory_key(ref: MemoryRef, packer: Packer) -> Key:
-    """What tells memory apart in different launches."""
+    """Return a key of memory that is the same in all launches."""
     if isinstance(ref, FieldRef):
         return ("field", ref.tree, ref.key)
-    binding = packer.arrays[ref.arg]
+    binding = packer.array(ref.arg)
     host = packer.transfers.host_address(binding) if packer.transfers is not None else 0
     return ("host array", host) if host else ("array", binding.address)
 
@@ -219,20 +219,20 @@ def _check(memory: Any, what: str) -> None:
 
 
 def _seed(param: Any, seed: Any) -> Any:
-    """The seed as an array of the shape of ``param``."""
+    """Return the seed as an array of the shape of ``param``."""
     shape = (*param.shape, *param.element_shape)
     if seed is None:
         if math.prod(shape) != 1:
             raise SpirogradRuntimeError(f"`param`, {describe(param)} of shape {shape}, needs a `seed` of that shape: the direction")
         return np.ones(shape, param.dtype.np)
     try:
-        found = np.asarray(seed.to_numpy() if hasattr(seed, "to_numpy") else seed).astype(param.dtype.np)
+        direction = np.asarray(seed.to_numpy() if hasattr(seed, "to_numpy") else seed).astype(param.dtype.np)
     except (TypeError, ValueError):
         raise SpirogradTypeError(f"`seed` is an array of numbers of shape {shape}, got {describe(seed)}") from None
-    if not shape and found.size == 1:
-        return found.reshape(())
-    if found.shape != shape:
+    if not shape and direction.size == 1:
+        return direction.reshape(())
+    if direction.shape != shape:
         raise SpirogradRuntimeError(
-            f"`seed` has shape {found.shape}, and `param`, {describe(param)}, shape {shape}: a seed has the shape of `param`"
+            f"`seed` has shape {direction.shape}, and `param`, {describe(param)}, shape {shape}: a seed has the shape of `param`"
         )
-    return found
+    return direction

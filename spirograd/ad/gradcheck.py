@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.ad.memories import Collector, Memory, memories_of
+from spirograd.ad.memories import KernelMemory, memories_of
 from spirograd.analysis import trial
 from spirograd.autodiff.in_f64 import field_memory, in_f64
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, SpirogradTypeError
@@ -71,7 +71,7 @@ def gradcheck(
 
     All memory that the kernel writes and that has a gradient gets a random adjoint. The gradient of each element that it reads must be
     within ``atol + rtol * |difference|`` of the difference quotient with steps ``eps * max(1, |x|)``. By default both tolerances are 1e-5
-    if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: of larger memory so many elements are compared, chosen
+    if all gradients are f64, 5e-2 if one is f16, and 1e-3 otherwise. ``entries``: the most elements that are compared of one memory, chosen
     at random from ``seed``. Memory and gradients are restored afterwards.
 
     Raises SpirogradTypeError for what is no kernel; SpirogradAssertionError with the table and the first wrong element, unless
@@ -96,7 +96,7 @@ class _Check:
     def __init__(self, kernel: Kernel, inputs: tuple[Any, ...], rng: np.random.Generator) -> None:
         self.kernel, self.inputs, self.rng = kernel, inputs, rng
         self.session, self.specialization, self.bound = kernel.specialized(inputs, {})
-        self.made = kernel.grad.of(self.session, self.specialization)
+        self.gradient = kernel.grad.of(self.session, self.specialization)
         self.name = kernel.function.__name__
         primal = self.specialization.kernel
         if any(op.code is ops.seed for op in primal.walk()):
@@ -104,21 +104,21 @@ class _Check:
                 f"kernel `{self.name}` draws random numbers, and finite differences would compare different ones: pass them in, in an array"
             )
         self.twin, self.twins = in_f64(primal)
-        self.collector = Collector(kernel, self.specialization, self.bound)
-        self.memories = memories_of(primal, self.specialization, self.collector)
+        self.memories = memories_of(primal, self.specialization, self.bound)
+        self.scalars = kernel.pack(self.session, self.specialization, self.bound).scalars
         self.active = {key: m for key, m in self.memories.items() if m.gradient is not None}
         if not self.active:
             raise SpirogradRuntimeError(
                 f"kernel `{self.name}` reads and writes nothing that has a gradient: declare a field with `needs_grad=True`"
             )
         self.adjoints: dict[Any, Any] = {}
-        self.returned = [float(self.rng.standard_normal()) for _ in self.made.returned]
+        self.returned = [float(self.rng.standard_normal()) for _ in self.gradient.returned]
 
     def run(self, eps: float, rtol: float | None, atol: float | None, entries: int) -> GradCheck:
         values = {key: m.read() for key, m in self.memories.items()}
         gradients = {key: m.read_gradient() for key, m in self.active.items()}
         try:
-            found = self._gradients(values)
+            computed = self._gradients(values)
         finally:
             for key, m in self.memories.items():
                 m.write(values[key])
@@ -126,23 +126,23 @@ class _Check:
                 m.write_gradient(gradients[key])
         default = max(_TOLERANCES[m.dtype.name] for m in self.active.values())
         rtol, atol = default if rtol is None else rtol, default if atol is None else atol
-        rows = [self._row(key, m, values, found[key], eps, rtol, atol, entries) for key, m in self.active.items()]
+        rows = [self._row(key, m, values, computed[key], eps, rtol, atol, entries) for key, m in self.active.items()]
         return GradCheck(self.name, tuple(rows))
 
     def _gradients(self, values: dict[Any, Any]) -> dict[Any, Any]:
-        """Gradients from the device, for random adjoints of what the kernel writes. It finds memory in the state that it needs."""
+        """Return gradients from the device, for random adjoints of what the kernel writes, from memory in the state that they read."""
         self.kernel(*self.inputs)
-        written = {self._key(place.ref) for place in self.made.derivative.active_outputs}
+        written = {self._key(place.ref) for place in self.gradient.derivative.active_outputs}
         for key, m in self.active.items():
             shape = values[key].shape
             self.adjoints[key] = self.rng.standard_normal(shape).astype(m.dtype.np) if key in written else np.zeros(shape, m.dtype.np)
             m.write_gradient(self.adjoints[key])
-        for residual in self.made.derivative.residuals:
+        for residual in self.gradient.derivative.residuals:
             if residual.when == "before" and residual.overwritten is not None:
                 self.memories[self._key(residual.ref)].write(values[self._key(residual.ref)])
         packer = self.kernel.pack(self.session, self.specialization, self.bound, gradients=True)
         adjoint = (self.returned[0] if len(self.returned) == 1 else self.returned) if self.returned else None
-        self.made.launch(packer, adjoint, None)
+        self.gradient.launch(packer, adjoint, None)
         return {key: m.read_gradient().astype(np.float64) for key, m in self.active.items()}
 
     def _key(self, ref: FieldRef | ArrayRef) -> Any:
@@ -151,8 +151,8 @@ class _Check:
     # --- finite differences ----------------------------------------------------------------------------------------------
 
     def _loss(self, values: dict[Any, Any]) -> float:
-        """The sum of what the kernel leaves and returns, weighted by the adjoints."""
-        args = [values[k].copy() if k in values else self.collector.scalars[k] for k in range(len(self.twin.args))]
+        """Return the sum of what the kernel leaves and returns, weighted by the adjoints."""
+        args: list[Any] = [values[k].copy() if k in values else self.scalars[k] for k in range(len(self.twin.args))]
         trees = {}
         for ref, twin in self.twins.items():
             trees[twin.tree] = values[ref].reshape(-1).copy()
@@ -162,9 +162,11 @@ class _Check:
         for key in self.active:
             after = args[key] if isinstance(key, int) else trees[self.twins[key].tree]
             loss += float(np.vdot(self.adjoints[key].astype(np.float64).reshape(-1), after.reshape(-1)))
-        return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, self.made.returned))
+        return loss + sum(w * float(outcome.returns[k]) for w, k in zip(self.returned, self.gradient.returned))
 
-    def _row(self, key: Any, m: Memory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int) -> Row:
+    def _row(
+        self, key: Any, m: KernelMemory, values: dict[Any, Any], gradient: Any, eps: float, rtol: float, atol: float, entries: int
+    ) -> Row:
         wide = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in values.items()}
         size = wide[key].size
         chosen = np.arange(size) if size <= entries else np.sort(self.rng.choice(size, entries, replace=False))

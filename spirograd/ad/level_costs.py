@@ -1,6 +1,6 @@
-"""Which levels of memory a tape with checkpoints uses: each as soon as its copies take less time than the steps that they save.
+"""The levels of memory that a tape with checkpoints uses: each as soon as its copies take less time than the steps that they save.
 
-The time of a schedule is that of the steps which run again, and of what is written to and read from the levels: P. Stumm and A. Walther,
+The time of a schedule is the time of the steps which run again, and of the writes to and reads from the levels: P. Stumm and A. Walther,
 "MultiStage approaches for optimal offline checkpointing", SIAM Journal on Scientific Computing 31 (3), 2009. The number of steps is that so
 far, so that a level that is not worth its time now may be later. Both times are measured: that of a step over several periods since the
 levels in use were full for the first time, that of a copy by writing and reading some; the least counts, because what else the machine does
@@ -18,7 +18,7 @@ from math import comb
 from spirograd.ad.memory_report import Cost
 from spirograd.lang import context
 
-# A level that is not worth its time is looked at again after so many times as many steps.
+# A level that costs more time than it saves is measured again when the tape has grown by this factor.
 _AGAIN = 1.25
 _LEVELS = 3  # of the device, of the host, of files
 _PERIODS = 3  # of steps, and copies, of which the least time counts
@@ -26,7 +26,7 @@ _MOVED = 4  # checkpoints that have gone to a level before it is judged by them
 
 
 def fewest_repetitions(steps: int, checkpoints: int) -> int:
-    """How many steps the reverse of ``steps`` steps runs again at least, besides each once to record it."""
+    """Return the fewest steps that the reverse of ``steps`` steps runs again, besides each once to record it."""
     if steps < 2:
         return 0
     times = 0  # how often a step is repeated at most
@@ -36,12 +36,12 @@ def fewest_repetitions(steps: int, checkpoints: int) -> int:
 
 
 class LevelCosts:
-    """``used``: how many levels the tape uses, the first ones; ``found``: the costs of the others, by level, as they were looked at;
+    """``used``: how many levels the tape uses, the first ones; ``measured``: the costs of the others, by level, as they were looked at;
     ``left``: levels that were used, and turned out not to be worth their time."""
 
     def __init__(self) -> None:
         self.used = 1
-        self.found: dict[int, Cost] = {}
+        self.measured: dict[int, Cost] = {}
         self.left: set[int] = set()
         self._least = 1  # levels that are used because nothing goes without them
         self._prices: dict[int, list[tuple[float, float]]] = {}  # seconds for each byte to a level and back, by level
@@ -53,7 +53,7 @@ class LevelCosts:
         self._next = 0  # the number of steps at which to look again; 0 before the first time
 
     def aside(self, begin: float) -> None:
-        """What went on since ``begin`` were no steps."""
+        """Exclude the time since ``begin``, in which no step ran."""
         self._aside += time.perf_counter() - begin
 
     def need(self) -> bool:
@@ -65,7 +65,7 @@ class LevelCosts:
     def look(
         self, sizes: Sequence[float], steps: int, fixed: int, each: float, price: Callable[[int], tuple[float, float]], moved: int = 0
     ) -> bool:
-        """Use more levels, of so many bytes, if that is worth its time for so many steps; whether that is so. ``fixed``: bytes that are no
+        """Use more levels if that saves time for ``steps`` steps. Return whether more are used. ``fixed``: bytes that are no
         checkpoints; ``each``: bytes of one; ``price``: seconds for each byte that goes to a level, and back; ``moved``: bytes that went to
         levels so far."""
         if self.used >= _LEVELS or steps < self._next or each <= 0:
@@ -81,18 +81,18 @@ class LevelCosts:
             self._next = int(_AGAIN * steps) + 1
             for level in range(self.used, _LEVELS):
                 if sizes[level]:
-                    self.found[level] = Cost(self._price(level, price) * each, min(self._steps))
+                    self.measured[level] = Cost(self._price(level, price) * each, min(self._steps))
                     if self._worth(sizes, self.used, level, steps, fixed, each):
                         self.used = level + 1
         self._start(steps, moved)
         return self.used > before
 
     def _start(self, steps: int, moved: int) -> None:
-        """What is measured begins now."""
+        """Start to measure."""
         self._begin, self._first, self._moved, self._aside = time.perf_counter(), steps, moved, 0.0
 
     def _price(self, level: int, price: Callable[[int], tuple[float, float]]) -> float:
-        """Seconds for each byte that goes to a level and back."""
+        """Return the seconds for each byte that goes to a level and back."""
         prices = self._prices.setdefault(level, [])
         if len(prices) < _PERIODS:
             prices.append(price(level))
@@ -100,10 +100,10 @@ class LevelCosts:
         return there + min(back for _, back in prices)
 
     def review(self, sizes: Sequence[float], steps: int, fixed: int, each: float, moved: int, arrive: Callable[[], None]) -> bool:
-        """Leave the last level in use if its copies have turned out not to be worth their time; whether that is so. Arguments as of `look`;
+        """Leave the last level in use if its copies cost more time than they save. Return whether it was left. Arguments as of `look`;
         ``arrive`` waits for the copies under way."""
         level = self.used - 1
-        if level not in self.found or self.used <= self._least or moved - self._moved < _MOVED * each or steps < _AGAIN * self._first:
+        if level not in self.measured or self.used <= self._least or moved - self._moved < _MOVED * each or steps < _AGAIN * self._first:
             return False
         arrive()
         context.session().device.synchronize()
@@ -112,7 +112,7 @@ class LevelCosts:
         self._facts[level] = max(extra, 0.0) / (moved - self._moved)
         fewer = next(fewer for fewer in range(level, 0, -1) if sizes[fewer - 1])
         there = self._facts[level] + min(back for _, back in self._prices[level])
-        self.found[level] = Cost(there * each, step)
+        self.measured[level] = Cost(there * each, step)
         left = not self._worth(sizes, fewer, level, steps, fixed, each)
         if left:
             self.left.add(level)
@@ -121,9 +121,9 @@ class LevelCosts:
         return left
 
     def _worth(self, sizes: Sequence[float], used: int, level: int, steps: int, fixed: int, each: float) -> bool:
-        """Whether the steps that the levels from ``used`` to ``level`` save take longer than the copies."""
+        """Return whether the steps that the levels from ``used`` to ``level`` save take longer than the copies."""
         there, then = sum(sizes[:used]), sum(sizes[: level + 1])
         few, many = (max(int((nbytes - fixed) / each), 1) for nbytes in (there, then))
-        cost = self.found[level]
+        cost = self.measured[level]
         moved = steps * (1 - there / then)  # as many checkpoints as steps pass through the levels, from the first to the last
         return cost.step * (fewest_repetitions(steps, few) - fewest_repetitions(steps, many)) > cost.copy * moved

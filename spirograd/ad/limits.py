@@ -18,7 +18,9 @@ def limited(
     disk_GB: float | None,
     disk_folder: str | os.PathLike[str] | None,
 ) -> Checkpoints | None:
-    """The checkpoints that a tape asks for, None for a tape that saves everything. Raises SpirogradValueError for limits that are none."""
+    """Return the checkpoints that a tape asks for, None for a tape that saves everything.
+
+    Raises SpirogradValueError for limits that are not positive numbers."""
     given = {"checkpoints": checkpoints, "memory_GB": memory_GB, "host_GB": host_GB, "disk_GB": disk_GB}
     for name, limit in given.items():
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0):

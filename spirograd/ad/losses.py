@@ -22,17 +22,17 @@ from spirograd.lang.scalar import describe
 class FieldLoss:
     """A field or ndarray. ``key``: what tells its memory apart from others, as in `Launch.memory`."""
 
-    def __init__(self, whole: Any) -> None:
-        self.whole = whole
-        self.key: Any = memory_identity(whole)[0]
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+        self.key: Any = memory_identity(storage)[0]
 
     def clear(self) -> None:
         """Set the loss to zero."""
-        self.whole.fill(0.0)
+        self.storage.fill(0.0)
 
     def seed(self) -> None:
         """Set the gradient of the loss to 1."""
-        self.whole.grad.fill(1.0)
+        self.storage.grad.fill(1.0)
 
     def leave(self) -> None:
         """Set the gradient of the loss to 1 after the reverse pass: the derivative with respect to what the loss is then.
@@ -41,44 +41,44 @@ class FieldLoss:
         """
         self.seed()
         with lock:
-            _left[:] = [left for left in _left if left.whole() is not self.whole]
-            version = self.gradient_version(self.whole)
-            _left.append(_Left(weakref.ref(self.whole), version, self.gradient_version, threading.current_thread()))
+            _left[:] = [left for left in _left if left.storage() is not self.storage]
+            version = self.gradient_version(self.storage)
+            _left.append(_Left(weakref.ref(self.storage), version, self.gradient_version, threading.current_thread()))
 
     @staticmethod
-    def gradient_version(whole: Any) -> Any:
+    def gradient_version(storage: Any) -> Any:
         """Return what changes with every write to the gradient of a loss; None if it has no memory."""
-        return memory_generation(whole.grad) if whole.has_memory() else None
+        return memory_generation(storage.grad) if storage.has_memory() else None
 
 
 class TensorLoss(FieldLoss):
     """A torch tensor. Its gradient is allocated if it has none yet."""
 
     def __init__(self, tensor: Any) -> None:
-        self.whole = tensor
+        self.storage = tensor
         self.key = ("host", tensor.data_ptr())
 
     def clear(self) -> None:
         """Set the loss to zero."""
-        self.whole.detach().zero_()
+        self.storage.detach().zero_()
 
     def seed(self) -> None:
         """Set the gradient of the loss to 1."""
-        if self.whole.grad is None:
-            self.whole.grad = self.whole.detach().new_zeros(self.whole.shape)
-        self.whole.grad.detach().fill_(1.0)
+        if self.storage.grad is None:
+            self.storage.grad = self.storage.detach().new_zeros(self.storage.shape)
+        self.storage.grad.detach().fill_(1.0)
 
     @staticmethod
-    def gradient_version(whole: Any) -> Any:
+    def gradient_version(storage: Any) -> Any:
         """Return what changes with every write of torch to the gradient of a loss; None if it has none."""
-        return None if whole.grad is None else (id(whole.grad), whole.grad._version)
+        return None if storage.grad is None else (id(storage.grad), storage.grad._version)
 
 
 @dataclass(slots=True, eq=False)
 class _Left:
     """A loss whose gradient a tape left as 1; the version of the gradient at that time, how to find its version, and the tape's thread."""
 
-    whole: weakref.ref[Any]
+    storage: weakref.ref[Any]
     version: Any
     version_of: Callable[[Any], Any]
     thread: threading.Thread
@@ -98,17 +98,17 @@ def forget_losses(cleared: bool) -> None:
     forgotten = [left for left in _left if left.thread is here or not left.thread.is_alive()]
     _left[:] = [left for left in _left if left not in forgotten]
     for left in forgotten:
-        whole = left.whole()
-        if whole is None or left.version is None or (cleared and not is_torch(whole)) or left.version_of(whole) != left.version:
+        storage = left.storage()
+        if storage is None or left.version is None or (cleared and not is_torch(storage)) or left.version_of(storage) != left.version:
             continue
-        if is_torch(whole):
-            whole.grad.detach().zero_()
+        if is_torch(storage):
+            storage.grad.detach().zero_()
         else:
-            whole.grad.fill(0.0)
+            storage.grad.fill(0.0)
 
 
 def loss_of(value: Any) -> FieldLoss:
-    """``value`` as a loss. Raises unless it is one float with a gradient."""
+    """Return ``value`` as a loss. Raises unless it is one float with a gradient."""
     if is_torch(value):
         _check(value, value.numel(), value.requires_grad, value.is_floating_point(), "make it with `requires_grad=True`")
         return TensorLoss(value)

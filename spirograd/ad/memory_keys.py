@@ -10,8 +10,8 @@ from spirograd.ir.nodes import ArrayRef, FieldRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 
 FieldOrArray = Union[ScalarField, Ndarray]
 MemoryRef = Union[FieldRef, ArrayRef]  # how kernels name it

@@ -101,7 +101,7 @@ class MemoryReport:
 
 
 def totals(copies: Iterable[tuple[str, int]]) -> dict[str, tuple[int, int]]:
-    """The items of a report: name and bytes of each copy, added up by name."""
+    """Return the items of a report: the name and bytes of each copy, added up by name."""
     items: dict[str, tuple[int, int]] = {}
     for name, nbytes in copies:
         number, total = items.get(name, (0, 0))

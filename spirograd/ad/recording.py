@@ -22,13 +22,14 @@ from spirograd.ad.validation import kept
 from spirograd.ad.versions import Saved, Versions
 from spirograd.base.dtypes import DType
 from spirograd.base.loc import Loc
+from spirograd.base.protocols import Allocation
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.lang import context
 
 Parts = Mapping[tuple[Key, int | None], tuple[str, FieldOrArray]]  # by key and first index (None: all of it)
 
 
-class Recording:
+class TapeRecording:
     """Steps that are run one after the other, then reversed: a `StepStore`. ``events``: what happened; ``versions``: of memory.
 
     ``copy_memory``: where the memory of copies comes from; None for memory that is freed with this object."""
@@ -41,7 +42,7 @@ class Recording:
         self.versions = Versions(copy_memory)
         self.events: list[Event] = []
         self.check = check_if_wanted()
-        self._scratched: list[Any] = []  # allocations for saved values
+        self._scratched: list[Allocation] = []  # allocations for saved values
         self._report: MemoryReport | None = None  # of copies that the last replay has freed
 
     def add(self, step: Any) -> Any:
@@ -52,32 +53,34 @@ class Recording:
         """Record a write of the host, which comes next."""
         step.begin(self)
 
-    def nested(self) -> Recording:
+    def nested(self) -> TapeRecording:
         """See `StepStore`."""
         return self
 
-    def launch(self, made: SpecializedDerivative, launch: Launch, returned: Any) -> Any:
-        """Run a launch whose derivative is ``made``, and record it; returns what it returns. ``returned``: the adjoints of that."""
-        memory = derivative_footprint_of(made)
+    def launch(self, gradient: SpecializedDerivative, launch: Launch, returned: Any) -> Any:
+        """Run a launch whose derivative is ``gradient``, and record it; returns what it returns. ``returned``: the adjoints of that."""
+        memory = derivative_footprint_of(gradient)
         event = self._event()
         if self.check is not None:
-            self.check.before_launch(event, made, launch)
+            self.check.before_launch(event, gradient, launch)
         self._need_all(memory, launch, event, Version.BEFORE)
         for access in memory.writes:
             self._save(access, launch, event)
-        if made.derivative.saving is not None and made.acts:
-            scratch = functools.partial(self._scratch, made.label)
-            values, launch.number, launch.buffers = made.launch_saving(launch.packer, launch.number, scratch, kept(launch, launch.packer))
-            event.copies += [(f"values saved by {made.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
+        if gradient.derivative.saving is not None and gradient.acts:
+            scratch = functools.partial(self._scratch, gradient.label)
+            values, launch.number, launch.buffers = gradient.launch_saving(
+                launch.packer, launch.number, scratch, kept(launch, launch.packer)
+            )
+            event.copies += [(f"values saved by {gradient.label}", buffer.allocation.nbytes) for buffer in launch.buffers]
         else:
             values = launch.run()
         self._need_all(memory, launch, event, Version.AFTER)
         if self.check is not None:
-            self.check.after_launch(event, made, launch)
-        if made.acts:
+            self.check.after_launch(event, gradient, launch)
+        if gradient.acts:
             event.used, event.launches = (launch,), 1
-            returned = returned if made.returned else None
-            event.reverse = lambda: made.launch(launch.again(), returned, launch.number)
+            returned = returned if gradient.returned else None
+            event.reverse = lambda: gradient.launch(launch.again(), returned, launch.number)
         return values
 
     def launch_aside(self, launch: Launch) -> Any:
@@ -90,7 +93,7 @@ class Recording:
         return launch.run()
 
     def write(self, key: Key, first: int | None, reverse: Callable[[], None] | None) -> None:
-        """The host is about to write to memory: at first index ``first``, or (None) all over."""
+        """Save what the host is about to write: at first index ``first``, or (None) all of it."""
         event = self._event()
         event.saved += self.versions.write(key, lambda: first)
         event.reverse = reverse
@@ -100,20 +103,20 @@ class Recording:
         self.events.append(Event(saved=self.versions.replace(key, before), reverse=reverse))
 
     def call(self, reverse: Callable[[], None], used: Parts) -> None:
-        """A gradient of Python's own, which finds the memory ``used`` as it is now."""
+        """Record a gradient of Python's own, which reads the memory ``used`` as it is now."""
         event = self._event()
         event.reverse = reverse
-        for (key, first), (name, whole) in used.items():
-            self.need(event, key, name, whole, FUNCTION, first)
+        for (key, first), (name, storage) in used.items():
+            self.need(event, key, name, storage, FUNCTION, first)
 
-    def need(self, event: Event, key: Key, name: str, whole: FieldOrArray, version: Version, first: int | None = None) -> None:
-        """The reverse of ``event`` reads ``whole``, at a first index or (None) all of it, as it is now: its ``version`` of it."""
-        self.versions.stored(key, name, whole)
+    def need(self, event: Event, key: Key, name: str, storage: FieldOrArray, version: Version, first: int | None = None) -> None:
+        """Note that the reverse of ``event`` reads ``storage`` as it is now, its ``version``, at a first index or (None) all of it."""
+        self.versions.stored(key, name, storage)
         self.versions.need(key, first)
         if version is Version.BEFORE:
             event.before.add(key)
         if self.check is not None:
-            self.check.expect(event, key, name, whole, first)
+            self.check.expect(event, key, name, storage, first)
 
     def _event(self) -> Event:
         event = Event()
@@ -121,17 +124,17 @@ class Recording:
         return event
 
     def _need_all(self, memory: DerivativeFootprint, launch: Launch, event: Event, version: Version) -> None:
-        """The reverse of a launch reads its ``version`` of some memory: that which is there now."""
+        """Note that the reverse of a launch reads the contents of memory now, its ``version`` of them."""
         for access, needed in memory.residuals:
             if needed is version:
                 self._need(access, launch, event, version)
 
     def _need(self, access: Access, launch: Launch, event: Event, version: Version) -> None:
-        key, whole = launch.memory(access)
-        if whole is None:
+        key, storage = launch.memory(access)
+        if storage is None:
             event.copies += launch.snapshot(access)
             return
-        self.versions.stored(key, access.name, whole)
+        self.versions.stored(key, access.name, storage)
         self.versions.need(key, launch.first(access.first))
         if version is Version.BEFORE:
             event.before.add(key)
@@ -145,7 +148,7 @@ class Recording:
 
     def wanted(self) -> Iterator[tuple[Key, str, FieldOrArray]]:
         """Yield the memory whose current contents the reverse reads: key, name, and field or ndarray."""
-        return ((key, memory.name, memory.whole) for key, memory in self.versions.wanted())
+        return ((key, memory.name, memory.storage) for key, memory in self.versions.wanted())
 
     def replay(self, last: bool) -> None:
         """Run all reverses, each on memory as it was then; afterwards memory holds what it held. ``last``: the copies are freed on the way.
@@ -156,7 +159,7 @@ class Recording:
             try:
                 self.reverse_once(end.before)
             finally:
-                changed = [saved.memory.whole for _, saved in end.saved]
+                changed = [saved.memory.storage for _, saved in end.saved]
                 end.restore()
                 wait_for_exposed(changed)
             return
@@ -167,7 +170,7 @@ class Recording:
         finally:
             for saved in reversed(swapped):
                 saved.swap()
-            wait_for_exposed([saved.memory.whole for saved in swapped])
+            wait_for_exposed([saved.memory.storage for saved in swapped])
 
     def _reverse(self) -> Iterator[Saved]:
         """Run all reverses; yield the copies that were exchanged for the contents of memory, in order."""
@@ -206,13 +209,13 @@ class Recording:
         while self._scratched:
             self._give(self._scratched[-1])
 
-    def _give(self, allocation: Any) -> None:
+    def _give(self, allocation: Allocation) -> None:
         assert self._copy_memory is not None
         self._scratched.remove(allocation)
         self._copy_memory.give(allocation)
 
     def _scratch(self, label: str, dtype: DType, shape: tuple[int, ...], loc: Loc | None) -> Any:
-        """An array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: of the first of them."""
+        """Return an array of zeros for the values that a launch of the kernel ``label`` saves. ``loc``: the line of the first of them."""
         session = context.session()
         if self._copy_memory is None:
             return session.scratch(dtype, shape)
@@ -238,14 +241,14 @@ class Recording:
 
 
 def _put(saved: Sequence[Saved]) -> None:
-    """Go back before some writes, and free what was saved."""
+    """Set memory to what it held before some writes, and free the copies."""
     for one in reversed(saved):
         one.put()
         one.free()
 
 
 def _swap(saved: Iterable[Saved]) -> Iterator[Saved]:
-    """Go back before some writes."""
+    """Exchange what memory holds for what it held before some writes; yield the copies."""
     for one in reversed([*saved]):
         one.swap()
         yield one

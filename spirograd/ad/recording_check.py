@@ -32,34 +32,34 @@ class RecordingCheck:
         self._events: list[Event] = []  # kept, so that their numbers stay theirs
         self._known: dict[tuple[Key, int | None], tuple[Generation, bytes]] = {}  # by memory and part
 
-    def before_launch(self, event: Event, made: SpecializedDerivative, launch: Launch) -> None:
-        """A launch is about to run, whose derivative is ``made``."""
-        for access, when, _ in _residuals(made):
+    def before_launch(self, event: Event, gradient: SpecializedDerivative, launch: Launch) -> None:
+        """Note the contents before a launch, whose derivative is ``gradient``."""
+        for access, when, _ in _residuals(gradient):
             if when == "before":
                 self._expect_residual(event, launch, access)
 
-    def after_launch(self, event: Event, made: SpecializedDerivative, launch: Launch) -> None:
-        """A launch has run."""
-        for access, when, overwritten in _residuals(made):
+    def after_launch(self, event: Event, gradient: SpecializedDerivative, launch: Launch) -> None:
+        """Note the contents after a launch."""
+        for access, when, overwritten in _residuals(gradient):
             if when == "after" or not overwritten:
                 self._expect_residual(event, launch, access)
 
     def _expect_residual(self, event: Event, launch: Launch, access: Access) -> None:
-        key, whole = launch.memory(access)
-        if whole is not None:  # arrays of the host are copied for each launch
-            self.expect(event, key, access.name, whole, launch.first(access.first))
+        key, storage = launch.memory(access)
+        if storage is not None:  # arrays of the host are copied for each launch
+            self.expect(event, key, access.name, storage, launch.first(access.first))
 
-    def expect(self, event: Event, key: Key, name: str, whole: FieldOrArray, first: int | None) -> None:
-        """The reverse of ``event`` may find memory, at first index ``first`` or (None) all of it, as it is now."""
+    def expect(self, event: Event, key: Key, name: str, storage: FieldOrArray, first: int | None) -> None:
+        """Note that the reverse of ``event`` may read memory, at first index ``first`` or (None) all of it, as it is now."""
         expected = self._expected.get(id(event))
         if expected is None:
             expected = self._expected[id(event)] = {}
             self._events.append(event)
-        found = expected.setdefault((key, first), _Expected(name, whole, first))
-        found.digests.add(self._digest(key, found))
+        contents = expected.setdefault((key, first), _Expected(name, storage, first))
+        contents.digests.add(self._digest(key, contents))
 
     def compare(self, event: Event) -> None:
-        """The reverse of ``event`` is about to run. Raises SpirogradAssertionError if it finds other contents."""
+        """Raise SpirogradAssertionError if the reverse of ``event``, which is about to run, would read other contents."""
         for (key, first), expected in self._expected.get(id(event), {}).items():
             if self._digest(key, expected) not in expected.digests:
                 at = "" if first is None else f" at first index {first}"
@@ -70,7 +70,7 @@ class RecordingCheck:
     def _digest(self, key: Key, expected: _Expected) -> bytes:
         allocation = expected.stored.allocation
         part = expected.stored.part(expected.first)
-        generation = memory_generation(expected.stored.whole)
+        generation = memory_generation(expected.stored.storage)
         known = self._known.get((key, part))
         if known is None or known[0] != generation or allocation.shared:
             with context.session().unrecorded():
@@ -84,16 +84,16 @@ class RecordingCheck:
 class _Expected:
     """Contents that memory may have."""
 
-    def __init__(self, name: str, whole: FieldOrArray, first: int | None) -> None:
+    def __init__(self, name: str, storage: FieldOrArray, first: int | None) -> None:
         self.name, self.first = name, first
-        self.stored = Stored(name, whole)
+        self.stored = Stored(name, storage)
         self.digests: set[bytes] = set()
 
 
-def _residuals(made: SpecializedDerivative) -> Sequence[tuple[Access, str, bool]]:
-    """What the gradient ``made`` reads, when it is there, and whether the kernel overwrites it."""
-    accesses = [access for access, _ in derivative_footprint_of(made).residuals]
-    residuals = made.residuals if made.acts else ()
+def _residuals(gradient: SpecializedDerivative) -> Sequence[tuple[Access, str, bool]]:
+    """Return what ``gradient`` reads, when it is there, and whether the kernel overwrites it."""
+    accesses = [access for access, _ in derivative_footprint_of(gradient).residuals]
+    residuals = gradient.residuals if gradient.acts else ()
     return [(a, r.when, r.overwritten is not None) for a, r in zip(accesses, residuals, strict=True)]
 
 

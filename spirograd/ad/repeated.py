@@ -8,7 +8,7 @@ from typing import Any
 from spirograd.ad.entries import Event, Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import TapeRecording
 from spirograd.ad.saving_rule import REPEATED
 from spirograd.ad.steps import LaunchStep, Step, Used, WriteStep, reverse_steps
 from spirograd.ad.undo_log import UndoLog
@@ -24,7 +24,7 @@ class Repeated:
     repeats = "`ad.checkpoint`"
     closed = False
 
-    def __init__(self, outer: Recording) -> None:
+    def __init__(self, outer: TapeRecording) -> None:
         self.outer = outer
         self._steps: list[Step] = []
         self._launches: list[Launch] = []
@@ -35,9 +35,9 @@ class Repeated:
     def add(self, step: Step) -> Any:
         """Run a step for the first time, or prepare for a write of the host; returns what it returns."""
         self.settle()
-        for key, name, whole in step.used():
+        for key, name, storage in step.used():
             if key not in self._event.before:
-                self.outer.need(self._event, key, name, whole, REPEATED)
+                self.outer.need(self._event, key, name, storage, REPEATED)
         for key, _, _, first in step.written():
             self._event.saved += self.outer.versions.write(key, lambda first=first: first)  # type: ignore[misc]
         self._steps.append(step)
@@ -46,7 +46,7 @@ class Repeated:
             return None
         if isinstance(step, LaunchStep):
             self._launches.append(step.launch)
-            self._event.launches += step.made is not None
+            self._event.launches += step.gradient is not None
         return step.run()
 
     def host_write(self, step: WriteStep) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from spirograd.ad import external_arrays
-from spirograd.ad.entries import Arguments
 from spirograd.ad.restored import Guard
 from spirograd.ad.tape import Tape
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.lang import context
+from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer, objects_of
 
 
 def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization, args: Sequence[Any], returned: Any) -> None:
@@ -23,13 +23,13 @@ def replay_gradient(kernel: Kernel, session: Any, specialization: Specialization
     """
     if context.recorder() is not None:
         raise SpirogradRuntimeError("`kernel.grad` cannot replay a kernel inside of a tape, a `FwdMode` or a gradient function")
-    external = [array for array, _, _ in Arguments(kernel, specialization, args).external.values()]
+    external = [array for array in objects_of(specialization.steps, args) if array is not None and not isinstance(array, Ndarray)]
     undo = [external_arrays.undo(array) for array in external]
     guard = Guard()
     tape = _OneLaunch(returned, specialization.last_number, guard)
     try:
         with tape:
-            kernel._launch(session, specialization, args)
+            kernel._record(tape, session, specialization, args)
         tape.grad()
     finally:
         guard.restore()

@@ -13,8 +13,8 @@ from spirograd.lang import context
 from spirograd.lang.data import shadows
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 
 
 class Guard(ProgramRecorder):
@@ -27,29 +27,29 @@ class Guard(ProgramRecorder):
     def launch(self, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> Any:
         """Launch a kernel; see `Recorder`."""
         self.writes(Launch(context.session(), kernel, specialization, packer, args))
-        return specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
+        return specialization.plan.launch(packer)
 
     def writes(self, launch: Launch) -> None:
         """Save what a launch is about to write."""
         for access in footprint_of(launch.specialization).writes:
-            whole = launch.memory(access)[1]
-            if whole is not None:
-                self.save(whole, launch.first(access.first))
+            storage = launch.memory(access)[1]
+            if storage is not None:
+                self.save(storage, launch.first(access.first))
 
     def host_write(
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """The host is about to write; see `Recorder`."""
+        """Save what the host is about to write; see `Recorder`."""
         self.save(memory, first_of(key))
 
     def save(self, memory: FieldOrArray, first: int | None) -> None:
         """Save memory, at a first index or (None) all of it, unless it is a gradient."""
         if shadows.is_shadow(memory) or (isinstance(memory, ScalarField) and memory.role != "primal"):
             return
-        key, whole = memory_identity(memory)
+        key, storage = memory_identity(memory)
         stored = self._stored.get(key)
         if stored is None:
-            stored = self._stored[key] = Stored("", whole)
+            stored = self._stored[key] = Stored("", storage)
         self._log.before([(key, stored, stored.part(first))])
 
     def restore(self) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from spirograd.ad.entries import Launch, derivative_footprint_of
 from spirograd.ad.exposed import Exposed, clear_elements
 from spirograd.ad.forward_mode import Chain, memory_key, object_key
-from spirograd.ad.memories import Collector
 from spirograd.ad.memory_keys import FieldOrArray, Key, ProgramRecorder
 from spirograd.ad.saving_rule import Version
 from spirograd.ad.tape_numbers import is_followed
@@ -31,8 +30,8 @@ from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer, objects_of
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import RefusedNumbers
 
@@ -41,7 +40,7 @@ _HINT = "write to other memory, or to another index at each step (`x[t + 1]` fro
 
 
 def hvp(function: Callable[[], Any], loss: Any, x: Any, v: Any) -> Any:
-    """The Hessian of ``loss`` with respect to ``x``, times ``v``: a NumPy array of the shape of ``x``.
+    """Return the Hessian of ``loss`` with respect to ``x``, times ``v``: a NumPy array of the shape of ``x``.
 
     ``function()`` runs the kernels that compute ``loss``, a field or array of one scalar, from ``x``. It runs them from the start, so it
     sets ``loss`` to zero itself if it accumulates into it. ``x``: a field or array with a gradient, or a list of several; then ``v`` and
@@ -91,26 +90,28 @@ def _check(memory: Any, what: str) -> None:
 
 def _direction(x: Any, v: Any) -> Any:
     shape = (*x.shape, *x.element_shape)
-    found = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
-    if found.shape != shape:
-        raise SpirogradRuntimeError(f"`v` has shape {found.shape}, and `x`, {describe(x)}, shape {shape}: a direction has the shape of `x`")
-    return found
+    direction = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
+    if direction.shape != shape:
+        raise SpirogradRuntimeError(
+            f"`v` has shape {direction.shape}, and `x`, {describe(x)}, shape {shape}: a direction has the shape of `x`"
+        )
+    return direction
 
 
-def _dual(made: SpecializedDerivative, ref: Ref) -> FieldRef | ArrayRef | None:
-    """The memory of the tangents of primal memory with a gradient, and of such gradients."""
+def _dual(derivative: SpecializedDerivative, ref: Ref) -> FieldRef | ArrayRef | None:
+    """Return the memory of tangents, for primal memory with a gradient and for such gradients."""
     if not isinstance(ref, (FieldRef, ArrayRef)) or ref.role not in _DUALS:
         return None
     if isinstance(ref, ArrayRef):
-        args = made.primal.kernel.args  # what comes after them are saved values, of kernels that `_refuse` refuses
+        args = derivative.primal.kernel.args  # what comes after them are saved values, of kernels that `_refuse` refuses
         there = ref.arg < len(args) and getattr(args[ref.arg], "needs_grad", False)
         return replace(ref, role=_DUALS[ref.role]) if there else None
-    field = made.fields.get(ref)
+    field = derivative.fields.get(ref)
     if field is None or (ref.role == "primal" and not field.has_grad()):
         return None
-    found: FieldRef = field.dual.refs()
-    made.fields[found] = field.dual
-    return found
+    dual: FieldRef = field.dual.refs()
+    derivative.fields[dual] = field.dual
+    return dual
 
 
 class _Tangents(SpecializedDerivative):
@@ -137,19 +138,19 @@ class _Second(SpecializedDerivative):
 
 
 def tangents_of(session: Any, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
-    """The kernel in forward mode, made once. All memory with a gradient has duals already."""
-    found: SpecializedDerivative | None = specialization.derivatives.get("tangents")
-    if found is None:
-        found = specialization.derivatives["tangents"] = _Tangents(session, kernel, specialization)
-    return found
+    """Return the kernel in forward mode, derived once. All memory with a gradient has duals already."""
+    derivative: SpecializedDerivative | None = specialization.derivatives.get("tangents")
+    if derivative is None:
+        derivative = specialization.derivatives["tangents"] = _Tangents(session, kernel, specialization)
+    return derivative
 
 
 def second_of(session: Any, kernel: Kernel, specialization: Specialization) -> SpecializedDerivative:
-    """The gradient of the kernel in forward mode, made once. All memory with a gradient has duals already."""
-    found: SpecializedDerivative | None = specialization.derivatives.get("second")
-    if found is None:
-        found = specialization.derivatives["second"] = _Second(session, kernel, specialization)
-    return found
+    """Return the gradient of the kernel in forward mode, derived once. All memory with a gradient has duals already."""
+    derivative: SpecializedDerivative | None = specialization.derivatives.get("second")
+    if derivative is None:
+        derivative = specialization.derivatives["second"] = _Second(session, kernel, specialization)
+    return derivative
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +190,7 @@ class _Recorder(ProgramRecorder):
         for write in second.derivative.writes:
             self._write(memory_key(write.ref, packer), _index(write.first, packer), write.ref.name, second.label, write.loc)
         _snapshot(second, launch, Version.BEFORE)
-        values = first.plan.main.launch(packer.scalars, packer.arrays, first.trees)
+        values = first.plan.main.launch(packer.on(first.trees))
         launch.number = first.plan.main.last_number
         _snapshot(second, launch, Version.AFTER)
         if self.exposed.active:
@@ -205,7 +206,7 @@ class _Recorder(ProgramRecorder):
     def host_write(
         self, memory: FieldOrArray, key: Any, clear: Callable[..., None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """Numbers have no derivatives. See `Recorder`."""
+        """Clear the derivatives of what the host writes. See `Recorder`."""
         if shadows.is_shadow(memory):
             return
         if source is not None and source.has_grad():
@@ -224,25 +225,25 @@ class _Recorder(ProgramRecorder):
             self.chain.forget(name)
 
     def _used(self) -> Iterator[FieldOrArray]:
-        """The fields and ndarrays of the launches so far."""
-        return (memory for made in self.launches for memory in made.launch.used())
+        """Yield the fields and ndarrays of the launches so far."""
+        return (memory for launched in self.launches for memory in launched.launch.used())
 
-    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
-        """The host wrote to memory that was handed out: see `Exposed`."""
-        self._write(object_key(whole), None, getattr(whole, "name", "the array"), "the host", None)
-        if whole.has_grad():
-            whole.make_duals()
-            clear_elements(whole.dual, changed)
-            self.events += [lambda: clear_elements(whole.grad, changed), lambda: clear_elements(whole.grad.dual, changed)]
+    def _unseen_write(self, key: Key, storage: FieldOrArray, before: Saved, changed: Array) -> None:
+        """Clear the derivatives of elements that the host wrote in memory that was handed out: see `Exposed`."""
+        self._write(object_key(storage), None, getattr(storage, "name", "the array"), "the host", None)
+        if storage.has_grad():
+            storage.make_duals()
+            clear_elements(storage.dual, changed)
+            self.events += [lambda: clear_elements(storage.grad, changed), lambda: clear_elements(storage.grad.dual, changed)]
         elif changed.all():
-            self.chain.forget(object_key(whole))
+            self.chain.forget(object_key(storage))
 
     def _make_duals(self, session: Any, kernel: Kernel, specialization: Specialization, packer: Packer, args: Sequence[Any]) -> None:
         """Have tangents in all memory with gradients."""
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
                 field.make_duals()
-        for k, array in enumerate(Collector(kernel, specialization, args).arrays):
+        for k, array in enumerate(objects_of(specialization.steps, args)):
             if isinstance(array, Ndarray) and array.grad is not None:
                 array.make_duals()
                 packer.arrays[k] = session.bind(array)
@@ -278,7 +279,7 @@ class _Recorder(ProgramRecorder):
                     raise SpirogradRuntimeError(render(problem, loc, f"{_HINT}: `hvp` saves nothing"))
 
     def reverse(self) -> None:
-        """The gradients with their tangents, last kernel first."""
+        """Run the gradients with their tangents, last kernel first."""
         if self.exposed.active:
             self.exposed.look_everywhere()
         for event in reversed(self.events):
@@ -293,7 +294,7 @@ def _snapshot(second: SpecializedDerivative, launch: Launch, version: Version) -
 
 
 def _index(first: Size | None, packer: Packer) -> int | None:
-    """A first index that the host can know, at a launch."""
+    """Return a first index at a launch, if the host can know it."""
     if first is None:
         return None
     return evaluate(first, packer.scalars, packer.arrays)

@@ -23,7 +23,7 @@ class Sizings:
 
 
 def sizings(reset: bool = False) -> Sizings:
-    """How launches of gradients found the sizes of their adstacks: the counts since `init`, or since the last call with ``reset=True``.
+    """Return how launches of gradients found the sizes of their adstacks, counted since `init`, or since the last ``sizings(reset=True)``.
 
     Plans (`kernel.grad.memory_plan`) and gradients without adstacks do not count, nor do those of the interpreter, whose adstacks grow.
     """

@@ -1,4 +1,4 @@
-"""What a tape does with the steps of a program: the protocol of `Recording`, `Checkpoints` and `Repeated`."""
+"""What a tape does with the steps of a program: the protocol of `TapeRecording`, `Checkpoints` and `Repeated`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.memory_report import MemoryReport
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import TapeRecording
 from spirograd.ad.steps import Step, Used, WriteStep
 from spirograd.ad.versions import Saved
 
@@ -28,7 +28,7 @@ class StepStore(Protocol):
     def unseen_write(self, key: Key, before: Saved, reverse: Callable[[], None] | None) -> None:
         """Note that the host has replaced the contents ``before`` of memory."""
 
-    def nested(self) -> Recording | None:
+    def nested(self) -> TapeRecording | None:
         """Return the recording in which the steps of `ad.checkpoint` are one event; None if they are steps like others."""
 
     def used(self) -> Iterator[FieldOrArray]:

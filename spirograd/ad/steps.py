@@ -12,7 +12,7 @@ from typing import Any
 from spirograd.ad.copy_memory import CopyMemory
 from spirograd.ad.entries import Launch, derivative_footprint_of, footprint_of
 from spirograd.ad.memory_keys import FieldOrArray, Key
-from spirograd.ad.recording import Parts, Recording
+from spirograd.ad.recording import Parts, TapeRecording
 from spirograd.ad.undo_log import Part, UndoLog
 from spirograd.ad.versions import Saved, Stored, nbytes_of
 from spirograd.derivatives.specialized import SpecializedDerivative
@@ -21,52 +21,54 @@ Used = tuple[Key, str, FieldOrArray]  # key, name, field or ndarray
 
 
 class LaunchStep:
-    """A launch. ``made``: its derivative, None if it is not differentiated. ``returned``: the adjoints of what it returns."""
+    """A launch. ``gradient``: its derivative, None if it is not differentiated. ``returned``: the adjoints of what it returns."""
 
-    def __init__(self, launch: Launch, made: SpecializedDerivative | None = None, returned: Any = None) -> None:
+    def __init__(self, launch: Launch, gradient: SpecializedDerivative | None = None, returned: Any = None) -> None:
         self.launch = launch
-        self.made = made
+        self.gradient = gradient
         self._returned = returned
 
     def used(self) -> Iterator[Used]:
         for access in footprint_of(self.launch.specialization).used:
-            key, whole = self.launch.memory(access)
-            if whole is not None:
-                yield key, access.name, whole
+            key, storage = self.launch.memory(access)
+            if storage is not None:
+                yield key, access.name, storage
 
     def parts(self) -> Parts:
-        """What it uses, by first index."""
+        """Return the memory that it uses, by key and first index."""
         launch = self.launch
-        found = ((access, *launch.memory(access)) for access in footprint_of(launch.specialization).accesses)
-        return {(key, launch.first(access.first)): (access.name, whole) for access, key, whole in found if whole is not None}
+        memories = ((access, *launch.memory(access)) for access in footprint_of(launch.specialization).accesses)
+        return {(key, launch.first(access.first)): (access.name, storage) for access, key, storage in memories if storage is not None}
 
     def written(self) -> Iterator[tuple[Key, str, FieldOrArray, int | None]]:
-        found = footprint_of(self.launch.specialization).writes if self.made is None else derivative_footprint_of(self.made).writes
-        for access in found:
-            key, whole = self.launch.memory(access)
-            if whole is not None:
-                yield key, access.name, whole, self.launch.first(access.first)
+        accesses = (
+            footprint_of(self.launch.specialization).writes if self.gradient is None else derivative_footprint_of(self.gradient).writes
+        )
+        for access in accesses:
+            key, storage = self.launch.memory(access)
+            if storage is not None:
+                yield key, access.name, storage, self.launch.first(access.first)
 
     def run(self) -> Any:
         return self.launch.run()
 
     def saved_nbytes(self) -> int:
-        """Bytes of the values that the launch saves when it is recorded, if the host knows them before, else 0."""
-        return 0 if self.made is None else sum(self.made.saved_nbytes(self.launch.packer))
+        """Return the bytes that the launch saves when it is recorded, if the host knows them before, else 0."""
+        return 0 if self.gradient is None else sum(self.gradient.saved_nbytes(self.launch.packer))
 
-    def record(self, recording: Recording) -> Any:
-        """``recording`` keeps this launch, so each recording needs a `fresh` one."""
-        if self.made is None:
+    def record(self, recording: TapeRecording) -> Any:
+        """Run the launch and record it in ``recording``, which keeps it: each recording needs a `fresh` one."""
+        if self.gradient is None:
             return recording.launch_aside(self.launch)
-        return recording.launch(self.made, self.launch, self._returned)
+        return recording.launch(self.gradient, self.launch, self._returned)
 
     def fresh(self) -> LaunchStep:
-        """The same step for another recording."""
-        return LaunchStep(self.launch.fresh(), self.made, self._returned)
+        """Return the same step for another recording."""
+        return LaunchStep(self.launch.fresh(), self.gradient, self._returned)
 
 
 class WriteStep:
-    """A write of the host to ``whole``, or to its elements at first index ``first``.
+    """A write of the host to ``storage``, or to its elements at first index ``first``.
 
     ``reverse``: what its reverse does, None if nothing. ``repeat``: does it again; where it is None, `settle` copies what was written.
     """
@@ -96,13 +98,13 @@ class WriteStep:
         yield (*self._memory, self._first)
 
     def settle(self, copy_memory: CopyMemory | None = None) -> None:
-        """The write is done, and the next step is not. ``copy_memory``: where the memory of a copy comes from."""
+        """Copy what was written, unless it can be repeated. ``copy_memory``: where the memory of a copy comes from."""
         if self._repeat is None and self.copy is None:
             stored = Stored(*self._memory[1:])
             self.copy = Saved(stored, stored.part(self._first), None, copy_memory)
 
     def kept_nbytes(self) -> int:
-        """Bytes of the copy that `settle` makes."""
+        """Return the bytes of the copy that `settle` makes."""
         if self._repeat is not None:
             return 0
         stored = Stored(*self._memory[1:])
@@ -115,11 +117,11 @@ class WriteStep:
             assert self.copy is not None, "settle comes first"
             self.copy.put()
 
-    def begin(self, recording: Recording) -> None:
+    def begin(self, recording: TapeRecording) -> None:
         """Record it before the host does it."""
         recording.write(self._memory[0], self._first, self._reverse)
 
-    def record(self, recording: Recording) -> None:
+    def record(self, recording: TapeRecording) -> None:
         self.begin(recording)
         self.run()
 
@@ -128,7 +130,7 @@ class WriteStep:
 
 
 class CallStep:
-    """A gradient of Python's own, that of the steps before it. ``used``: the memory that it is to find as it is now."""
+    """A gradient of Python's own, for the steps before it. ``used``: the memory that it reads as it is now."""
 
     def __init__(self, reverse: Callable[[], None], used: Parts) -> None:
         self._reverse = reverse
@@ -141,9 +143,9 @@ class CallStep:
         return iter(())
 
     def run(self) -> None:
-        """Nothing happens until the reverse."""
+        """Do nothing: the function runs in the reverse pass only."""
 
-    def record(self, recording: Recording) -> None:
+    def record(self, recording: TapeRecording) -> None:
         recording.call(self._reverse, self._used)
 
     def fresh(self) -> CallStep:
@@ -154,17 +156,17 @@ Step = LaunchStep | WriteStep | CallStep
 
 
 def obstacle(launch: Launch, exposed: Callable[[FieldOrArray], bool]) -> tuple[str, str] | None:
-    """What keeps a launch from being repeated with the same result, and what to do about it; None if nothing does."""
+    """Return what keeps a launch from being repeated with the same result, and what to do about it; None if nothing does."""
     footprint = footprint_of(launch.specialization)
     if launch.external:
         return "takes an array of NumPy or torch, which may have changed by then", "pass an ndarray or a field"
     if footprint.shadows:
         return f"writes `{footprint.shadows[0]}`, which the reverse pass adds to", "set gradients outside of the tape"
-    for whole in launch.used():
-        name = getattr(whole, "name", "an ndarray")
-        if whole.sparse_path is not None:
+    for storage in launch.used():
+        name = getattr(storage, "name", "an ndarray")
+        if storage.sparse_path is not None:
             return f"uses the sparse field `{name}`, whose active cells are not kept", "use dense fields"
-        if exposed(whole):
+        if exposed(storage):
             hint = "copy it (`to_numpy()`), and give it back by `from_numpy`"
             return f"uses `{name}`, which was handed out by `to_numpy(copy=False)` or DLPack and may have changed by then", hint
     return None
@@ -173,10 +175,10 @@ def obstacle(launch: Launch, exposed: Callable[[FieldOrArray], bool]) -> tuple[s
 def parts_of(step: Step, stored: dict[Key, Stored]) -> list[Part]:
     """Return the memory that a step writes. ``stored``: known memory by key, to which it is added."""
     parts: list[Part] = []
-    for key, name, whole, first in step.written():
+    for key, name, storage, first in step.written():
         memory = stored.get(key)
         if memory is None:
-            memory = stored[key] = Stored(name, whole)
+            memory = stored[key] = Stored(name, storage)
         parts.append((key, memory, memory.part(first)))
     return parts
 
@@ -184,7 +186,7 @@ def parts_of(step: Step, stored: dict[Key, Stored]) -> list[Part]:
 def reverse_steps(steps: Sequence[Step], log: UndoLog, stored: dict[Key, Stored], copy_memory: CopyMemory | None = None) -> int:
     """Run steps again and record them, then run their reverses; returns the bytes of the recording, in ``copy_memory``. ``log`` is
     extended by what the steps write, and must be restored afterwards: until then memory is in no state that the program had."""
-    recording = Recording(copy_memory)
+    recording = TapeRecording(copy_memory)
     try:
         for step in steps:
             log.before(parts_of(step, stored))

@@ -15,7 +15,7 @@ from spirograd.ad.limits import limited
 from spirograd.ad.losses import forget_losses, loss_of
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
 from spirograd.ad.memory_report import MemoryReport
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import TapeRecording
 from spirograd.ad.repeated import Repeated
 from spirograd.ad.restored import Guard, run_guarded
 from spirograd.ad.step_store import StepStore
@@ -35,8 +35,8 @@ from spirograd.lang.data import numpy_transfer
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.scalar import describe
 
 logger = logging.getLogger("spirograd")
@@ -89,14 +89,14 @@ class Tape(FollowsNumbers, NearNames):
         self.clear_gradients = clear_gradients
         self._access_rule = access_rule(validation)
         self._check = None if grad_check is None else TapeCheck(self._loss, grad_check)
-        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or Recording()
-        # Memory without gradient that has values which depend on active inputs -> who wrote it, where, and what keeps it alive.
+        self._steps: StepStore = limited(checkpoints, memory_GB, host_GB, disk_GB, disk_folder) or TapeRecording()
+        # Memory without a gradient whose values depend on active inputs: the writer, the line, and what keeps the memory alive.
         self._inactive: dict[Key, tuple[str, Loc | None, object]] = {}
         self._outer: Guard | None = None  # of the gradient function that this tape is in
         # Inside of functions that are not recorded: the memory that their kernels use, by key and first index.
         self._paused: list[dict[tuple[Key, int | None], tuple[str, FieldOrArray]]] | None = None
         self._active_outputs: set[Key] = set()
-        self._constant: dict[Key, tuple[str, str]] = {}  # memory that launches gave values without gradients -> who did, and what to do
+        self._constant: dict[Key, tuple[str, str]] = {}  # memory with values without gradients: the reason, and a hint
         self._released: MemoryReport | None = None
         self._ended = ""  # once that is set: why `grad` cannot run
         self._exposed: Exposed | None = None
@@ -142,7 +142,7 @@ class Tape(FollowsNumbers, NearNames):
             self._end_use()
 
     def _end_use(self) -> None:
-        """Other threads may use the gradients and the memory of this tape from now on."""
+        """Let other threads use the gradients and the memory of this tape."""
         self._gradients.end()
         if self._foreign is not None:
             self._foreign.close()
@@ -220,8 +220,8 @@ class Tape(FollowsNumbers, NearNames):
             logger.warning(render(f"all gradients are zero: {reason}", None, hint))
 
     def memory_report(self) -> MemoryReport:
-        """The bytes that the tape has saved, by field and array; of a tape with checkpoints also how often it runs steps again, which is
-        planned before the reverse pass, and counted after it."""
+        """Return the bytes that the tape has saved, by field and array. For a tape with checkpoints, also how often steps run again: before
+        the reverse pass as planned, after it as counted."""
         if self._released is not None:
             return self._released
         return self._steps.report()
@@ -229,7 +229,7 @@ class Tape(FollowsNumbers, NearNames):
     def _release(self, why: str) -> None:
         self._released, self._ended = self.memory_report(), why
         self._steps.close()
-        self._steps = Recording()
+        self._steps = TapeRecording()
         self._exposed = None
         self._tensors = WrittenTensors(self._changed_tensor)
         self._inactive = {}
@@ -255,35 +255,35 @@ class Tape(FollowsNumbers, NearNames):
         session, packer = launch.session, launch.packer
         if self._paused is not None:
             return self._launch_aside(launch, exposed)
-        made = kernel.grad.of(session, launch.specialization)
-        made.warn()
-        memory = derivative_footprint_of(made)
+        gradient = kernel.grad.of(session, launch.specialization)
+        gradient.warn()
+        memory = derivative_footprint_of(gradient)
         launch.number = self.drawn
         self._check_repeatable(launch)
         if exposed.active:
             exposed.before(launch, memory.accesses)
         if launch.external:
             self._tensors.before(launch)
-        self._follow(made, memory, launch)
+        self._follow(gradient, memory, launch)
         if self._access_rule is not None:
-            self._access_rule.check(made, launch, packer)
+            self._access_rule.check(gradient, launch, packer)
         if self._check is not None:
             self._check.before(launch)
-        values = self._steps.add(LaunchStep(launch, made, self.returned))
+        values = self._steps.add(LaunchStep(launch, gradient, self.returned))
         if self._check is not None:
             self._check.after(launch)
         if exposed.active:
             exposed.after(launch, memory.writes)
-        if made.acts:
+        if gradient.acts:
             self._active_outputs.update(launch.memory(access)[0] for access in memory.active_outputs)
             if launch.external:
                 self._tensors.after(launch, memory.active_outputs)
         for access in memory.constant_writes:
-            self._constant[launch.memory(access)[0]] = (f"what {made.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
+            self._constant[launch.memory(access)[0]] = (f"what {gradient.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
     def _launch_aside(self, launch: Launch, exposed: Exposed) -> Any:
-        """The launch of a kernel that is not recorded. What it overwrites is saved all the same."""
+        """Launch a kernel that is not recorded. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
         self._check_repeatable(launch)
         self._tensors.before(launch)
@@ -312,29 +312,31 @@ class Tape(FollowsNumbers, NearNames):
             kernel = launch.specialization.kernel
             raise SpirogradUnsupportedError(f"{repeats} runs launches again, and kernel `{kernel.name}` {reason[0]}", kernel.loc, reason[1])
 
-    def _follow(self, made: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
+    def _follow(self, gradient: SpecializedDerivative, memory: DerivativeFootprint, launch: Launch) -> None:
         """Report what would break the chain of gradients silently."""
-        if made.returned and self.returned is UNFOLLOWED:
-            problem = f"{made.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
+        if gradient.returned and self.returned is UNFOLLOWED:
+            problem = (
+                f"{gradient.label} returns a value that depends on memory with gradients: a tape cannot follow what Python does with it"
+            )
             hint = "store the value to a field with `needs_grad=True`, or return `sg.stop_grad(value)`"
-            report(launch.session, problem, made.primal.kernel.loc, hint)
+            report(launch.session, problem, gradient.primal.kernel.loc, hint)
         for access in memory.inactive_reads:
-            found = self._inactive.get(launch.memory(access)[0])
-            if found is not None:
+            ended = self._inactive.get(launch.memory(access)[0])
+            if ended is not None:
                 problem = (
-                    f"gradients end at `{access.name}`, which has none: {made.label} reads it, and {found[0]} gave it values "
-                    f"that depend on memory with gradients{_at(found[1])}"
+                    f"gradients end at `{access.name}`, which has none: {gradient.label} reads it, and {ended[0]} gave it values "
+                    f"that depend on memory with gradients{_at(ended[1])}"
                 )
                 report(launch.session, problem, access.loc, INACTIVE_HINT)
         for access in memory.inactive_writes:
-            self._inactive.setdefault(launch.memory(access)[0], (made.label, access.loc, launch))
+            self._inactive.setdefault(launch.memory(access)[0], (gradient.label, access.loc, launch))
 
     # --- the host ----------------------------------------------------------------------------------------------------------
 
     def host_write(
         self, memory: FieldOrArray, key: Any, clear: Callable[[], None], source: FieldOrArray | None, repeat: Callable[[], None] | None
     ) -> None:
-        """The host is about to write to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
+        """Record a write of the host to the element ``key`` of ``memory``, a copy of ``source`` if there is one; ``clear`` its gradient
         in the reverse pass; ``repeat`` writes it again. See `Recorder`.
         """
         if isinstance(memory, ScalarField) and memory.role != "primal":
@@ -344,8 +346,8 @@ class Tape(FollowsNumbers, NearNames):
             self._outer.save(memory, first)
         if self._check is not None:
             self._check.host_write(memory)
-        name, whole = memory_identity(memory)
-        self._check_other(name, whole)
+        name, storage = memory_identity(memory)
+        self._check_other(name, storage)
         if self._exposed is not None and self._exposed.active:
             self._exposed.look(name, first)
         reverse = clear if self._paused is None and memory.has_grad() else None
@@ -367,15 +369,15 @@ class Tape(FollowsNumbers, NearNames):
         if self._left is None:
             self._tensors.look_everywhere()
 
-    def _unseen_write(self, key: Key, whole: FieldOrArray, before: Saved, changed: Array) -> None:
-        """The host wrote to memory that was handed out: see `Exposed`. After the tape was closed that has no reverse."""
-        clears = self._left is None and self._paused is None and whole.has_grad()
-        self._steps.unseen_write(key, before, (lambda: clear_elements(whole.grad, changed)) if clears else None)
+    def _unseen_write(self, key: Key, storage: FieldOrArray, before: Saved, changed: Array) -> None:
+        """Record a write of the host to memory that was handed out: see `Exposed`. After the tape was closed it has no reverse."""
+        clears = self._left is None and self._paused is None and storage.has_grad()
+        self._steps.unseen_write(key, before, (lambda: clear_elements(storage.grad, changed)) if clears else None)
         if changed.all():
             self._inactive.pop(key, None)
 
     def _changed_tensor(self, tensor: Any, changed: Array) -> None:
-        """Torch, or NumPy, replaced elements of a tensor: the gradients of what it held end there."""
+        """End the gradients of the elements of a tensor that torch or NumPy replaced."""
 
         def clear() -> None:
             if tensor.grad is not None:
@@ -387,25 +389,25 @@ class Tape(FollowsNumbers, NearNames):
 
     def _check_others(self) -> None:
         """Raise if another thread wrote to memory that the reverse needs as it is now."""
-        for key, _, whole in self._steps.wanted():
+        for key, _, storage in self._steps.wanted():
             if self._exposed is None or key not in self._exposed.known:
-                self._check_other(key, whole)
+                self._check_other(key, storage)
 
-    def _check_other(self, key: Key, whole: FieldOrArray) -> None:
+    def _check_other(self, key: Key, storage: FieldOrArray) -> None:
         """Raise if another thread wrote to memory that the open tape uses."""
         if self._foreign is not None:
-            self._foreign.check(key, whole)
+            self._foreign.check(key, storage)
 
     def _generations(self) -> dict[Key, Generation]:
-        """Of memory that the reverse needs as it is now, and that was not handed out: it must not be written."""
+        """Return the generations of memory that the reverse reads as it is now, and that was not handed out: it must not be written."""
         assert self._exposed is not None
-        return {key: memory_generation(whole) for key, _, whole in self._steps.wanted() if key not in self._exposed.known}
+        return {key: memory_generation(storage) for key, _, storage in self._steps.wanted() if key not in self._exposed.known}
 
     def _check_left(self) -> None:
         """Raise if memory that the reverse needs was written after the tape was closed."""
-        for key, name, whole in self._steps.wanted() if self._left else ():
+        for key, name, storage in self._steps.wanted() if self._left else ():
             assert self._left is not None
-            if key in self._left and self._left[key] != memory_generation(whole):
+            if key in self._left and self._left[key] != memory_generation(storage):
                 raise SpirogradRuntimeError(
                     render(
                         f"`{name}` was written after the tape was closed, and the gradients need it as it was",
@@ -415,7 +417,7 @@ class Tape(FollowsNumbers, NearNames):
                 )
 
     def _follow_copy(self, memory: FieldOrArray, source: FieldOrArray, clear: Callable[[], None] | None) -> Callable[[], None] | None:
-        """The reverse of `copy_from`: the gradients of the copy go to what it was made of. ``clear``: sets them to zero."""
+        """Return the reverse of `copy_from`: the gradients of the copy go to its source. ``clear``: sets them to zero."""
         name, origin = memory_identity(memory)[0], memory_identity(source)[0]
         if origin in self._inactive:
             self._inactive[name] = self._inactive[origin]
@@ -462,14 +464,14 @@ class Tape(FollowsNumbers, NearNames):
 
     def numbers_of(self, memory: FieldOrArray, what: str) -> None:
         """Report that ``what`` reads ``memory`` if gradients end there. See `Recorder`."""
-        key, whole = memory_identity(memory)
-        found = self._inactive.get(key)
-        if found is not None:
+        key, storage = memory_identity(memory)
+        ended = self._inactive.get(key)
+        if ended is not None:
             problem = (
-                f"gradients end at {describe(whole)}, which has none: {what} reads it, and {found[0]} gave it values that depend on memory "
-                f"with gradients{_at(found[1])}"
+                f"gradients end at {describe(storage)}, which has none: {what} reads it, and {ended[0]} gave it values that depend on "
+                f"memory with gradients{_at(ended[1])}"
             )
-            report(context.session(), problem, found[1], INACTIVE_HINT)
+            report(context.session(), problem, ended[1], INACTIVE_HINT)
 
     def nested(self) -> Tape:
         """See `Recorder`."""

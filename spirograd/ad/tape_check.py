@@ -14,6 +14,7 @@ from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradAssertionError, SpirogradRuntimeError, render
 from spirograd.lang import context
 from spirograd.lang.data.ndarray import Ndarray
+from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.scalar import describe
 
@@ -31,63 +32,63 @@ class TapeCheck:
     def __init__(self, loss: FieldLoss | None, checked: Any) -> None:
         if not isinstance(checked, (list, tuple)):
             raise SpirogradAssertionError("`grad_check` takes a list of the fields and ndarrays whose gradients are checked")
-        if loss is None or not isinstance(loss.whole, (ScalarField, Ndarray)):
+        if loss is None or not isinstance(loss.storage, (ScalarField, Ndarray)):
             raise SpirogradAssertionError("`grad_check` needs a loss that is a field or ndarray")
-        for whole in (loss.whole, *checked):
-            if not isinstance(whole, (ScalarField, Ndarray)) or not whole.has_grad():
-                raise SpirogradAssertionError(f"`grad_check` takes fields and ndarrays with gradients, got {describe(whole)}")
-            if whole.dtype.np != np.float64:
-                raise SpirogradAssertionError(f"`grad_check` works in f64 only: {describe(whole)} is of {whole.dtype}")
-        self._loss = loss.whole
-        self._checked: Sequence[Any] = checked
+        for storage in (loss.storage, *checked):
+            if not isinstance(storage, (ScalarField, Ndarray)) or not storage.has_grad():
+                raise SpirogradAssertionError(f"`grad_check` takes fields and ndarrays with gradients, got {describe(storage)}")
+            if storage.dtype.np != np.float64:
+                raise SpirogradAssertionError(f"`grad_check` works in f64 only: {describe(storage)} is of {storage.dtype}")
+        self._loss = loss.storage
+        self._checked: Sequence[FieldOrArray] = checked
         self._start: dict[Key, Saved] = {}
         self._steps: list[Callable[[], None]] = []
-        self._written: dict[Any, Any] = {}  # by the host, since the last step
-        self._gradients: list[Any] = []
+        self._written: dict[Key, FieldOrArray] = {}  # by the host, since the last step
+        self._gradients: list[Array] = []
 
     def before(self, launch: Launch) -> None:
-        """A launch is about to run."""
+        """Keep what a launch is about to write."""
         if launch.external:
             problem = "`grad_check` runs launches again, which it cannot do with arrays of NumPy and torch"
             raise SpirogradRuntimeError(render(problem, None, "pass fields or ndarrays"))
         self._settle()
         for access in footprint_of(launch.specialization).written:
-            whole = launch.memory(access)[1]
-            assert whole is not None
-            self._keep(whole)
+            storage = launch.memory(access)[1]
+            assert storage is not None
+            self._keep(storage)
 
     def after(self, launch: Launch) -> None:
-        """A launch has run."""
+        """Note the contents after a launch."""
         self._steps.append(launch.run)
 
     def host_write(self, memory: FieldOrArray) -> None:
-        """The host is about to write to memory."""
-        key, whole = memory_identity(memory)
-        self._keep(whole)
-        self._written[key] = whole
+        """Keep what the host is about to write."""
+        key, storage = memory_identity(memory)
+        self._keep(storage)
+        self._written[key] = storage
 
     def begin(self) -> None:
-        """The program has run, its reverse has not."""
+        """Keep the gradients before the reverse pass."""
         self._settle()
-        self._gradients = [whole.grad.to_numpy() for whole in self._checked]
+        self._gradients = [storage.grad.to_numpy() for storage in self._checked]
 
     def run(self) -> None:
-        """Compare; the reverse pass has run. Afterwards memory holds what it held."""
-        found = [whole.grad.to_numpy() - before for whole, before in zip(self._checked, self._gradients)]
+        """Compare the gradients, once the reverse pass has run. Afterwards memory holds what it held."""
+        gradients = [storage.grad.to_numpy() - before for storage, before in zip(self._checked, self._gradients)]
         recorder = context.set_recorder(None)
-        for whole in self._checked:
-            self._keep(whole)  # of which nothing was written: else it is there
+        for storage in self._checked:
+            self._keep(storage)  # of which nothing was written: else it is there
         end = [Saved(start.memory, None) for start in self._start.values()]
         try:
             with context.session().without_prints():
-                wanted = [self._differences(whole) for whole in self._checked]
+                wanted = [self._differences(storage) for storage in self._checked]
         finally:
             for saved in end:
                 saved.put()
             context.set_recorder(recorder)
         wrong = []
-        for whole, has, should in zip(self._checked, found, wanted):
-            name = getattr(whole, "name", "") or describe(whole)
+        for storage, has, should in zip(self._checked, gradients, wanted):
+            name = getattr(storage, "name", "") or describe(storage)
             scale = np.maximum(np.abs(has), np.abs(should))
             errors = np.abs(has - should) / np.maximum(scale, 1e-6 * max(scale.max(initial=0.0), 1e-6))
             worst = float(errors.max(initial=0.0))
@@ -100,34 +101,34 @@ class TapeCheck:
         if wrong:
             raise SpirogradAssertionError("the gradient check failed: " + "; ".join(wrong))
 
-    def _keep(self, whole: FieldOrArray) -> None:
-        key = memory_identity(whole)[0]
+    def _keep(self, storage: FieldOrArray) -> None:
+        key = memory_identity(storage)[0]
         if key not in self._start:
-            self._start[key] = Saved(Stored(getattr(whole, "name", "an ndarray"), whole), None)
+            self._start[key] = Saved(Stored(getattr(storage, "name", "an ndarray"), storage), None)
 
     def _settle(self) -> None:
-        """What the host wrote is a step."""
-        for whole in self._written.values():
-            self._steps.append(Saved(Stored("", whole), None).put)
+        """Make a step of what the host has written."""
+        for storage in self._written.values():
+            self._steps.append(Saved(Stored("", storage), None).put)
         self._written = {}
 
-    def _differences(self, whole: FieldOrArray) -> Any:
-        self._start[memory_identity(whole)[0]].put()
-        values = whole.to_numpy()
+    def _differences(self, storage: FieldOrArray) -> Array:
+        self._start[memory_identity(storage)[0]].put()
+        values = storage.to_numpy()
         out = np.zeros(values.shape)
         for index in np.ndindex(values.shape):
             step = _STEP * max(1.0, abs(float(values[index])))
-            ends = [self._value(whole, values, index, sign * step) for sign in (1, -1)]
+            ends = [self._value(storage, values, index, sign * step) for sign in (1, -1)]
             out[index] = (ends[0] - ends[1]) / (2 * step)
         return out
 
-    def _value(self, whole: FieldOrArray, values: Any, index: tuple[int, ...], step: float) -> float:
-        """The loss of the program that starts with another element."""
+    def _value(self, storage: FieldOrArray, values: Array, index: tuple[int, ...], step: float) -> float:
+        """Return the loss of the program that starts with another element."""
         for saved in self._start.values():
             saved.put()
         moved = values.copy()
         moved[index] += step
-        whole.from_numpy(moved)
+        storage.from_numpy(moved)
         for run in self._steps:
             run()
         return float(self._loss.to_numpy().reshape(()))

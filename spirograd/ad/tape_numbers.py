@@ -21,7 +21,7 @@ from spirograd.lang.traced_numbers import NumberRecord, TracedNumber
 
 
 def is_followed(memory: Any) -> bool:
-    """Whether numbers of a field or ndarray have a gradient to go to."""
+    """Return whether numbers of a field or ndarray are followed to a gradient."""
     primal = not isinstance(memory, ScalarField) or memory.role == "primal"
     return primal and bool(memory.dtype.is_float) and bool(memory.has_grad())
 
@@ -33,7 +33,7 @@ class TapeNumbers:
         self.record = NumberRecord(refusal)
 
     def read(self, memory: Any, key: Any, values: Sequence[Any], location: Callable[[], Any]) -> tuple[Sequence[Any], CallStep]:
-        """The element at ``key`` of ``memory``, as numbers that are followed, and the step that reads it."""
+        """Return the element at ``key`` of ``memory`` as numbers that are followed, and the step that reads it."""
         record, loc = self.record, location()
         read = [TracedNumber(float(value), record, (), loc) for value in values]
 
@@ -46,20 +46,20 @@ class TapeNumbers:
     def written(
         self, memory: Any, key: Any, component: int | None, numbers: Sequence[Any], clear: Callable[..., None]
     ) -> Callable[..., None]:
-        """The reverse of a write of ``numbers``: they get the gradient of what is written, which ``clear`` sets to zero."""
+        """Return the reverse of a write of ``numbers``: they get the gradient of what is written, which ``clear`` sets to zero."""
         traced = _usable(numbers, "written to memory")
 
         def reverse(role: str = "grad") -> None:
             if role == "grad":
-                found = _gradients(memory.grad, key)
+                gradients = _gradients(memory.grad, key)
                 for k, number in traced:
-                    number.adjoint += float(found[k if component is None else component])
+                    number.adjoint += float(gradients[k if component is None else component])
             clear(role)
 
         return reverse
 
     def passed(self, cells: Sequence[Cell]) -> CallStep:
-        """The step before a launch that takes numbers in ``cells``."""
+        """Return the step before a launch that takes numbers in ``cells``."""
         traced = [(cell.array, _usable((cell.number,), "an argument of a kernel")[0][1]) for cell in cells]
 
         def reverse() -> None:
@@ -72,14 +72,14 @@ class TapeNumbers:
 
 def _usable(numbers: Sequence[Any], where: str) -> list[tuple[int, TracedNumber]]:
     """Return the numbers that a tape follows, with their positions."""
-    found = [(k, number) for k, number in enumerate(numbers) if isinstance(number, TracedNumber) and number.is_open]
-    for _, number in found:
+    traced = [(k, number) for k, number in enumerate(numbers) if isinstance(number, TracedNumber) and number.is_open]
+    for _, number in traced:
         number.check_usable(where)
-    return found
+    return traced
 
 
 def _gradients(gradient: Any, key: Any) -> Sequence[Any]:
-    """The entries of an element; for None the sum over all elements."""
+    """Return the entries of an element; for None the sum over all elements."""
     if key is not None:
         element = gradient[key]
         return element.entries if gradient.element_shape else (element,)

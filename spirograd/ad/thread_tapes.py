@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from spirograd.ad.entries import Launch
 from spirograd.ad.memory_keys import FieldOrArray, Key
 from spirograd.ad.versions import memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -36,13 +37,13 @@ class GradientUse:
         self.thread = threading.current_thread()
         self.clears = clears
         self.reverses = False
-        self.used: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._kept: weakref.WeakSet[Any] = weakref.WeakSet()  # gradients that were not cleared on entry
+        self.used: weakref.WeakSet[FieldOrArray] = weakref.WeakSet()
+        self._kept: weakref.WeakSet[FieldOrArray] = weakref.WeakSet()  # gradients that were not cleared on entry
         self._seen: set[Key] = set()  # specializations whose fields are in ``used``
 
     @one_at_a_time
     def begin(self) -> None:
-        """The tape is opened. Raises SpirogradRuntimeError if it would clear what an open tape of another thread adds to."""
+        """Note that the tape is opened. Raises SpirogradRuntimeError if it would clear what an open tape of another thread adds to."""
         if self.clears:
             for other in self._others():
                 if not other.clears and not other.reverses:
@@ -58,41 +59,41 @@ class GradientUse:
         _open.append(self)
 
     def end(self) -> None:
-        """The tape is closed, and its reverse pass, if any, has run."""
+        """Note that the tape is closed, and that its reverse pass, if any, has run."""
         if self in _open:
             _open.remove(self)
         self._seen.clear()
 
     @one_at_a_time
     def reverse(self) -> None:
-        """The reverse pass begins, now or after the tape was closed."""
+        """Note that the reverse pass begins, now or after the tape was closed."""
         self.reverses = True
         if self not in _open:
             _open.append(self)
 
-    def launch(self, launch: Any) -> None:
-        """The tape is about to launch a kernel."""
+    def launch(self, launch: Launch) -> None:
+        """Claim the gradients of a kernel that the tape is about to launch."""
         if launch.specialization not in self._seen:
             self.use(field for field in launch.fields if field is not None)
             self._seen.add(launch.specialization)
         if launch.arrays:
-            self.use(whole for whole in launch.arrays if hasattr(whole, "has_grad"))
+            self.use(storage for storage in launch.arrays if hasattr(storage, "has_grad"))
 
-    def use(self, memories: Iterable[Any]) -> None:
-        """The tape uses the gradients of these fields and ndarrays."""
+    def use(self, memories: Iterable[FieldOrArray]) -> None:
+        """Claim the gradients of these fields and ndarrays for the tape."""
         for memory in memories:
-            whole = memory_identity(memory)[1]
-            shadow = whole.grad if not shadows.is_shadow(whole) and whole.has_grad() else None
-            if shadow is not None and shadow not in self.used:
-                self._use(whole, shadow)
+            storage = memory_identity(memory)[1]
+            shadow = storage.grad if storage.has_grad() else None
+            if shadow is not None and shadow not in self.used and not shadows.is_shadow(storage):
+                self._use(storage, shadow)
 
     @one_at_a_time
-    def _use(self, whole: FieldOrArray, shadow: Any) -> None:
+    def _use(self, storage: FieldOrArray, shadow: Any) -> None:
         for other in self._others():
             if shadow in other.used and (self.clears or other.clears):
                 raise SpirogradRuntimeError(
                     render(
-                        f"the gradient of {_name(whole)} is used by open tapes of two threads, `{other.thread.name}` and "
+                        f"the gradient of {_name(storage)} is used by open tapes of two threads, `{other.thread.name}` and "
                         f"`{self.thread.name}`, and one would clear what the other needs",
                         None,
                         "open both with `Tape(clear_gradients=False)`, which add to it, or give each thread fields of its own",
@@ -113,7 +114,7 @@ class GradientUse:
 
 
 def is_any_open() -> bool:
-    """Whether a tape, or what uses tangents, is open in any thread."""
+    """Return whether a tape, or what uses tangents, is open in any thread."""
     return bool(_open or _tangent_users)
 
 
@@ -152,29 +153,29 @@ class ForeignWrites:
 
     def __init__(self, own: Any) -> None:
         self._own = own
-        self._places: dict[Any, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
+        self._places: dict[Key, tuple[dict[str, int], str]] = {}  # of fields: the generations of their memory, and their part
         self.close, self.are_none = own.close, own.are_all
 
-    def check(self, key: Key, whole: FieldOrArray | None) -> None:
-        """The tape needs this memory as it left it, or as it was on entry. Raises SpirogradRuntimeError if another thread wrote to it."""
+    def check(self, key: Key, storage: FieldOrArray | None) -> None:
+        """Raise SpirogradRuntimeError if another thread wrote to memory that the tape reads as it left it, or as it was on entry."""
         place = self._places.get(key)
         if place is None:
-            if whole is None or not whole.has_memory():  # an array of another library, or a field that has none yet
+            if storage is None or not storage.has_memory():  # an array of another library, or a field that has none yet
                 return
-            place = whole.tree.allocation.generations, whole.view.part
-            if not isinstance(whole, Ndarray):  # the key of an array may come again, for another one
+            place = storage.tree.allocation.generations, storage.view.part
+            if not isinstance(storage, Ndarray):  # the key of an array may come again, for another one
                 self._places[key] = place
         generations, part = place
         if not self._own.include(max(generations[""], generations.get(part, 0))):
             raise SpirogradRuntimeError(
                 render(
-                    f"another thread wrote to {_name(whole)}, which an open tape of thread `{threading.current_thread().name}` uses",
+                    f"another thread wrote to {_name(storage)}, which an open tape of thread `{threading.current_thread().name}` uses",
                     None,
                     "a tape records what its own thread does: launch and write in this thread, or before the tape is opened",
                 )
             )
 
 
-def _name(whole: object) -> str:
-    name = getattr(whole, "name", "")
+def _name(storage: object) -> str:
+    name = getattr(storage, "name", "")
     return f"`{name}`" if name else "an ndarray"

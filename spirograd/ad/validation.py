@@ -6,17 +6,17 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from spirograd.ad import external_arrays
 from spirograd.ad.entries import Launch, footprint_of
 from spirograd.ad.memory_keys import Key, MemoryRef
 from spirograd.ad.versions import Saved, Stored
+from spirograd.base.arguments import ArrayBinding
 from spirograd.base.dtypes import i32
 from spirograd.derivatives.specialized import SpecializedDerivative
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang import context
-from spirograd.lang.frontend.parameters import Packer
+from spirograd.lang.frontend.steps import Packer
 
 logger = logging.getLogger("spirograd")
 
@@ -25,23 +25,23 @@ class AccessRule:
     """The marks of one tape, by memory."""
 
     def __init__(self) -> None:
-        self._marks: dict[Any, Any] = {}
+        self._marks: dict[Key, tuple[ArrayBinding, Launch]] = {}
 
-    def check(self, made: SpecializedDerivative, launch: Launch, packer: Packer) -> None:
+    def check(self, gradient: SpecializedDerivative, launch: Launch, packer: Packer) -> None:
         """Try a launch, and leave all memory but the marks as it was. Raises SpirogradAssertionError, with the line of the write."""
-        plan, marked = made.access_check()
+        plan, marked = gradient.access_check()
         if plan is None:
             return
         marks = [self._mark_of(ref, launch, packer) for ref in marked]
         with kept(launch, packer):
-            plan.launch([*packer.scalars, *(0 for _ in marks)], [*packer.arrays, *marks], made.primal.trees)
+            plan.launch(packer.followed_by(*marks))
             launch.session.sync()
 
-    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> Any:
+    def _mark_of(self, ref: MemoryRef, launch: Launch, packer: Packer) -> ArrayBinding:
         if isinstance(ref, ArrayRef):
             array = launch.arrays[ref.arg]
             key: Key = ("array", id(array))
-            shape = (*packer.arrays[ref.arg].shape, *ref.element_shape)
+            shape = (*packer.array(ref.arg).shape, *ref.element_shape)
         else:
             key, shape = ("field", ref), (*ref.shape, *ref.element_shape)
         if key not in self._marks:
@@ -50,7 +50,7 @@ class AccessRule:
 
 
 def access_rule(validation: bool) -> AccessRule | None:
-    """What a tape with ``validation`` checks with: nothing, with a warning, unless the session runs in debug mode."""
+    """Return the marks of a tape with ``validation``; None, with a warning, unless the session runs in debug mode."""
     if not validation:
         return None
     if not context.session().cfg.debug:
@@ -64,12 +64,12 @@ def kept(launch: Launch, packer: Packer) -> Iterator[None]:
     """Put back what a launch writes."""
     undo: list[Callable[[], None]] = []
     for access in footprint_of(launch.specialization).written:
-        whole = launch.memory(access)[1]
-        if whole is not None:
-            undo.append(Saved(Stored(access.name, whole), None).swap)
+        storage = launch.memory(access)[1]
+        if storage is not None:
+            undo.append(Saved(Stored(access.name, storage), None).swap)
         else:
             assert access.arg is not None
-            array, binding = launch.external[access.arg][0], packer.arrays[access.arg]
+            array, binding = launch.external[access.arg], packer.array(access.arg)
             copy = external_arrays.device_copy(launch.session, array, binding)
             undo.append(functools.partial(external_arrays.put_back, copy, array, binding))
     try:

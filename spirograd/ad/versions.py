@@ -16,6 +16,7 @@ import numpy as np
 
 from spirograd.ad.copy_memory import CopyMemory, Purpose
 from spirograd.ad.memory_keys import FieldOrArray, Generation, Key
+from spirograd.base.protocols import Allocation
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import numpy_transfer
@@ -29,53 +30,54 @@ from spirograd.lang.data.views import Block, HostView, dense_view, from_first, s
 class Stored:
     """A field or ndarray. Its parts are its slices at each first index, counted from 0; memory without axes is one part."""
 
-    def __init__(self, name: str, whole: FieldOrArray) -> None:
+    def __init__(self, name: str, storage: FieldOrArray) -> None:
         self.name = name
-        self.whole = whole
-        shape = () if whole.sparse_path is not None else whole.shape
+        self.storage = storage
+        shape = () if storage.sparse_path is not None else storage.shape
         self.has_axes = bool(shape)
         self.parts: int = shape[0] if shape else 1
         self._parts_are_bytes: bool | None = None
-        self.origin: int = 0 if isinstance(whole, Ndarray) or not whole.origin else whole.origin[0]
+        self.origin: int = 0 if isinstance(storage, Ndarray) or not storage.origin else storage.origin[0]
 
     @property
-    def allocation(self) -> Any:
-        return self.whole.tree.allocation
+    def allocation(self) -> Allocation:
+        allocation: Allocation = self.storage.tree.allocation
+        return allocation
 
     def part(self, first: int | None) -> int | None:
-        """The number of the part at first index ``first``; None, any part, if there is none of that number."""
+        """Return the number of the part at first index ``first``; None, which stands for any part, if there is none of that number."""
         if first is None or not self.has_axes or not 0 <= first - self.origin < self.parts:
             return None
         return first - self.origin
 
     def copied_part(self, first: int | None) -> int | None:
-        """As `part`, but None where parts of the memory cannot be copied as bytes: then all of it is to be compared and copied."""
+        """Return `part`, but None where parts of the memory cannot be copied as bytes: then all of it is compared and copied."""
         part = self.part(first)
         if part is not None and self._parts_are_bytes is None:
             self._parts_are_bytes = _are_bytes(self.view(part))
         return part if self._parts_are_bytes else None
 
     def view(self, part: int | None) -> HostView:
-        """The host's view of one part, or of all."""
-        return self.part_of(self.whole.view, part)
+        """Return the host's view of one part, or of all."""
+        return self.part_of(self.storage.view, part)
 
-    def part_of(self, whole: HostView, part: int | None) -> HostView:
-        """One part of a view of all, or of a copy."""
+    def part_of(self, storage: HostView, part: int | None) -> HostView:
+        """Return one part of a view of all, or of a copy."""
         if part is None or self.parts == 1:
-            return whole
-        size, one = whole.dtype.size, whole.blocks[0]
-        if one.dims == (whole.count,) and one.strides == (size,):
-            row = whole.count // self.parts * size
+            return storage
+        size, one = storage.dtype.size, storage.blocks[0]
+        if one.dims == (storage.count,) and one.strides == (size,):
+            row = storage.count // self.parts * size
             blocks: tuple[Block, ...] = (Block(one.offset + part * row, (row // size,), (size,), row),)
         else:
-            assert isinstance(self.whole, ScalarField)
-            outer = sum(term.axis == 0 for term in self.whole.refs().layout.terms)
-            blocks = tuple(_slice(b, outer, part, size) for b in whole.blocks)
-        return replace(whole, shape=whole.shape[1:], blocks=blocks)
+            assert isinstance(self.storage, ScalarField)
+            outer = sum(term.axis == 0 for term in self.storage.refs().layout.terms)
+            blocks = tuple(_slice(b, outer, part, size) for b in storage.blocks)
+        return replace(storage, shape=storage.shape[1:], blocks=blocks)
 
 
 def _slice(block: Block, outer: int, index: int, size: int) -> Block:
-    """The elements of a block at one index of the first axis, which takes the first ``outer`` of its dimensions."""
+    """Return the elements of a block at one index of the first axis, which takes the first ``outer`` of its dimensions."""
     digits = np.unravel_index(index, block.dims[:outer]) if outer else ()
     offset = block.offset + sum(int(digit) * stride for digit, stride in zip(digits, block.strides))
     dims, strides = block.dims[outer:], block.strides[outer:]
@@ -94,10 +96,10 @@ class Saved:
         self._view: HostView = memory.view(part) if known is None else memory.part_of(known._view, part)
         self.nbytes = nbytes_of(self._view)
         self._compact = _compact(self._view)
-        self._copy = self._current(known)
-        self._elsewhere: Any = None  # once the copy leaves the device: see `copy_levels.Elsewhere`
+        self._copy: Any = self._current(known)
+        self._moved: Any = None  # once the copy leaves the device: see `copy_levels.MovedCopy`
 
-    def _current(self, known: Saved | None = None) -> Any:
+    def _current(self, known: Saved | None = None) -> Allocation:
         copy = self._allocate()
         if known is None:
             numpy_transfer.copy(copy, self._compact, self.memory.allocation, self._view)
@@ -105,7 +107,7 @@ class Saved:
             numpy_transfer.copy(copy, self._compact, known._copy, self.memory.part_of(known._compact, self.part))
         return copy
 
-    def _allocate(self) -> Any:
+    def _allocate(self) -> Allocation:
         if self._copy_memory is not None:
             return self._copy_memory.allocate(self.nbytes, Purpose(f"a copy of `{self.memory.name}`"))
         return context.session().memory.allocate(max(self.nbytes, 1), zeroed=False)
@@ -114,12 +116,14 @@ class Saved:
         """Give the memory of the copy back. The copy cannot be used any more."""
         if self._copy is not None and self._copy_memory is not None:
             self._copy_memory.give(self._copy)
-        if self._elsewhere is not None:
-            self._elsewhere.free()
-        self._copy = self._elsewhere = None
+        if self._moved is not None:
+            self._moved.free()
+        self._copy = self._moved = None
 
     def changed(self, part: int | None) -> Array | None:
-        """Which elements (of a part, or all) hold other bytes than were saved; None if none does. Only of all parts. Waits for launches."""
+        """Return which elements (of a part, or all) hold other bytes than were saved; None if none does. Waits for launches.
+
+        Only for copies of all parts."""
         saved, view = self.memory.part_of(self._compact, part), self.memory.part_of(self._view, part)
         if numpy_transfer.known_equal(self._copy, saved, self.memory.allocation, view):
             return None
@@ -128,9 +132,9 @@ class Saved:
         differs = np.ascontiguousarray(then).view(bits) != np.ascontiguousarray(now).view(bits)
         if not differs.any():
             return None
-        found: Array = np.zeros(self._view.full_shape, np.bool_)
-        found[... if part is None else part] = differs.reshape(view.full_shape)
-        return found
+        changed: Array = np.zeros(self._view.full_shape, np.bool_)
+        changed[... if part is None else part] = differs.reshape(view.full_shape)
+        return changed
 
     def update(self, part: int | None) -> None:
         """Save a part, or all, anew. Only of all parts."""
@@ -138,10 +142,10 @@ class Saved:
 
     def put(self) -> None:
         """Set memory to what was saved, which is kept. Cells of sparse fields that were made since held nothing then."""
-        if self._elsewhere is None:
+        if self._moved is None:
             numpy_transfer.copy(self.memory.allocation, self._view, self._copy, self._compact)
         else:
-            self._put_bytes(self._elsewhere.data())
+            self._put_bytes(self._moved.data())
         view = self.memory.view(self.part)
         if view.shape != self._view.shape:
             numpy_transfer.fill(self.memory.allocation, from_first(view, self._view.shape[0]), 0)
@@ -163,26 +167,26 @@ class Saved:
     @property
     def level(self) -> int:
         """Where the copy is: 0 on the device, 1 on the host, 2 in a file."""
-        return 0 if self._elsewhere is None else self._elsewhere.level
+        return 0 if self._moved is None else self._moved.level
 
     @property
     def leaving(self) -> bool:
         """Whether the copy was asked to leave the device."""
-        return self._elsewhere is not None
+        return self._moved is not None
 
     @property
     def target(self) -> int:
         """The level where the copy will be, once it has left the device."""
-        return int(self._elsewhere.target)
+        return int(self._moved.target)
 
-    def leave(self, elsewhere: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
-        """Have ``elsewhere`` take the copy from the device. Only of copies in a `CopyMemory`."""
+    def leave(self, move: Callable[[Any, int, Callable[[Any], None]], Any]) -> None:
+        """Have ``move`` take the copy from the device. Only for copies in a `CopyMemory`."""
         assert self._copy_memory is not None
-        self._elsewhere, self._copy = elsewhere(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
+        self._moved, self._copy = move(self._copy, max(self.nbytes, 1), self._copy_memory.give), None
 
-    def probe(self, elsewhere: Callable[[Any, int], Any]) -> Any:
-        """What ``elsewhere`` makes of the copy, which stays on the device."""
-        return elsewhere(self._copy, max(self.nbytes, 1))
+    def probe(self, move: Callable[[Any, int], Any]) -> Any:
+        """Return what ``move`` makes of the copy, which stays on the device."""
+        return move(self._copy, max(self.nbytes, 1))
 
     def overwrite(self, data: memoryview) -> None:
         """Write the bytes of the copy, which is on the device, again."""
@@ -190,11 +194,11 @@ class Saved:
 
     def arrive(self) -> None:
         """Wait until the copy has left the device."""
-        self._elsewhere.wait()
+        self._moved.wait()
 
     def to_disk(self, files: Any) -> None:
         """Have the copy go from the host to a file, once it is there."""
-        self._elsewhere.to_disk(files)
+        self._moved.to_disk(files)
 
     def swap(self) -> None:
         """Exchange what is in memory for what was saved."""
@@ -205,17 +209,17 @@ class Saved:
 
 
 def nbytes_of(view: HostView) -> int:
-    """Bytes of a copy."""
+    """Return the bytes of a copy."""
     return view.count * view.dtype.size
 
 
 def _are_bytes(view: HostView) -> bool:
-    """Whether devices can copy the contents as bytes: they lie densely, at multiples of 4."""
+    """Return whether devices can copy the contents as bytes: they lie densely, at multiples of 4."""
     return all(b.span == math.prod(b.dims) * view.dtype.size and not b.offset % 4 and not b.span % 4 for b in view.blocks)
 
 
 def _compact(view: HostView) -> HostView:
-    """How the elements of ``view`` lie in a copy of their own: as they do, if they are dense, so that the device copies them as bytes."""
+    """Return how the elements of ``view`` lie in a copy: as in memory if they are dense, so that the device copies them as bytes."""
     if not _are_bytes(view):
         return dense_view(view.dtype, view.shape, view.element_shape)
     if len(view.blocks) == 1:
@@ -244,11 +248,11 @@ class Wanted:
             self.parts.add(part)
 
     def has(self, part: int | None) -> bool:
-        """Whether anything of ``part`` is wanted."""
+        """Return whether anything of ``part`` is wanted."""
         return self.all or bool(self.parts) if part is None else (part in self.parts) != self.all
 
     def take(self, part: int | None) -> Sequence[int | None]:
-        """What of ``part`` is wanted, which it no longer is afterwards."""
+        """Return what of ``part`` is wanted, which it no longer is afterwards."""
         if part is None:
             taken: list[int | None] = [None] if self.all else [*sorted(self.parts)]
             self.all = False
@@ -272,16 +276,16 @@ class Versions:
         self._stored: dict[Key, Stored] = {}
         self._wanted: dict[Key, Wanted] = {}
 
-    def stored(self, key: Key, name: str, whole: FieldOrArray) -> Stored:
-        """The memory that goes by ``key``."""
-        found = self._stored.get(key)
-        if found is None:
-            found = self._stored[key] = Stored(name, whole)
+    def stored(self, key: Key, name: str, storage: FieldOrArray) -> Stored:
+        """Return the memory with the key ``key``."""
+        stored = self._stored.get(key)
+        if stored is None:
+            stored = self._stored[key] = Stored(name, storage)
             self._wanted[key] = Wanted()
-        return found
+        return stored
 
     def need(self, key: Key, first: int | None) -> None:
-        """The contents are needed as they are now, those at first index ``first`` or (None) all."""
+        """Note that the contents are needed as they are now, at first index ``first`` or (None) all."""
         self._wanted[key].add(self._stored[key].part(first))
 
     def write(self, key: Key, first: Callable[[], int | None]) -> Iterable[tuple[Key, Saved]]:
@@ -299,30 +303,30 @@ class Versions:
         return [(key, before)] if wanted is not None and wanted.take(before.part) else []
 
     def wanted(self) -> Iterable[tuple[Key, Stored]]:
-        """The memory of whose current contents anything is needed, by key."""
+        """Yield the memory whose current contents are needed, by key."""
         return ((key, self._stored[key]) for key, wanted in self._wanted.items() if wanted.all or wanted.parts)
 
 
 def memory_identity(memory: FieldOrArray) -> tuple[Key, FieldOrArray]:
-    """What tells a field or ndarray apart from others, and the whole of it; a view stands for its array."""
+    """Return the key of a field or ndarray, and the field or ndarray itself; a view stands for its array."""
     if isinstance(memory, Ndarray):
         return ("ndarray", id(array_of(memory))), array_of(memory)
     return field_memory(memory)
 
 
 def field_memory(field: ScalarField) -> tuple[Key, ScalarField]:
-    """What tells a field apart from others, and the field; one component stands for the whole."""
-    whole = field.whole if isinstance(field, ComponentField) else field
-    return ("field", whole.key), whole
+    """Return the key of a field, and the field itself; a component stands for its field."""
+    storage = field.whole if isinstance(field, ComponentField) else field
+    return ("field", storage.key), storage
 
 
 def first_of(key: Any) -> int | None:
-    """The first index of an element that the host writes at ``key``, None for all elements."""
+    """Return the first index of an element that the host writes at ``key``, None for all elements."""
     first = key[0] if isinstance(key, tuple) and key else key
     return first if isinstance(first, int) else None
 
 
 def memory_generation(memory: FieldOrArray) -> Generation:
-    """What changes with every write to a field or ndarray that goes through the session."""
+    """Return a value that changes with every write to a field or ndarray through the session."""
     allocation = memory.tree.allocation
     return allocation.number, allocation.generations[""], allocation.generations.get(memory.view.part, 0)

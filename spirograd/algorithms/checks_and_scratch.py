@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
-from typing import Any
+from typing import Any, Union
 
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradTypeError, SpirogradValueError
@@ -17,9 +17,10 @@ from spirograd.lang.data.ndarray import BufferView, Ndarray, ScalarNdarray, ndar
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.lang.scalar import describe
+from spirograd.lang.session_protocol import Session
 from spirograd.types import template
 
-Array = Any  # a ScalarField, a ScalarNdarray, or a view of one
+Array = Union[ScalarField, Ndarray]  # of scalars, or a view of one
 # The least number of elements of a CPU thread.
 _SHORTEST = 4096
 
@@ -80,10 +81,10 @@ def _steps(x: Any) -> tuple[int, int]:
 class _Scratch(threading.local):
     """Arrays of one session and one thread, by their use. Algorithms of two threads may run at the same time."""
 
-    owner: Any = None
+    owner: Session | None = None
 
     def __init__(self) -> None:
-        self.arrays: dict[tuple[str, DType], Any] = {}
+        self.arrays: dict[tuple[str, DType], Ndarray] = {}
 
 
 _scratch = _Scratch()

@@ -76,7 +76,7 @@ def _of_tiles_before_by_lanes(tile, states, values: template(), model, op: templ
     lanes = forms.static(subgroup.group_size())
     lane = subgroup.invocation_id()
     last, some, going = tile - 1, False, True
-    found = model
+    before = model
     while going:
         at = last - lane
         word = arithmetic.cast(0, states.dtype)
@@ -99,20 +99,20 @@ def _of_tiles_before_by_lanes(tile, states, values: template(), model, op: templ
                 if partner <= nearest:
                     value = op(other, value)
             if some:
-                value = op(value, found)
-            found = value
+                value = op(value, before)
+            before = value
             some = True
             last -= lanes
             if votes != 0:
                 going = False
-    return found
+    return before
 
 
 @func
 def _of_tiles_before(tile, states, values: template(), model, op: template()):
     """Return the total of the tiles before a tile (not the first), by one thread."""
     at, some, going = tile - 1, False, True
-    found = model
+    before = model
     while going:
         word = forms.volatile_load(states[at])
         state = _state_of(word)
@@ -121,12 +121,12 @@ def _of_tiles_before(tile, states, values: template(), model, op: template()):
                 grid.mem_fence()
             value = _published(word, values, at, model)
             if some:
-                value = op(value, found)
-            found = value
+                value = op(value, before)
+            before = value
             some = True
             at -= 1
             going = state != _WHOLE
-    return found
+    return before
 
 
 @func
@@ -152,27 +152,27 @@ def _store_tile(staged, out, begin, have, t, each: template()):
 
 
 @func
-def _look_back(t, tile, whole, states, values: template(), before_tile, op: template()):
+def _look_back(t, tile, own, states, values: template(), before_tile, op: template()):
     """Publish the total of a tile, and store the total of the tiles before it in ``before_tile``. The first threads of the group call
     this."""
     if t == 0 and tile == 0:
-        _publish(states, values, tile, whole, _WHOLE)
+        _publish(states, values, tile, own, _WHOLE)
     elif t == 0:
-        _publish(states, values, tile, whole, _TOTAL)
+        _publish(states, values, tile, own, _TOTAL)
     if tile > 0:
-        found = whole
+        before = own
         if forms.static(reads_subgroups()):
-            found = _of_tiles_before_by_lanes(tile, states, values, whole, op)
+            before = _of_tiles_before_by_lanes(tile, states, values, own, op)
         else:
-            found = _of_tiles_before(tile, states, values, whole, op)
+            before = _of_tiles_before(tile, states, values, own, op)
         if t == 0:
-            before_tile[0] = found
-            _publish(states, values, tile, op(found, whole), _WHOLE)
+            before_tile[0] = before
+            _publish(states, values, tile, op(before, own), _WHOLE)
 
 
 @kernel
 def _scan_tiles(
-    x: template(), out: template(), states: template(), tickets: template(), totals: template(), wholes: template(), n: int, tiles: int,
+    x: template(), out: template(), states: template(), tickets: template(), totals: template(), prefixes: template(), n: int, tiles: int,
     each: template(), op: template(), start: template(),
 ):  # fmt: skip
     forms.loop_config(block_dim=THREADS)
@@ -196,7 +196,7 @@ def _scan_tiles(
             total = op(total, staged[padded(k)])
         scan_of_block(total, shared, op)
         if t < forms.static(subgroup.group_size() if reads_subgroups() else 1):
-            values = forms.static({_TOTAL: totals, _WHOLE: wholes})
+            values = forms.static({_TOTAL: totals, _WHOLE: prefixes})
             _look_back(t, tile, shared[(have - 1) // each], states, values, before_tile, op)
         block.sync()
         before = total
@@ -219,5 +219,5 @@ def scan_in_one_pass(x: Array, out: Array, n: int, op: object, start: object) ->
     packed = x.dtype.bits == 32 and session().device.caps.atomic_int64
     states, ticket = scratch("states", u64 if packed else i32, tiles), scratch("ticket", i32, 1)
     _forget(states, ticket, tiles)
-    totals, wholes = (scratch(use, x.dtype, 1 if packed else tiles) for use in ("totals of tiles", "wholes"))
-    _scan_tiles(x, out, states, ticket, totals, wholes, n, tiles, each, op, start)
+    totals, prefixes = (scratch(use, x.dtype, 1 if packed else tiles) for use in ("totals of tiles", "prefixes"))
+    _scan_tiles(x, out, states, ticket, totals, prefixes, n, tiles, each, op, start)

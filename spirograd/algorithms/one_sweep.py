@@ -182,7 +182,7 @@ def _word_of(count, state: template()):
 def _of_tiles_before(states, first, tile, t):
     """Return how many keys precede those of digit ``t`` of a tile (not the first): those of smaller digits, and those of the digit in
     earlier tiles. ``first``: the first word of the pass."""
-    at, going, found = tile - 1, True, 0
+    at, going, count = tile - 1, True, 0
     while going:
         words = Vector([forms.volatile_load(states[first + arithmetic.max(at - e, 0) * _DIGITS + t]) for e in forms.static(range(_AHEAD))])
         known, some = True, 0
@@ -190,12 +190,12 @@ def _of_tiles_before(states, first, tile, t):
             state = words[e] >> _STATE_BITS
             known = known and state != _NOTHING
             if known:
-                found += arithmetic.cast(words[e] & MOST_KEYS, i32)
+                count += arithmetic.cast(words[e] & MOST_KEYS, i32)
                 some += 1
                 if state == _WHOLE:
                     going, known = False, False
         at -= some
-    return found
+    return count
 
 
 @kernel

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradUnsupportedError, render
 from spirograd.lang import context
 
+if TYPE_CHECKING:
+    from spirograd.lang.context import ProgramRecorder
+
 # mypy: disable-error-code="no-untyped-def, valid-type"
 
 
-def tape() -> Any:
+class HasGradient(Protocol):
+    """A field, an array, or a matrix made of arrays."""
+
+    def has_grad(self) -> bool:
+        """Return whether it has a gradient."""
+
+
+def tape() -> ProgramRecorder | None:
     """Return the tape that records now, or None. It must not record loops with groups of threads, which have no derivative."""
     recorder = context.recorder()
     return recorder if recorder is not None and recorder.reverses else None
 
 
-def tape_of(*memories: Any) -> Any:
+def tape_of(*memories: HasGradient | None) -> ProgramRecorder | None:
     """Return the tape that records now if one of ``memories`` (None for no memory) has a gradient; else None."""
     return tape() if any(m is not None and m.has_grad() for m in memories) else None
 
@@ -30,7 +40,7 @@ def refuse(name: str, what: str, hint: str = "") -> None:
     raise SpirogradUnsupportedError(f"`{name}` {what}: a tape cannot differentiate it", None, hint)
 
 
-def need_gradient(memory: Any, argument: str, name: str) -> None:
+def need_gradient(memory: HasGradient, argument: str, name: str) -> None:
     """Raise SpirogradRuntimeError unless a result has a gradient."""
     if not memory.has_grad():
         problem = f"gradients end at `{argument}` of `{name}`, which has none, and is computed from memory with gradients"

@@ -150,10 +150,10 @@ class _Extremes(_Adjoint):
 
 
 @kernel
-def _find_first(x: template(), found: template(), place: template(), n: int):
+def _find_first(x: template(), extremum: template(), place: template(), n: int):
     place[0] = n
     for k in range(n):
-        if x[k] == _only(found) or (x[k] != x[k] and _only(found) != _only(found)):
+        if x[k] == _only(extremum) or (x[k] != x[k] and _only(extremum) != _only(extremum)):
             forms.atomic_min(place[0], k)
 
 
@@ -199,10 +199,10 @@ def _take_last(grad: template(), flow: template(), n: int):
 @func
 def _element_after(x, k, n):
     """Return the element after ``k``; 0 if ``k`` is the last of ``n``."""
-    found = arithmetic.cast(0, x.dtype)
+    element = arithmetic.cast(0, x.dtype)
     if k + 1 < n:
-        found = x[k + 1]
-    return found
+        element = x[k + 1]
+    return element
 
 
 @kernel

@@ -9,7 +9,7 @@ are sorted by a bit pattern in which NaN comes last.
 # mypy: disable-error-code="no-untyped-def, valid-type"
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spirograd.algorithms.checks_and_scratch import (
     Array,
@@ -33,6 +33,9 @@ from spirograd.lang.data.ndarray import ndarray
 from spirograd.lang.frontend.decorators import kernel
 from spirograd.simt import block
 from spirograd.types import template
+
+if TYPE_CHECKING:
+    from spirograd.lang.context import ProgramRecorder
 
 # Keys of a thread. Counters, keys and their places of a tile then fit into 24 KiB of shared memory, and with half the keys into 16 KiB.
 _THREADS, _EACH, _BITS = 128, 8, 4
@@ -156,11 +159,11 @@ def _sort(keys: Array, values: Array | None, n: int) -> None:
         copy(held, keys, n)
         return
     if _in_one_sweep(n):
-        found, with_them = sort_in_one_sweep(keys, values, n)
+        ordered, with_them = sort_in_one_sweep(keys, values, n)
     else:
-        found, with_them = _sort_in_two_sweeps(keys, values, n)
-    if found is not keys:
-        copy(found, keys, n)
+        ordered, with_them = _sort_in_two_sweeps(keys, values, n)
+    if ordered is not keys:
+        copy(ordered, keys, n)
         if values is not None:
             copy(with_them, values, n)
 
@@ -228,7 +231,7 @@ def _scatter(flow: template(), places: template(), grad: template(), n: int):
         grad[places[k]] = flow[k]
 
 
-def _sort_on_tape(recording: Any, keys: Array, values: Array | None, n: int) -> None:
+def _sort_on_tape(recording: ProgramRecorder, keys: Array, values: Array | None, n: int) -> None:
     """Sort, and record the inverse permutation for the gradient."""
     places = ndarray(i32, n)
 

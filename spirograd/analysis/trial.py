@@ -150,12 +150,15 @@ def run(
     sites: tuple[tuple[FaultSite, ...], tuple[PrintSite, ...]] | None = None,
     seed: int = 0,
     on_op: OnOp | None = None,
+    chunks: int = 1,
+    uncontended: bool = False,
 ) -> Outcome:
     """Run ``kernel`` once. ``args``: one scalar or array per argument (a NumPy array is worked on in place); ``trees``: the memory of each
     field tree, as any contiguous array; ``grads``: arrays for ``(argument, role)``.
 
     For device IR hand in ``source``, the kernel IR it was made from (temporaries and return values are laid out by it), the ``block`` of
-    its layout, and ``sites`` if its diagnostics are already plain memory operations. Raises ValueError if an array does not fit.
+    its layout, and ``sites`` if its diagnostics are already plain memory operations. ``chunks``, ``uncontended``: see
+    `compile_for_run`. Raises ValueError if an array does not fit.
     """
     origin = source or kernel
     for argument, value in zip(origin.args, args):
@@ -167,7 +170,7 @@ def run(
     layout = block or plain_block(origin)
     faults, prints = sites or collect_sites(origin)
     packing = _Packing(origin, args, trees or {}, grads or {}, seed)
-    program = compile_for_run(kernel, layout, packing.offsets, faults, prints, on_op)
+    program = compile_for_run(kernel, layout, packing.offsets, faults, prints, on_op, chunks=chunks, uncontended=uncontended)
     program.run(packing.pack(layout), packing.memory)
     fault = None
     if packing.fault[artifact.FAULT_FLAG]:

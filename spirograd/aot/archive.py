@@ -1,7 +1,7 @@
 """The files of a module: one zip archive, or a folder. The same contents are the same bytes.
 
-What is read is checked, in this order: names and sizes of files, format and version, each value of the manifest against its type, and the
-digest of all. The digest tells of accidents, and nothing about who wrote the module: see docs/security.md.
+Reading checks, in this order: names and sizes of files, format and version, each value of the manifest against its type, and the digest of
+everything. The digest detects accidents, but does not authenticate the author: see docs/security.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spirograd.base.version import __version__
 from spirograd.runtime.encoding import encoded
 from spirograd.runtime.typed_decoding import Damage, Reader, loads
 
-# What files of binaries are called, by what makes them.
+# Suffixes of files of binaries, by the code generator.
 _SUFFIXES = {Generator.LLVM: "o", Generator.SPIRV: "spv", Generator.PTX: "ptx", Generator.CODE_OBJECT: "hsaco"}
 _ALL_SUFFIXES = {f".{suffix}" for suffix in (*_SUFFIXES.values(), "metal")}
 _KERNELS = "kernels"  # the folder of these files
@@ -35,13 +35,13 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _MOST_FILES = 1 << 16
 _MOST_BYTES = {MANIFEST: 1 << 28}
 _MOST_OF_BINARIES = 4 << 30
-# What `zipfile` raises for damaged archives.
+# Exceptions of `zipfile` for damaged archives.
 _OF_ARCHIVES = (zipfile.BadZipFile, zlib.error, struct.error, OSError, NotImplementedError, EOFError, ValueError, OverflowError, IndexError)
 
 
 def write(manifest: Manifest, path: Path, packed: bool, msl: bool = False) -> None:
-    """Write the files of a module into a zip archive (``packed``) or a folder, which is made. ``msl``: with source text for Metal. Files of
-    kernels of a module that was in the folder before are deleted."""
+    """Write the files of a module to a zip archive (``packed``) or to a folder, which is created. ``msl``: with source text for Metal.
+    Files of kernels of an earlier module in the folder are deleted."""
     files = _files(manifest, msl)
     if not packed:
         for name, data in files.items():
@@ -61,7 +61,7 @@ def write(manifest: Manifest, path: Path, packed: bool, msl: bool = False) -> No
 
 
 def read(path: Path) -> Manifest:
-    """The module in a zip archive or a folder. Raises SpirogradRuntimeError if there is none, or if it is of another format or version,
+    """Read the module in a zip archive or a folder. Raises SpirogradRuntimeError if there is none, or if it has another format or version,
     SpirogradDamagedError if it is damaged."""
     try:
         with _opened(path) as file:
@@ -78,16 +78,16 @@ def read(path: Path) -> Manifest:
 
 
 def _contents(path: Path, data: bytes) -> dict[str, Any]:
-    """What `MANIFEST` says, of this format and version."""
+    """Return the contents of `MANIFEST`, which must have this format and version."""
     try:
         plain = loads(data)
     except Damage as damage:
         damage.path.append(MANIFEST)
         raise
     manifest = plain.get("manifest") if isinstance(plain, dict) else None
-    found, version = [manifest.get(name) if isinstance(manifest, dict) else None for name in ("format", "version")]
-    if found != FORMAT or type(found) is not int:
-        problem = f"has format {found!r:.40}, and this version of spirograd reads {FORMAT}"
+    form, version = [manifest.get(name) if isinstance(manifest, dict) else None for name in ("format", "version")]
+    if form != FORMAT or type(form) is not int:
+        problem = f"has format {form!r:.40}, and this version of spirograd reads {FORMAT}"
         raise SpirogradRuntimeError(f"{path} {problem}: build the module again")
     if version != __version__:
         raise SpirogradRuntimeError(f"{path} was built by spirograd {version!s:.40}, and this is {__version__}: build the module again")
@@ -115,15 +115,15 @@ def _names(contents: Mapping[str, object]) -> list[str]:
 
 
 def _manifest(contents: Mapping[str, object], blobs: Sequence[bytes]) -> Manifest:
-    """The manifest, whose byte strings are ``blobs``. What is wrong with a value is said before that something is."""
+    """Return the manifest, whose byte strings are ``blobs``. Errors about a value come before the error that something was changed."""
     try:
-        found: Manifest = _reader().read(Manifest, contents["manifest"], blobs)
+        manifest: Manifest = _reader().read(Manifest, contents["manifest"], blobs)
     except Damage as damage:
         damage.path.append("manifest")
         raise
     if contents.get("digest") != _digest(contents, blobs):
         raise Damage("is that of other contents: the manifest or a file was changed", "digest")
-    return found
+    return manifest
 
 
 @functools.cache
@@ -132,23 +132,23 @@ def _reader() -> Reader:
 
 
 def _digest(contents: Mapping[str, object], blobs: Sequence[bytes]) -> str:
-    """The SHA-256 of the manifest, however its text is arranged, and of the files of binaries."""
+    """Return the SHA-256 of the manifest, independent of the layout of its text, and of the files of binaries."""
     plain = {name: value for name, value in contents.items() if name != "digest"}
-    made = hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
     for blob in blobs:
-        made.update(hashlib.sha256(blob).digest())
-    return made.hexdigest()
+        digest.update(hashlib.sha256(blob).digest())
+    return digest.hexdigest()
 
 
 # --- writing -------------------------------------------------------------------------------------------------------------
 
 
 def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
-    """The contents of each file, in the order of their names, `MANIFEST` first."""
+    """Iterate over names and contents of the files, `MANIFEST` first, then in the order of names."""
     blobs: list[bytes] = []
     plain = encoded(manifest, blobs, RECORDS)
     names, bindings = [], []
-    for name, compiled in [found for kernel in manifest.kernels for found in kernel.all_compiled()]:  # the order in which `encoded` goes
+    for name, compiled in [entry for kernel in manifest.kernels for entry in kernel.all_compiled()]:  # the order in which `encoded` goes
         suffix = _SUFFIXES[compiled.target.generator]
         names += [f"{_KERNELS}/{name}.{k}.{suffix}" for k in range(len(compiled.binaries))]
         counts = {task.binary: len(task.bindings) for task in compiled.tasks}
@@ -158,9 +158,9 @@ def _files(manifest: Manifest, msl: bool) -> Mapping[str, bytes]:
     contents, texts = {"manifest": plain, "files": names}, {}
     if msl:
         metal.check_command()
-        made = {name: metal.translated(name, blob, count) for name, blob, count in zip(names, blobs, bindings)}
-        texts = {_metal_name(name): code.text for name, code in made.items()}
-        contents["metal"] = [_metal_entry(name, code) for name, code in made.items()]
+        translations = {name: metal.translated(name, blob, count) for name, blob, count in zip(names, blobs, bindings)}
+        texts = {_metal_name(name): code.text for name, code in translations.items()}
+        contents["metal"] = [_metal_entry(name, code) for name, code in translations.items()]
     contents["digest"] = _digest(contents, blobs)
     text = json.dumps(contents, indent=1, allow_nan=False) + "\n"
     return {MANIFEST: text.encode(), **dict(sorted([*zip(names, blobs), *texts.items()]))}
@@ -179,7 +179,7 @@ def _metal_entry(name: str, code: metal.MetalCode) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Callable[[str], bytes]]:
-    """The contents of the file of a name."""
+    """Provide the function that reads the file of a name."""
     if path.is_dir():
         yield functools.partial(_in_folder, path)
         return
@@ -210,7 +210,8 @@ def _in_archive(files: Mapping[str, bytes], name: str) -> bytes:
 
 
 def _entries(archive: zipfile.ZipFile, size: int) -> Iterator[zipfile.ZipInfo]:
-    """The entries of an archive of ``size`` bytes. They are not compressed and do not overlap, so they are no longer than the archive."""
+    """Return the entries of an archive of ``size`` bytes. They are not compressed and do not overlap, so they are no longer than the
+    archive."""
     seen: set[str] = set()
     total = 0
     for entry in archive.infolist():

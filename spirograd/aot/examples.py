@@ -1,4 +1,4 @@
-"""Arguments that a kernel of a module is traced for: values of template arguments, and stand-ins for what callers give."""
+"""Arguments for which a kernel of a module is traced: values of template arguments, and stand-ins for the arguments of callers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from spirograd.lang.frontend.parameters import (
 def example_arguments(
     kernel: Kernel, first: Sequence[object], template_args: Mapping[str, object], gradients: bool
 ) -> tuple[list[Parameter], list[Any]]:
-    """The parameters of a kernel that callers give, and all arguments to trace it for. ``first``: those that are given by position.
+    """Return the parameters of a kernel that callers provide, and all arguments to trace it for. ``first``: arguments given by position.
 
-    Raises SpirogradValueError for unknown names, and where an example is missing; SpirogradUnsupportedError for kinds of parameters that
-    modules do not have.
+    Raises SpirogradValueError for unknown names and missing examples; SpirogradUnsupportedError for kinds of parameters that modules do not
+    support.
     """
     label, given = f"kernel `{kernel.function.__name__}`", dict(template_args)
     parameters = kernel.parameters()
@@ -61,18 +61,18 @@ def _example(p: Parameter, label: str, given: Mapping[str, object], gradients: b
     if not isinstance(p, TemplateParameter):
         raise _unsupported(p, label, "an instance of a class", "pass its members one by one")
     if p.name not in given:
-        problem = f"{label}: `{p.name}` is a template argument, whose value a module has to know"
+        problem = f"{label}: `{p.name}` is a template argument, whose value a module must know"
         raise SpirogradValueError(render(problem, None, f"`add_kernel(..., template_args={{{p.name!r}: ...}})`"))
     return given[p.name]
 
 
 def _array(p: ArrayParameter, label: str, given: Mapping[str, object], gradients: bool) -> Any:
-    found = given.get(p.name)
-    if found is not None:
-        wanted = gradients and isinstance(found, Ndarray) and found.dtype.is_float and found.grad is None
+    example = given.get(p.name)
+    if example is not None:
+        wanted = gradients and isinstance(example, Ndarray) and example.dtype.is_float and example.grad is None
         if wanted:
             raise SpirogradValueError(f"{label}: the example of `{p.name}` has no gradient: make it with `needs_grad=True`")
-        return found
+        return example
     t: NdarrayType = p.t
     if t.dtype is None or t.ndim is None or t.element_shape is None:
         problem = f"{label}: the annotation of `{p.name}` leaves open which arrays it takes"

@@ -1,4 +1,4 @@
-"""Modules of compiled kernels in a session: nothing is traced, differentiated or compiled."""
+"""Modules of compiled kernels in a session, which runs them without tracing, differentiation and compilation."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
 from spirograd.derivatives.nestings import fitting
 from spirograd.derivatives.plan import DerivativePlan
 from spirograd.derivatives.shared_arrays import refuse_shared
+from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.lang import context, leaves
 from spirograd.lang.annotations import MatrixType, NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray
 from spirograd.lang.frontend.func import bound_arguments
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, ScalarParameter, array_signature
+from spirograd.lang.frontend.guards import Path as Place
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter, array_signature
+from spirograd.lang.frontend.steps import Pack, Packer, packing_function
 from spirograd.lang.session_protocol import Session
 from spirograd.runtime.adstack_heap import AdstacksTooLarge
 from spirograd.runtime.launcher import LaunchPlan
@@ -45,17 +48,17 @@ D = TypeVar("D", Derivative, NestedGradient)
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModule:
-    """The module of compiled kernels that `Module.save` wrote to ``path``, for the running session. Its fields are new, and zero.
+    """Load the module of compiled kernels that `Module.save` wrote to ``path`` into the running session. Its fields are new, and zero.
 
-    Nothing is compiled but what the driver compiles: SPIR-V and PTX. Raises SpirogradRuntimeError if the file is no module, is damaged, was
-    built for another back end or by another version of spirograd, or if the device lacks what the code needs.
+    Only the driver compiles: SPIR-V and PTX. Raises SpirogradRuntimeError if the file is not a module, is damaged, was built for another
+    back end or by another version of spirograd, or if the device lacks a feature that the code needs.
     """
     return LoadedModule(archive.read(Path(path)), Path(path), context.session())
 
 
 class LoadedModule(NearNames):
-    """A module of compiled kernels, made by `load`. ``kernels``, ``fields``: by the names that they have in the module; ``grad`` of these
-    is the gradient."""
+    """A module of compiled kernels, made by `load`. ``kernels`` and ``fields``: by their names in the module; their ``grad`` is the
+    gradient."""
 
     def __init__(self, manifest: Manifest, path: Path, session: Session) -> None:
         _check(manifest, path, session)
@@ -67,32 +70,32 @@ class LoadedModule(NearNames):
         self.fields: dict[str, Any] = {name: field for record, field in zip(manifest.fields, fields) for name in record.names}
         self.kernels: dict[str, LoadedKernel] = {}
         for record in manifest.kernels:
-            made = _relocated(record, keys)
+            relocated = _relocated(record, keys)
             if record.gradient is None:
-                self.kernels[record.name] = LoadedKernel(self, made)
+                self.kernels[record.name] = LoadedKernel(self, relocated)
             else:
                 primal = self.kernels[record.name.removesuffix(".grad")]
-                primal.gradient = LoadedGradient(self, made, primal)
+                primal.gradient = LoadedGradient(self, relocated, primal)
 
     def kernel(self, name: str) -> LoadedKernel:
-        """The kernel called ``name``. Raises SpirogradValueError if there is none."""
+        """Return the kernel called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.kernels, name, "kernel")  # type: ignore[no-any-return]
 
     def field(self, name: str) -> Any:
-        """The field called ``name``. Raises SpirogradValueError if there is none."""
+        """Return the field called ``name``. Raises SpirogradValueError if there is none."""
         return self._named(self.fields, name, "field")
 
-    def _named(self, found: Mapping[str, object], name: str, what: str) -> Any:
-        if name not in found:
-            hint = did_you_mean(name, found) or f"it has {', '.join(f'`{n}`' for n in found) or 'none'}"
+    def _named(self, objects: Mapping[str, object], name: str, what: str) -> Any:
+        if name not in objects:
+            hint = did_you_mean(name, objects) or f"it has {', '.join(f'`{n}`' for n in objects) or 'none'}"
             raise SpirogradValueError(f"the module {self._path} has no {what} `{name}`; {hint}")
-        return found[name]
+        return objects[name]
 
     def __repr__(self) -> str:
         return f"<module {self._path} with kernels {', '.join(self.kernels) or 'none'}>"
 
     def session(self) -> Any:
-        """The session that the module was loaded in. Raises SpirogradRuntimeError if that has ended."""
+        """Return the session that the module was loaded in. Raises SpirogradRuntimeError if it has ended."""
         if not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError(f"the module {self._path} belongs to an earlier session: load it again after `init`")
         return self._session
@@ -104,14 +107,14 @@ class LoadedModule(NearNames):
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
-    """A gradient that can be launched."""
+class _Planned:
+    """The launch plan of a gradient."""
 
     plan: DerivativePlan
 
 
 class _Loaded(NearNames):
-    """What kernels and gradients have in common: arguments."""
+    """Base class of kernels and gradients: packs their arguments."""
 
     def __init__(self, module: LoadedModule, record: KernelRecord) -> None:
         self.record = record
@@ -124,7 +127,7 @@ class _Loaded(NearNames):
 
     @property
     def name(self) -> str:
-        """What it is called in the module."""
+        """The name in the module."""
         return self.record.name
 
     def _pack(self, args: Sequence[object], kwargs: Mapping[str, object], gradients: bool) -> Packer:
@@ -138,13 +141,17 @@ class _Loaded(NearNames):
             bound = bound_arguments(self._signature, args, kwargs)
         except TypeError as error:
             raise SpirogradCallError(f"kernel `{self.name}`: {error}") from None
-        packer = Packer(session, gradients)
+        packer = Packer.on_trees(session, self._module.allocations, gradients)
         for parameter, record in zip(self._parameters, self.record.parameters):
-            value = bound.arguments[record.name]
             if isinstance(parameter, ArrayParameter):
-                _check_array(parameter, record, value)
-            parameter.pack(value, packer)
+                _check_array(parameter, record, bound.arguments[record.name])
+        packer.scalars, packer.arrays = self._flat([bound.arguments[record.name] for record in self.record.parameters], session, packer)
         return packer
+
+    @once
+    def _flat(self) -> Pack:
+        """The function that packs the arguments of a launch."""
+        return packing_function([step for k, parameter in enumerate(self._parameters) for step in parameter.steps(None, Place(k))])
 
     def _finish(self, packer: Packer) -> None:
         if packer.transfers is not None:
@@ -166,13 +173,13 @@ class LoadedKernel(_Loaded):
 
     @once
     def plan(self) -> LaunchPlan:
-        """How to launch it; loaded at the first need."""
+        """The launch plan, loaded when it is first needed."""
         return self._module.session().launcher.prepare(self.record.compiled)  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch it."""
         packer = self._pack(args, kwargs, gradients=False)
-        values = self.plan.launch(packer.scalars, packer.arrays, self._module.allocations)
+        values = self.plan.launch(packer)
         self._finish(packer)
         result = self.record.result
         if values is None or result is None:
@@ -181,7 +188,7 @@ class LoadedKernel(_Loaded):
 
     @property
     def grad(self) -> LoadedGradient:
-        """The gradient of the kernel. Raises SpirogradValueError if the module has none."""
+        """Return the gradient of the kernel. Raises SpirogradValueError if the module has none."""
         if self.gradient is None:
             hint = f"build the module with `add_kernel({self.name}, gradients=True)`"
             raise SpirogradValueError(render(f"the module has no gradient of kernel `{self.name}`", None, hint))
@@ -191,7 +198,7 @@ class LoadedKernel(_Loaded):
 class LoadedGradient(_Loaded):
     """The gradient of a kernel of a module, made by `load`: `LoadedKernel.grad`. It takes the arguments of the kernel.
 
-    A call adds to the gradients of what the kernel reads. ``returned=`` gives the adjoint of what the kernel returns, as of
+    A call adds to the gradients of the memory that the kernel reads. ``returned=`` is the adjoint of the returned value, as for
     `spirograd.derivatives.gradient.Gradient`. It raises SpirogradRuntimeError for arrays that share memory.
     """
 
@@ -205,29 +212,30 @@ class LoadedGradient(_Loaded):
         return f"<gradient of kernel `{self._primal.name}` of a module>"
 
     @once
-    def ways(self) -> NestedCheckpoints[_Way]:
-        """The ways to launch it; loaded when they are needed."""
-        found = self._derivative
-        plain = self._way(NestedGradient(Nesting((), 1), self.record.compiled, found.counting, found.adstacks))
-        nested = {gradient.nesting: gradient for gradient in found.nested}
-        make = (lambda nesting: self._way(nested[nesting])) if nested else None
+    def checkpoints(self) -> NestedCheckpoints[_Planned]:
+        """The plain gradient, and those with nested checkpoints, loaded when they are needed."""
+        derivative = self._derivative
+        plain = self._planned(NestedGradient(Nesting((), 1), self.record.compiled, derivative.counting, derivative.adstacks))
+        nested = {gradient.nesting: gradient for gradient in derivative.nested}
+        make = (lambda nesting: self._planned(nested[nesting])) if nested else None
         return NestedCheckpoints(plain, make, lambda *facts: fitting(tuple(nested), *facts))
 
-    def _way(self, found: NestedGradient) -> _Way:
+    def _planned(self, record: NestedGradient) -> _Planned:
         launcher = self._module.session().launcher
-        main, counting = launcher.prepare(found.compiled), [launcher.prepare(counting) for counting in found.counting]
-        return _Way(DerivativePlan(launcher, found.adstacks, main, counting))
+        main, counting = launcher.prepare(record.compiled), [launcher.prepare(counting) for counting in record.counting]
+        return _Planned(derivative_plan(launcher, record.adstacks, main, counting))
 
     def __call__(self, *args: Any, returned: Any = None, **kwargs: Any) -> None:
-        """Add to the gradients of what the kernel reads. ``returned``: the adjoint of what it returns; by default 1, as of `Gradient`."""
+        """Add to the gradients of the memory that the kernel reads. ``returned``: the adjoint of the returned value; by default 1, as for
+        `Gradient`."""
         packer = self._pack(args, kwargs, gradients=True)
         label = f"kernel `{self._primal.name}`"
         derivative = self._derivative
-        refuse_shared(label, self.record.arguments, packer.scalars, packer.arrays, dict(derivative.written), frozenset(derivative.accessed))
+        refuse_shared(label, self.record.arguments, packer, dict(derivative.written), frozenset(derivative.accessed))
         for number in self._adjoints(returned, label):
             packer.put_scalar(number)
         try:
-            self.ways.launch(packer.scalars, packer.arrays, self._module.allocations, self._primal.plan.last_number)
+            self.checkpoints.launch(packer, self._primal.plan.last_number)
         except AdstacksTooLarge as error:
             if derivative.nested:
                 raise
@@ -239,7 +247,7 @@ class LoadedGradient(_Loaded):
         wanted, result = self._derivative.returned, self.record.result
         if returned is None:
             if wanted and not self._derivative.seeded:
-                problem = f"{label} returns a value: its gradient starts from the adjoint of that"
+                problem = f"{label} returns a value: its gradient starts from the adjoint of that value"
                 raise SpirogradRuntimeError(render(problem, None, "`kernel.grad(..., returned=1.0)`"))
             return [1.0] * len(wanted)
         if not wanted or result is None:
@@ -262,18 +270,18 @@ def _check(manifest: Manifest, path: Path, session: Session) -> None:
             f"{path} is a module for `sg.{manifest.arch}`, and the session runs on `sg.{session.arch}`: `sg.init(arch=sg.{manifest.arch})`"
         )
     kernels = [compiled for record in manifest.kernels for _, compiled in record.all_compiled()]
-    found = problems(manifest.capabilities, device, kernels)
-    if found:
-        raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(found))
+    reasons = problems(manifest.capabilities, device, kernels)
+    if reasons:
+        raise SpirogradRuntimeError(f"{path} was built for a device that can do more than this one:\n  " + "\n  ".join(reasons))
 
 
 def _fields_of(manifest: Manifest, path: Path) -> tuple[list[Any], list[Any]]:
-    """What has the allocations, and the fields."""
+    """Return the owners of the allocations, and the fields."""
     try:
         return trees.make_again(manifest.trees, manifest.memory, manifest.fields)
     except OutOfDeviceMemory:
         raise
-    except SpirogradError as error:  # trees that no program could build
+    except SpirogradError as error:  # trees that a program cannot build
         raise SpirogradDamagedError(str(path), f"cannot be made again: {error}", "manifest.trees") from None
 
 
@@ -301,7 +309,7 @@ def _check_array(parameter: ArrayParameter, p: Parameter, value: object) -> None
 
 
 def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
-    """The record with the keys that fields have in this process in place of those in the module."""
+    """Return the record with the keys of fields in this process in place of those in the module."""
     gradient = record.gradient
     if gradient is not None:
         nested = tuple([_with_adstacks(replace(way, compiled=_compiled(way.compiled, keys)), keys) for way in gradient.nested])
@@ -309,16 +317,16 @@ def _relocated(record: KernelRecord, keys: Mapping[int, int]) -> KernelRecord:
     return replace(record, compiled=_compiled(record.compiled, keys), gradient=gradient)
 
 
-def _with_adstacks(found: D, keys: Mapping[int, int]) -> D:
-    adstacks: AdstackSizing = replace(found.adstacks, sizes=tuple([_size(size, keys) for size in found.adstacks.sizes]))
-    return replace(found, adstacks=adstacks, counting=tuple([_compiled(counting, keys) for counting in found.counting]))
+def _with_adstacks(record: D, keys: Mapping[int, int]) -> D:
+    adstacks: AdstackSizing = replace(record.adstacks, sizes=tuple([_size(size, keys) for size in record.adstacks.sizes]))
+    return replace(record, adstacks=adstacks, counting=tuple([_compiled(counting, keys) for counting in record.counting]))
 
 
 def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKernel:
-    found = {part_name(old, role): part_name(new, role) for old, new in keys.items() for role in ("primal", "grad", "dual", "grad_dual")}
+    renamed = {part_name(old, role): part_name(new, role) for old, new in keys.items() for role in ("primal", "grad", "dual", "grad_dual")}
     effects = compiled.effects
     read, written = [
-        frozenset([(kind, index, found[part] if kind == "tree" else part) for kind, index, part in parts])
+        frozenset([(kind, index, renamed[part] if kind == "tree" else part) for kind, index, part in parts])
         for parts in (effects.parts_read, effects.parts_written)
     ]
     return replace(compiled, effects=replace(effects, parts_read=read, parts_written=written))
@@ -327,5 +335,5 @@ def _compiled(compiled: CompiledKernel, keys: Mapping[int, int]) -> CompiledKern
 def _size(size: Size | None, keys: Mapping[int, int]) -> Size | None:
     if not isinstance(size, Node):
         return size
-    made: Any = size.rebuilt(lambda operand: _size(operand, keys))  # type: ignore[arg-type,return-value]
-    return replace(made, key=keys[made.key]) if isinstance(made, Element) and made.kind == "tree" else made
+    relocated: Any = size.rebuilt(lambda operand: _size(operand, keys))  # type: ignore[arg-type,return-value]
+    return replace(relocated, key=keys[relocated.key]) if isinstance(relocated, Element) and relocated.kind == "tree" else relocated

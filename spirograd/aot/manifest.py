@@ -1,4 +1,4 @@
-"""What a module of compiled kernels says about itself: `manifest.json`. docs/aot.md describes it for readers in other languages."""
+"""`manifest.json`, the description of a module of compiled kernels. docs/aot.md describes it for readers in other languages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir.nodes import ArrayArg, Layout, ScalarArg, Term
 from spirograd.runtime.encoding import CLASSES, Classes
 
-# Increased whenever a program that reads modules has to change.
+# Increased whenever programs that read modules must change.
 FORMAT = 3
 MANIFEST = "manifest.json"
 
@@ -26,8 +26,8 @@ Extents = tuple[NBytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel that callers give: ``kind`` "scalar", "vector" (also a matrix; by value) or "array". ``first``: the number of
-    its first flat argument, as `Slot.index` counts them; an array is one, a vector one for each entry, row by row."""
+    """A parameter of a kernel: ``kind`` "scalar", "vector" (also a matrix; by value) or "array". ``first``: the number of its first flat
+    argument, as `Slot.index` counts them; an array is one flat argument, a vector one for each entry, row by row."""
 
     name: str
     kind: Annotated[str, one_of("scalar", "vector", "array")]
@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a kernel returns: a scalar, or a vector or matrix of ``element_shape``, row by row."""
+    """A value that a kernel returns: a scalar, or a vector or matrix of ``element_shape``, row by row."""
 
     dtype: DType
     element_shape: ElementShape = ()
@@ -77,7 +77,7 @@ class Derivative:
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """A kernel, or the gradient of one (``gradient`` is not None). ``arguments``: all flat ones."""
+    """A kernel, or the gradient of one (``gradient`` is not None). ``arguments``: all flat arguments."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -87,7 +87,7 @@ class KernelRecord:
     gradient: Derivative | None = None
 
     def all_compiled(self) -> Iterator[tuple[str, CompiledKernel]]:
-        """All that is compiled for it, with names for it, in the order of the fields."""
+        """Return all its compiled kernels with their names, in the order of the fields."""
         yield self.name, self.compiled
         if self.gradient is not None:
             yield from _counting(self.name, self.gradient.counting)
@@ -124,7 +124,7 @@ class FieldRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRecord:
-    """A scalar of the cells of a node: the component of a field, by its number among the fields of the module."""
+    """A scalar in the cells of a node: the component of a field, by the number of the field in the module."""
 
     field: Index
     component: Index
@@ -166,7 +166,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A module. ``version``: of spirograd; ``capabilities``: what its code asks of the device."""
+    """A module. ``version``: the version of spirograd; ``capabilities``: those that its code requires of the device."""
 
     format: Index
     version: str

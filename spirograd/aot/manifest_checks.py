@@ -1,6 +1,6 @@
-"""What must hold between the fields of a manifest that was read from a file, beyond their types. Raises Damage.
+"""Checks of relations between the fields of a manifest that was read from a file. They raise Damage.
 
-The checks of `runtime.artifact_checks` are of each kernel by itself; these tie kernels to their arguments, and to fields and memory."""
+`runtime.artifact_checks` checks each kernel by itself. The checks here relate kernels to their arguments, and to fields and memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MOST_CELLS = 1 << 62
 
 
 def check_loc(loc: Loc) -> None:
-    """Files have no folder: messages show the line of a file of that name, which must not be any file of the machine."""
+    """Check that file names have no folder: messages show a line of the file, which must not be an arbitrary file of the machine."""
     if not loc.file.isprintable() or any(mark in loc.file for mark in "/\\:"):
         raise Damage(f"is {loc.file[:80]!r}, expected a name without a folder", "file")
 
 
 def check_record(record: KernelRecord) -> None:
-    """Parameters, results and gradients are those of the flat arguments and of the code."""
+    """Check that parameters, results and gradients agree with the flat arguments and the code."""
     names = [p.name for p in record.parameters]
     if len(set(names)) < len(names):
         raise Damage("has a name twice", "parameters")
@@ -47,7 +47,7 @@ def check_record(record: KernelRecord) -> None:
 
 
 def _check_parameter(p: Parameter, arguments: Sequence[ScalarArg | ArrayArg], first: int) -> int:
-    """The number of the first argument behind those of ``p``."""
+    """Check a parameter, and return the number of the next flat argument."""
     if not p.name.isidentifier():
         raise Damage(f"is {p.name[:40]!r}, expected a name of Python", "name")
     if p.first != first:
@@ -71,19 +71,20 @@ def _check_parameter(p: Parameter, arguments: Sequence[ScalarArg | ArrayArg], fi
 
 
 def _check_arguments(record: KernelRecord) -> None:
-    """What is compiled names arguments of the right kind. Gradients have more: adjoints of results, and the sizes of adstacks."""
-    found = record.gradient
-    more = 0 if found is None else len(found.returned) + 1
+    """Check that compiled kernels refer to arguments of the right kind. Gradients have more: adjoints of results, and the sizes of
+    adstacks."""
+    derivative = record.gradient
+    more = 0 if derivative is None else len(derivative.returned) + 1
     for field, compiled in _compiled(record):
         with _inside(*field):
             _Arguments(record.arguments, more).check_kernel(compiled)
-    if found is not None:
+    if derivative is not None:
         with _inside("gradient"):
-            _check_derivative(record, found)
+            _check_derivative(record, derivative)
 
 
 def _compiled(record: KernelRecord) -> Iterator[tuple[tuple[str | int, ...], CompiledKernel]]:
-    """All that is compiled, with the fields that lead there."""
+    """Iterate over all compiled kernels, with the fields that lead to them."""
     yield ("compiled",), record.compiled
     if record.gradient is not None:
         for k, counting in enumerate(record.gradient.counting):
@@ -94,23 +95,23 @@ def _compiled(record: KernelRecord) -> Iterator[tuple[tuple[str | int, ...], Com
                 yield ("gradient", "nested", n, "counting", k), counting
 
 
-def _check_derivative(record: KernelRecord, found: Derivative) -> None:
+def _check_derivative(record: KernelRecord, derivative: Derivative) -> None:
     results = 0 if record.result is None else math.prod(record.result.element_shape)
-    if any(k >= results for k in found.returned):
+    if any(k >= results for k in derivative.returned):
         raise Damage(f"names a result, and there are {results}", "returned")
     arrays = {k for k, argument in enumerate(record.arguments) if isinstance(argument, ArrayArg)}
-    for field, numbers in (("written", [k for k, _ in found.written]), ("accessed", found.accessed)):
+    for field, numbers in (("written", [k for k, _ in derivative.written]), ("accessed", derivative.accessed)):
         if not arrays.issuperset(numbers):
             raise Damage("names an argument that is no array", field)
-    ways = [((), found.adstacks, record.compiled, found.counting)]
-    ways += [(("nested", k), one.adstacks, one.compiled, one.counting) for k, one in enumerate(found.nested)]  # type: ignore[misc]
-    for path, adstacks, compiled, counting in ways:
+    gradients = [((), derivative.adstacks, record.compiled, derivative.counting)]
+    gradients += [(("nested", k), one.adstacks, one.compiled, one.counting) for k, one in enumerate(derivative.nested)]  # type: ignore[misc]
+    for path, adstacks, compiled, counting in gradients:
         with _inside(*path, "adstacks"):
-            _check_sizing(adstacks, compiled, counting, _Arguments(record.arguments, len(found.returned) + 1))
+            _check_sizing(adstacks, compiled, counting, _Arguments(record.arguments, len(derivative.returned) + 1))
 
 
 def _check_sizing(adstacks: AdstackSizing, compiled: CompiledKernel, counting: Sequence[CompiledKernel], arguments: _Arguments) -> None:
-    """There is a size for each number, and sizes that the host does not compute are counted."""
+    """Check that there is a size for each number, and that sizes that the host does not compute are counted."""
     n = len(adstacks.sizes)
     needed = max([compiled.capacities, *[adstack.slots + 1 for adstack in compiled.adstacks if adstack.slots is not None]], default=0)
     if n < needed:
@@ -131,23 +132,23 @@ def _check_sizing(adstacks: AdstackSizing, compiled: CompiledKernel, counting: S
 
 
 class _Arguments:
-    """The flat arguments of a kernel, and ``more`` behind them whose types are not known."""
+    """The flat arguments of a kernel, and ``more`` of unknown types after them."""
 
     def __init__(self, arguments: Sequence[ScalarArg | ArrayArg], more: int) -> None:
         self._arguments = arguments
         self._most = len(arguments) + more
 
     def check(self, number: int, kind: type, what: str) -> Any:
-        """The argument; None if it is one of those behind."""
+        """Return the argument; None if its type is unknown."""
         if number >= self._most:
             raise Damage(f"{what} is argument {number}, and there are {self._most}")
-        found = self._arguments[number] if number < len(self._arguments) else None
-        if found is not None and type(found) is not kind:
+        argument = self._arguments[number] if number < len(self._arguments) else None
+        if argument is not None and type(argument) is not kind:
             raise Damage(f"{what} is argument {number}, which is of another kind")
-        return found
+        return argument
 
     def check_kernel(self, compiled: CompiledKernel) -> None:
-        """All that the code takes."""
+        """Check all arguments that the code uses."""
         for k, slot in enumerate(compiled.args.slots):
             with _inside("args", "slots", k):
                 if slot.kind == "scalar":
@@ -172,7 +173,7 @@ class _Arguments:
                         self.check(number, ArrayArg, "an array")
 
     def check_leaves(self, size: Size | None) -> None:
-        """The arguments that an expression names."""
+        """Check the arguments that an expression refers to."""
         for leaf in () if size is None else leaves(size):
             if isinstance(leaf, Arg):
                 argument = self.check(leaf.number, ScalarArg, "an operand")
@@ -194,7 +195,7 @@ class _Arguments:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Kernels have names of their own, and what they name of fields and memory is there."""
+    """Check that kernels have distinct names, and that the fields and memory to which they refer exist."""
     if manifest.capabilities.target_name != _TARGETS.get(manifest.arch, manifest.arch):
         raise Damage(f"is {manifest.arch[:40]!r}, and the code is for {manifest.capabilities.target_name}", "arch")
     _check_fields(manifest)
@@ -274,7 +275,7 @@ def _check_trees_of(compiled: CompiledKernel, count: int, parts: Collection[str]
 
 
 def _check_elements(record: KernelRecord, count: int, keys: Collection[int]) -> None:
-    """Sizes of adstacks read fields of the module."""
+    """Check that sizes of adstacks read fields of the module."""
     if record.gradient is None:
         return
     for adstacks in (record.gradient.adstacks, *[nested.adstacks for nested in record.gradient.nested]):
@@ -284,7 +285,7 @@ def _check_elements(record: KernelRecord, count: int, keys: Collection[int]) -> 
 
 
 class _inside:
-    """Adds to the path of damage that is found in the block: the fields that lead there, outermost first."""
+    """Add the fields that lead to it, outermost first, to the path of damage found in the block."""
 
     def __init__(self, *path: str | int) -> None:
         self._path = path

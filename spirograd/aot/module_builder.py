@@ -1,4 +1,5 @@
-"""Builds a module of compiled kernels: traces and differentiates them as a session does, and compiles them for the module's device."""
+"""The builder of a module of compiled kernels: traces and differentiates them as a session does, and compiles them for the module's
+device."""
 
 from __future__ import annotations
 
@@ -35,25 +36,25 @@ from spirograd.lang.frontend.specialization import Specialization
 from spirograd.session import Session, running
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-# What tells two instances of one kernel apart in its name.
+# Separates the name of a kernel from the arguments of a version.
 _NAMED_BY = (bool, int, float, str, DType)
-# Whose SPIR-V names buffers by bindings, as Metal does.
+# Back ends whose SPIR-V refers to buffers by bindings, as Metal does.
 _WITH_MSL = ("metal", "wgpu")
 # Levels of loops with nested checkpoints, and iterations of each but the outermost. A million iterations take 15,689 entries by the first,
 # and 318 by the second one.
 _LEVELS = ((2, 64), (3, 128))
-_SHORT = 256  # iterations of loops that keep their adstacks
+_SHORT = 256  # loops with at most this many iterations keep their adstacks
 # What kernels of a module are kept by: their place in it.
 _NO_KEY = "module"
 
 
 class Module(NearNames):
-    """Kernels to be compiled ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
+    """Compiles kernels ahead of time for the back end ``arch``, by default that of the session: `add_kernel`, then `save`.
 
-    For the back end of the session, code is made for its device. For others it is made for the least that they have, so that no device is
-    needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.metal` what wgpu asks of each, on
-    `sg.cpu` this machine. ``caps``: what the device has beyond that, by fields of `Capabilities`, such as ``{"int64": True}`` or
-    ``{"cpu_name": "sm_90"}``.
+    For the back end of the session, code is generated for its device. For other back ends it is generated for the least capable device, so
+    that no device is needed: on `sg.vulkan` Vulkan 1.2 with buffer addresses, on `sg.cuda` compute capability 7.0, on `sg.metal` what wgpu
+    asks of each, on `sg.cpu` this machine. ``caps``: what the device has beyond that, by fields of `Capabilities`, such as ``{"int64":
+    True}`` or ``{"cpu_name": "sm_90"}``.
 
     Raises SpirogradUnsupportedError for back ends that no code can be stored for, SpirogradValueError for unknown capabilities.
     """
@@ -69,10 +70,10 @@ class Module(NearNames):
         return f"<module for `sg.{self.arch}` with kernels {', '.join(self._kernels) or 'none'}>"
 
     def add_field(self, name: str, field: object) -> None:
-        """Make ``field`` known as ``name`` to programs that load the module; those that kernels use are in it anyway.
+        """Make ``field`` available as ``name`` to programs that load the module. Fields that kernels use are always in the module.
 
-        Its memory is there, zeros at first, and its gradient with it. Raises SpirogradValueError for what is no field, and for a name that
-        another field has. Of sparse fields no cell is active at first.
+        The module contains its memory, initially zeros, and its gradient. Sparse fields have no active cells at first. Raises
+        SpirogradValueError for other objects, and for a name that another field has.
         """
         _check_name(name)
         self._trees.add_field(name, field)
@@ -87,13 +88,13 @@ class Module(NearNames):
     ) -> None:
         """Compile ``kernel`` and add it as ``name``, by default its own.
 
-        ``template_args``: by the name of the parameter, the values of template arguments, which are fixed from now on; also examples of
-        arrays whose annotation leaves their type or number of axes open, and of huge ones. ``gradients``: add ``kernel.grad``, too.
-        ``nested_checkpoints``: also compile that with nested checkpoints of its loops, which launches use whose adstacks do not fit into
-        memory; by default if the session has a limit for them, `init(ad_memory_GB=)`.
+        ``template_args``: the values of template arguments, by the name of the parameter, which are fixed in the module; also examples of
+        arrays whose annotation leaves the type or number of axes open, and of huge arrays. ``gradients``: add ``kernel.grad``, too.
+        ``nested_checkpoints``: also compile the gradient with nested checkpoints of its loops, for launches whose adstacks do not fit into
+        memory; by default if the session limits them, `init(ad_memory_GB=)`.
 
-        Raises SpirogradValueError where one is missing, SpirogradTypeError for what is no kernel, SpirogradUnsupportedError for what a
-        module cannot have, and what the first call of the kernel, or of its gradient, would raise.
+        Raises SpirogradValueError if a template argument is missing, SpirogradTypeError for objects that are not kernels,
+        SpirogradUnsupportedError for kernels that modules do not support, and the errors of the first call of the kernel or its gradient.
         """
         inner, first = (kernel.kernel, (kernel.instance,)) if isinstance(kernel, BoundKernel) else (kernel, ())
         if not isinstance(inner, Kernel):
@@ -112,22 +113,22 @@ class Module(NearNames):
             raise SpirogradUnsupportedError(f"kernel `{name}` of a module names the ndarray `{array}`", traced.kernel.loc, hint)
         placed = {self._placed(ref, field): field for ref, field in traced.fields.items()}
         kernel_ir = relocated(traced.kernel, lambda ref: self._placed(ref, traced.fields[ref]))
-        made = Specialization(traced._replace(kernel=kernel_ir, fields=placed), _no_plan)
+        specialization = Specialization(traced._replace(kernel=kernel_ir, fields=placed), _no_plan)
         result, parameters = _result(name, traced), _parameters(declared, kernel_ir.args)
         records = [KernelRecord(name, parameters, kernel_ir.args, result, self._compile(kernel_ir))]
         if gradients:
-            records.append(self._gradient(records[0], inner, made, nested_checkpoints))
+            records.append(self._gradient(records[0], inner, specialization, nested_checkpoints))
         self._kernels.update({record.name: record for record in records})
 
     @contextmanager
     def add_kernel_template(self, kernel: object) -> Iterator[Template]:
-        """For several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each is named after the
-        values of its template arguments: ``k.n-3``."""
+        """Return a builder for several versions of ``kernel``: ``with module.add_kernel_template(k) as t: t.instantiate(n=3)``. Each
+        version is named after the values of its template arguments: ``k.n-3``."""
         yield Template(self, kernel)
 
     def save(self, path: str | os.PathLike[str], msl: bool = False) -> None:
-        """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is made. The same program writes
-        the same bytes. ``msl``: also write source text for Metal, which the command `spirv-cross` makes.
+        """Write the module: a zip archive if ``path`` ends with ``.zip`` or ``.tcm``, else a folder, which is created. The same program
+        writes the same bytes. ``msl``: also write source text for Metal, by the command `spirv-cross`.
 
         Raises SpirogradUnsupportedError for ``msl`` of a module that is not for `sg.metal` or `sg.wgpu`, SpirogradRuntimeError if the
         command is missing or fails.
@@ -136,7 +137,7 @@ class Module(NearNames):
         self._write(file, file.suffix in (".zip", ".tcm"), msl)
 
     def archive(self, path: str | os.PathLike[str], msl: bool = False) -> None:
-        """Write the module as a zip archive, whatever ``path`` is called; otherwise as `save`."""
+        """Write the module as a zip archive, regardless of the suffix of ``path``; otherwise as `save`."""
         self._write(Path(path), True, msl)
 
     def _write(self, path: Path, packed: bool, msl: bool) -> None:
@@ -146,7 +147,7 @@ class Module(NearNames):
         archive.write(self.manifest(), path, packed, msl)
 
     def manifest(self) -> Manifest:
-        """What the module holds so far."""
+        """Return the manifest of the module so far."""
         kernels = tuple(self._kernels.values())
         caps = self._target.caps
         return Manifest(FORMAT, __version__, self.arch, caps, kernels, self._trees.memory(), self._trees.trees(), self._trees.fields())
@@ -154,38 +155,38 @@ class Module(NearNames):
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def _placed(self, ref: nodes.FieldRef, field: Any) -> nodes.FieldRef:
-        """The reference to a field by its numbers in the module, where its tree is from now on."""
+        """Add the tree of a field to the module, and return the reference to the field by its numbers in the module."""
         number = self._trees.number_of_memory(field.tree)
         return replace(ref, tree=number, key=self._trees.key_of(field), name=self._trees.name_of(field))
 
     def _gradient(self, primal: KernelRecord, kernel: Kernel, specialization: Specialization, nested_checkpoints: bool) -> KernelRecord:
-        made = _Gradient(self._session, self._target, kernel, specialization, self._placed)
-        made.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
-        found, short = made.derivative, ShortLocations()
+        gradient = _Gradient(self._session, self._target, kernel, specialization, self._placed)
+        gradient.check_bare("have the kernel write to other memory than it reads: a module holds no tape of launches")
+        derivative, short = gradient.derivative, ShortLocations()
         refusal, nested = "", []
         try:
-            nested = [self._nested(made, nesting) for nesting in (_nestings(found) if nested_checkpoints else ())]
+            nested = [self._nested(gradient, nesting) for nesting in (_nestings(derivative) if nested_checkpoints else ())]
         except SpirogradUnsupportedError as refused:  # its loops keep their adstacks, as in a session
             loc = None if refused.loc is None else short(refused.loc)
             refusal = render(refused.message, loc, refused.hint)
-        gradient = Derivative(
-            *self._adstacks(found),
+        record = Derivative(
+            *self._adstacks(derivative),
             tuple(nested),
             refusal,
-            tuple([number for number in made.returned if number is not None]),
-            len(made.returned) == 1 and primal.result is not None and not primal.result.element_shape and not found.active_outputs,
-            tuple([(number, short(loc)) for number, loc in sorted(made.written.items())]),
-            tuple(sorted(made.accessed)),
+            tuple([number for number in gradient.returned if number is not None]),
+            len(gradient.returned) == 1 and primal.result is not None and not primal.result.element_shape and not derivative.active_outputs,
+            tuple([(number, short(loc)) for number, loc in sorted(gradient.written.items())]),
+            tuple(sorted(gradient.accessed)),
         )
-        compiled = self._compile(found.kernel)
-        return KernelRecord(f"{primal.name}.grad", primal.parameters, primal.arguments, primal.result, compiled, gradient)
+        compiled = self._compile(derivative.kernel)
+        return KernelRecord(f"{primal.name}.grad", primal.parameters, primal.arguments, primal.result, compiled, record)
 
-    def _nested(self, made: _Gradient, nesting: Nesting) -> NestedGradient:
-        found = made.derived(nesting)
-        return NestedGradient(nesting, self._compile(found.kernel), *self._adstacks(found))
+    def _nested(self, gradient: _Gradient, nesting: Nesting) -> NestedGradient:
+        derivative = gradient.derived(nesting)
+        return NestedGradient(nesting, self._compile(derivative.kernel), *self._adstacks(derivative))
 
     def _adstacks(self, derivative: AutodiffDerivative) -> tuple[tuple[CompiledKernel, ...], AdstackSizing]:
-        """The kernels that count iterations, compiled, and how they give the sizes of adstacks."""
+        """Compile the kernels that count iterations, and return them with the record of how they give the sizes of adstacks."""
         adstacks, short = derivative.adstack_sizing, ShortLocations()
         counting = tuple([self._compile(counting.kernel, opt_level=1) for counting in derivative.sizing])
         return counting, replace(adstacks, loops=tuple([replace(loop, loc=short(loop.loc)) for loop in adstacks.loops]))
@@ -198,12 +199,12 @@ class Module(NearNames):
         try:
             return compile_kernel(kernel, self._target.caps, options, key=_NO_KEY)
         except SpirogradCompilationError as error:
-            found = None if error.loc is None else short.original.get(error.loc, error.loc)
-            raise type(error)(error.message, found, error.hint) from None
+            loc = None if error.loc is None else short.original.get(error.loc, error.loc)
+            raise type(error)(error.message, loc, error.hint) from None
 
 
 def _nestings(derivative: AutodiffDerivative) -> list[Nesting]:
-    """Of all its loops with adstacks but the short ones. How many iterations they have is not known before they are launched."""
+    """Return the nests of all its loops with adstacks but the short ones. Their trip counts are unknown before a launch."""
     sizes = derivative.capacities
     long = {loop.number for loop in derivative.adstack_sizing.loops if not (isinstance(n := sizes[loop.capacity], int) and n <= _SHORT)}
     return [Nesting(tuple([(number, level) for number in sorted(long)]), length) for level, length in _LEVELS] if long else []
@@ -224,26 +225,26 @@ class _Gradient(SpecializedDerivative):
         super().__init__(session, kernel, specialization, "reverse", target)
 
     def shadow(self, ref: object) -> nodes.FieldRef | nodes.ArrayRef | None:
-        found = super().shadow(ref)
-        if not isinstance(found, nodes.FieldRef):
-            return found
-        field = self.fields.pop(found)
-        placed = self._place(found, field)
+        shadow = super().shadow(ref)
+        if not isinstance(shadow, nodes.FieldRef):
+            return shadow
+        field = self.fields.pop(shadow)
+        placed = self._place(shadow, field)
         self.fields[placed] = field
         return placed
 
 
 class Template:
-    """Makes versions of a kernel: see `Module.add_kernel_template`."""
+    """A builder of versions of a kernel: see `Module.add_kernel_template`."""
 
     def __init__(self, module: Module, kernel: Any) -> None:
         self._module = module
         self._kernel = kernel
 
     def instantiate(self, gradients: bool = False, **template_args: Any) -> str:
-        """Add the kernel for these template arguments; returns its name in the module. ``gradients``: as of `Module.add_kernel`.
+        """Add the kernel for these template arguments, and return its name in the module. ``gradients``: as for `Module.add_kernel`.
 
-        Raises SpirogradValueError for values that a name cannot hold: give these names with `Module.add_kernel`.
+        Raises SpirogradValueError for values that a name cannot contain; use `Module.add_kernel` with a name for these.
         """
         parts = [self._kernel.__name__]
         for key, value in template_args.items():
@@ -263,21 +264,21 @@ def _check_name(name: object) -> None:
 
 
 def _parameters(declared: Sequence[Declared], args: Sequence[nodes.ScalarArg | nodes.ArrayArg]) -> tuple[Parameter, ...]:
-    """What callers give, in order, and where it is among the flat arguments."""
-    found, first = [], 0
+    """Return the parameters that callers provide, in order, with their flat arguments."""
+    parameters, first = [], 0
     for p in declared:
         arg = args[first]
         if isinstance(p, AggregateParameter):
             assert isinstance(p.t, MatrixType)
-            found.append(Parameter(p.name, "vector", first, arg.dtype, 0, p.t.shape))
+            parameters.append(Parameter(p.name, "vector", first, arg.dtype, 0, p.t.shape))
             first += p.t.size
             continue
         if isinstance(arg, nodes.ArrayArg):
-            found.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
+            parameters.append(Parameter(p.name, "array", first, arg.dtype, arg.ndim, arg.element_shape, arg.wide))
         else:
-            found.append(Parameter(p.name, "scalar", first, arg.dtype))
+            parameters.append(Parameter(p.name, "scalar", first, arg.dtype))
         first += 1
-    return tuple(found)
+    return tuple(parameters)
 
 
 def _result(name: str, traced: TracedKernel) -> Result | None:

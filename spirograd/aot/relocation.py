@@ -1,4 +1,4 @@
-"""Kernel IR that names fields, trees and files as a module does: by numbers and names that are the same in each process."""
+"""Relocation of kernel IR: fields, trees and files get numbers and names that are the same in each process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.ir.rewrite import Rewriter
 
 
 class ShortLocations:
-    """Gives locations that name files without their folders. ``original``: those that they stand for."""
+    """Locations with files without their folders. ``original``: the locations that they replace."""
 
     def __init__(self) -> None:
         self._short: dict[Loc, Loc] = {}
@@ -22,12 +22,12 @@ class ShortLocations:
     def __call__(self, loc: Loc | None) -> Loc | None:
         if loc is None:
             return None
-        found = self._short.get(loc)
-        if found is None:  # operations that shared a location still do
+        short = self._short.get(loc)
+        if short is None:  # operations that shared a location still share it
             name = loc.file.replace("\\", "/").rpartition("/")[2]
-            found = self._short[loc] = replace(loc, file=name, caller=self(loc.caller))
-            self.original.setdefault(found, loc)
-        return found
+            short = self._short[loc] = replace(loc, file=name, caller=self(loc.caller))
+            self.original.setdefault(short, loc)
+        return short
 
 
 def relocated(
@@ -35,7 +35,7 @@ def relocated(
     place: Callable[[FieldRef], FieldRef] = lambda ref: ref,
     locate: Callable[[Loc | None], Loc | None] = lambda loc: loc,
 ) -> Kernel:
-    """``kernel`` with ``place`` of each reference to a field, and ``locate`` of each location."""
+    """Return ``kernel`` with ``place`` applied to each reference to a field, and ``locate`` to each location."""
     return _Relocation(place, locate).kernel(kernel)
 
 

@@ -1,4 +1,4 @@
-"""Whether a device can run code that was made for certain capabilities."""
+"""Check whether a device can run code that was compiled for certain capabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.records import fields
 from spirograd.base.targets import Generator
 
-# What the code was made for, what the device has -> whether the code runs there.
+# A comparison of the value that the code was compiled for with that of the device: whether the code runs.
 _Rule = Callable[[Any, Any], bool]
 
 
@@ -28,7 +28,7 @@ def _equal_if_used(code: object, device: object) -> bool:
 
 
 def _limit(code: object, device: object) -> bool:
-    """The code must look out for what the driver gets wrong."""
+    """Compare a limit of the driver, 0 for none, which code must respect."""
     return not device or bool(code == device)
 
 
@@ -40,7 +40,7 @@ def _features(code: str, device: str) -> bool:
     return {f for f in code.split(",") if f.startswith("+")} <= set(device.split(","))
 
 
-# By fields of `Capabilities`; those that are not here are abilities.
+# By fields of `Capabilities`; other fields are abilities.
 _RULES: dict[str, _Rule] = {
     "subgroup_size": _equal_if_used,
     "shared_memory": lambda code, device: bool(code <= device),
@@ -56,32 +56,32 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         ("coarse_sines", "cpu_driver", "cpu_name", "max_allocation", "max_groups", "max_group_size", "max_push_constants"), _anything
     ),
-    "toolchain": _anything,  # the architecture says it
+    "toolchain": _anything,  # implied by the architecture
 }
 
 
 def problems(code: Capabilities, device: Capabilities, kernels: Iterable[CompiledKernel]) -> list[str]:
-    """Why ``device`` cannot run ``kernels``, which were compiled for ``code``: one line each, none if it can."""
-    found = []
+    """Return the reasons why ``device`` cannot run ``kernels``, which were compiled for ``code``, in one line each."""
+    reasons = []
     for f in fields(code):
         if f.name == "target_name":
             continue
-        made, there = getattr(code, f.name), getattr(device, f.name)
-        if not _RULES.get(f.name, _ability)(made, there):
-            found.append(f"`{f.name}` is {made!r} in the module and {there!r} on the device")
+        needed, available = getattr(code, f.name), getattr(device, f.name)
+        if not _RULES.get(f.name, _ability)(needed, available):
+            reasons.append(f"`{f.name}` is {needed!r} in the module and {available!r} on the device")
     if not _runs_architecture(code, device):
-        found.append(f"the code is for {code.cpu_name}, and the device is {device.cpu_name}")
+        reasons.append(f"the code is for {code.cpu_name}, and the device is {device.cpu_name}")
     for kernel in kernels:
         size = max([task.group_size for task in kernel.tasks], default=0)
         if size > device.max_group_size and device.target.invocations:
-            found.append(f"kernel `{kernel.name}` has workgroups of {size} invocations, and the device takes {device.max_group_size}")
+            reasons.append(f"kernel `{kernel.name}` has workgroups of {size} invocations, and the device takes {device.max_group_size}")
         direct = [kernel.args.size <= caps.max_push_constants for caps in (code, device)]
         if direct[0] != direct[1] and device.target.invocations:
-            found.append(
+            reasons.append(
                 f"the arguments of kernel `{kernel.name}` take {kernel.args.size} bytes: the device has {device.max_push_constants} for "
                 f"them, and the code was made for {code.max_push_constants}"
             )
-    return found
+    return reasons
 
 
 def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
@@ -94,6 +94,6 @@ def _runs_architecture(code: Capabilities, device: Capabilities) -> bool:
 
 
 def _number(architecture: str) -> float:
-    """Return the number of an architecture such as ``sm_90``; infinity for what is no architecture."""
+    """Return the number of an architecture such as ``sm_90``; infinity for other names."""
     number = architecture.removeprefix("sm_").rstrip("af")
     return int(number) if number.isdecimal() and len(number) < 6 else math.inf

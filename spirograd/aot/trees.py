@@ -1,8 +1,7 @@
-"""Field trees of a module: described when it is built, and made again, with the same layout, where it is loaded.
+"""Field trees of a module: their description, and their reconstruction with the same layout when the module is loaded.
 
-A tree with sparse nodes is described as the user built it. Its regions (see `lang.data.regions`), and the fields in them that tell which
-cells there are, follow from that, in the same order each time; how many cells there may be depends on the memory of the machine, and is
-part of the description.
+A tree with sparse nodes is described as the user built it. Its regions (see `lang.data.regions`) and their hidden fields follow from it, in
+the same order each time. The number of possible cells depends on the memory of the machine, and is part of the description.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from spirograd.lang.data.nodes import KINDS, Dynamic, Place, SNode, Sparse, Tabl
 from spirograd.lang.data.tree import FieldsBuilder, Tree
 from spirograd.lang.matrix import make_host_element
 
-# Which attributes lead from a field to its shadow of each role.
+# The attributes that lead from a field to its shadow of each role.
 _SHADOWS = {"primal": (), "grad": ("grad",), "dual": ("dual",), "grad_dual": ("grad", "dual")}
 
 
 class Trees:
-    """The field trees that the kernels of a module use, with numbers of their own: those of the process differ from run to run."""
+    """The field trees that the kernels of a module use. They are numbered in the module, because numbers in a process differ from run to
+    run."""
 
     def __init__(self) -> None:
         self._trees: list[Tree] = []  # as the user built them
@@ -34,7 +34,7 @@ class Trees:
         self._names: dict[str, ScalarField] = {}
 
     def add_field(self, name: str, field: Any) -> None:
-        """Give ``field`` a name in the module, and each member of a field of structs that of the member behind a dot."""
+        """Give ``field`` a name in the module; members of a field of structs get names with a dot."""
         if isinstance(field, StructField):
             for key, member in field.members.items():
                 self.add_field(f"{name}.{key}", member)
@@ -47,37 +47,37 @@ class Trees:
         self._names[name] = field
 
     def number_of_memory(self, tree: Tree) -> int:
-        """The number that the allocation of ``tree`` has in the module, to which the user's tree that it is a part of is added."""
+        """Return the number of the allocation of ``tree`` in the module, after adding the user's tree that contains it."""
         if tree not in self._memory:
-            whole = tree.whole()
-            assert whole is not None  # a field of it is being used
-            self._trees.append(whole)
+            outer = tree.whole()
+            assert outer is not None  # a field of it is being used
+            self._trees.append(outer)
             self._first.append(len(self._memory))
-            self._memory += _stored(whole)
-            for field in _fields_of(whole):
+            self._memory += _stored(outer)
+            for field in _fields_of(outer):
                 self._fields.append(field)
                 self._keys.setdefault(field.key, len(self._keys))
         return self._memory.index(tree)
 
     def key_of(self, field: ScalarField) -> int:
-        """The key of a field in the module."""
+        """Return the key of a field in the module."""
         return self._keys[field.key]
 
     def name_of(self, field: ScalarField) -> str:
-        """What messages of the module call a field: by its number there if it goes by that of this process."""
+        """Return the name of a field in messages of the module, with its number in the module if it is named by a number."""
         field.take_name()
         return re.sub(rf"^field{field.key}\b", f"field{self.key_of(field)}", field.name)
 
     def memory(self) -> tuple[MemoryRecord, ...]:
-        """All allocations, by number."""
+        """Return all allocations, by number."""
         return tuple([_memory(tree) for tree in self._memory])
 
     def trees(self) -> tuple[TreeRecord, ...]:
-        """All trees that users built."""
+        """Return all trees that users built."""
         return tuple([TreeRecord(first, self._nodes(tree.root)) for tree, first in zip(self._trees, self._first)])
 
     def fields(self) -> tuple[FieldRecord, ...]:
-        """All fields of the trees, gradients, tangents, and what tells which cells of sparse nodes there are included."""
+        """Return all fields of the trees, including gradients, tangents and hidden fields of sparse nodes."""
         return tuple([self._record(field) for field in self._fields])
 
     def _record(self, field: ScalarField) -> FieldRecord:
@@ -99,18 +99,18 @@ class Trees:
 
 
 def _stored(tree: Tree) -> Sequence[Tree]:
-    """The trees that have the memory of ``tree``."""
+    """Return the trees that hold the memory of ``tree``."""
     return [tree] if tree.regions is None else tree.regions.trees
 
 
 def _fields_of(tree: Tree) -> Iterable[ScalarField]:
-    """The fields of a tree that is closed, in an order that follows from how it was built: the user's, then those of its regions."""
+    """Return the fields of a closed tree in an order that follows from its construction: the user's, then those of its regions."""
     parts = [tree] if tree.regions is None else [tree, *tree.regions.trees]
     return dict.fromkeys([place.field for part in parts for place in part.root.places])
 
 
 def _memory(tree: Tree) -> MemoryRecord:
-    """The allocation of ``tree`` as it is at first."""
+    """Return the initial allocation of ``tree``."""
     region = tree.region
     if region is None:
         return MemoryRecord(tree.nbytes)
@@ -126,28 +126,28 @@ def _memory(tree: Tree) -> MemoryRecord:
 def make_again(
     trees: Sequence[TreeRecord], memory: Sequence[MemoryRecord], records: Sequence[FieldRecord]
 ) -> tuple[list[Tree], list[ScalarField]]:
-    """What has the allocations, and the fields, like those that were described, in the running session. Raises SpirogradRuntimeError if
-    they come out otherwise."""
+    """Reconstruct the described trees in the running session; return the owners of the allocations, and the fields. Raises
+    SpirogradRuntimeError if they differ from the description."""
     primal = {r.key: _primal(r) for r in records if r.role == "primal" and r.kind != "table"}
     fields = [_shadow(primal.get(r.key), r) for r in records]
-    made: list[Tree] = []
-    found: list[ScalarField] = []
+    owners: list[Tree] = []
+    rebuilt: list[ScalarField] = []
     for tree in trees:
         builder = FieldsBuilder()
         _build(builder.tree.root, tree.nodes, records, fields)
         builder.tree.close()
-        made += _stored(builder.tree)
-        found += _fields_of(builder.tree)
-    for own, record in zip(made, memory):
+        owners += _stored(builder.tree)
+        rebuilt += _fields_of(builder.tree)
+    for own, record in zip(owners, memory):
         if _memory(own) != record:
             nbytes = _memory(own).nbytes
             raise SpirogradRuntimeError(f"memory of the module has {record.nbytes} bytes, and {nbytes} as made again")
-    for field, r in zip(found, records):
+    for field, r in zip(rebuilt, records):
         if field.addresses != r.layout or field.shape != r.shape or field.hidden != (r.kind == "table"):
             raise SpirogradRuntimeError(f"field `{r.name}` of the module has another layout as made again")
-    if (len(made), len(found)) != (len(memory), len(records)):
+    if (len(owners), len(rebuilt)) != (len(memory), len(records)):
         raise SpirogradRuntimeError("the module has other fields as made again")
-    return made, found
+    return owners, rebuilt
 
 
 def _primal(record: FieldRecord) -> ScalarField:
@@ -174,14 +174,14 @@ def _build(above: SNode, nodes: Sequence[NodeRecord | PlaceRecord], records: Seq
 
 
 def _level(above: SNode, record: NodeRecord) -> SNode:
-    """A node like the one that was described."""
+    """Return a node as described."""
     kind = KINDS[record.kind]
     options = {"cells": record.cells} if issubclass(kind, Tabled) else {}
     if issubclass(kind, Dynamic):
         options["chunk"] = record.chunk
-    made = above.add_level(kind, record.axes, record.extents, **options)
-    if isinstance(made, Sparse):
-        made.number = record.number
-    if isinstance(made, Tabled) and record.most:
-        made.capacity = record.first, record.most
-    return made
+    node = above.add_level(kind, record.axes, record.extents, **options)
+    if isinstance(node, Sparse):
+        node.number = record.number
+    if isinstance(node, Tabled) and record.most:
+        node.capacity = record.first, record.most
+    return node

@@ -69,7 +69,7 @@ def differentiate(
             made, gradient, residuals = _nested(primal, shadow, ctx, nesting, residuals)
         recorded = records(gradient, made)
         main, counting, capacities = sizing(gradient, ctx, {record.adstack.capacity: record.every for record in recorded})
-        for part in (main, *[stage.kernel for stage in counting]) if options.verify else ():
+        for part in (main, *[each.kernel for each in counting]) if options.verify else ():
             verify(part, "kernel")
         reads, writes = memory_accesses(inline_calls(kernel, ctx))
         return Derivative(

@@ -207,10 +207,12 @@ RULES: dict[OpCode, Rule | NoGradient | Structural] = {
     **dict.fromkeys((ops.load, ops.store, ops.atomic, ops.cas, ops.claim, ops.barrier, ops.check, ops.print_), _MEMORY),
     ops.clock: NoGradient("a clock depends on nothing"),
     ops.label: NoGradient("dropped before differentiation"),
+    ops.stream: NoGradient("made after differentiation"),
     ops.stack_room: NoGradient("functions that call themselves have no derivatives"),
     **dict.fromkeys(sorted(ops.MEETING, key=str), NoGradient("groups of threads have no derivatives")),
     **dict.fromkeys((ops.subgroup_shuffle, ops.matrix_load, ops.matrix_store, ops.matrix_product), NoGradient("device IR only")),
-    **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.task), _CONTROL),
+    **dict.fromkeys(ops.ON_LANES, NoGradient("only where loops are planned")),
+    **dict.fromkeys((ops.param, ops.result, ops.yield_, ops.if_, ops.for_, ops.while_, ops.outlined, ops.task), _CONTROL),
 }
 
 

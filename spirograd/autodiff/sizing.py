@@ -55,8 +55,8 @@ def sizing(
     main = _Checked(unsure, every or {}).kernel(kernel)
     if asynchronous and (guards or None in sizes or ctx.options.count_on_device):
         sizes += (None,) * len(guards)
-        stages = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), guards, ctx)])
-        return *_agreeing(replace(main, args=(*main.args, SIZES)), stages), sizes
+        rounds = tuple([replace(c, kernel=_handing_over(c)) for c in _countings(kernel, list(range(len(sizes))), guards, ctx)])
+        return *_agreeing(replace(main, args=(*main.args, SIZES)), rounds), sizes
     return *_agreeing(main, _countings(kernel, [k for k, size in enumerate(sizes) if size is None], {}, ctx)), sizes
 
 
@@ -106,17 +106,17 @@ class _HandingOver(Rewriter):
         return self.copy(op) if number is None else self.b.atomic(kind, self.target, self.b.const(number), *self.args(op))
 
 
-def _agreeing(main: Kernel, stages: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
+def _agreeing(main: Kernel, rounds: tuple[Counting, ...]) -> tuple[Kernel, tuple[Counting, ...]]:
     """Kernels that round alike what counts depend on: compiled apart, they could fuse other operations, and a loop that stops at a value
     of floats would run once more than was counted."""
-    repeated = {op.primal for stage in stages for op in stage.kernel.walk() if is_rounded(op) and op.primal is not None}
+    repeated = {op.primal for counting in rounds for op in counting.kernel.walk() if is_rounded(op) and op.primal is not None}
     if not repeated:
-        return main, stages
+        return main, rounds
 
     def marked(kernel: Kernel) -> Kernel:
         return exact(kernel, {op for op in kernel.walk() if op.primal in repeated})
 
-    return marked(main), tuple([replace(stage, kernel=marked(stage.kernel)) for stage in stages])
+    return marked(main), tuple([replace(counting, kernel=marked(counting.kernel)) for counting in rounds])
 
 
 def _capacity(op: Op) -> int | None:
@@ -172,15 +172,15 @@ def _countings(kernel: Kernel, wanted: list[int], guards: Mapping[int, AdstackGu
     if not _sizes_used(made):
         return (Counting(made, tuple(wanted)),)
     needed = {k: _sizes_used(_counting(kernel, [k], guards, ctx)) & set(wanted) for k in wanted}
-    stages = []
+    rounds = []
     while needed:
         ready = [k for k, others in needed.items() if not others & needed.keys()]
         if not ready:
             raise AssertionError(f"the capacities {sorted(needed)} of {kernel.name} wait for each other")
-        stages.append(Counting(_counting(kernel, ready, guards, ctx), tuple(ready)))
+        rounds.append(Counting(_counting(kernel, ready, guards, ctx), tuple(ready)))
         for k in ready:
             del needed[k]
-    return tuple(stages)
+    return tuple(rounds)
 
 
 def _sizes_used(kernel: Kernel) -> set[int]:

@@ -183,10 +183,10 @@ class Layout(Generic[T]):
 
     def groups(self, adstacks: Numbered) -> list[Group[T]]:
         """Return the groups of a task that is not serial: the adstacks that all its invocations use, then those of each guard."""
-        found: dict[int, list[tuple[int, AdstackInfo]]] = {}
+        by_guard: dict[int, list[tuple[int, AdstackInfo]]] = {}
         for n, adstack in adstacks:
-            found.setdefault(-1 if adstack.guard is None else adstack.guard, []).append((n, adstack))
-        return [self.group(found[guard], even=False) for guard in sorted(found)]
+            by_guard.setdefault(-1 if adstack.guard is None else adstack.guard, []).append((n, adstack))
+        return [self.group(by_guard[guard], even=False) for guard in sorted(by_guard)]
 
     def group(self, adstacks: Numbered, even: bool) -> Group[T]:
         """Return the group of ``adstacks``. ``even``: whether integers begin at an even word and thread slots have even lengths, because

@@ -1,4 +1,4 @@
-"""Types of what users hand over and get: arrays of NumPy, and values of Python."""
+"""Types of values that users pass and receive: arrays of NumPy, and values of Python."""
 
 from __future__ import annotations
 

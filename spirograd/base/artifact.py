@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import Annotated, Union
 
 from spirograd.base.constraints import Axis, Count, Index, NBytes, Role, Within, one_of
 from spirograd.base.dtypes import DType
@@ -207,11 +207,7 @@ class AdstackSizing:
 
 
 MemoryKind = Annotated[str, one_of("tree", "array")]
-# Text, or the bytes of a module, depending on the stage.
-if TYPE_CHECKING:
-    Stage = Any
-else:
-    Stage = Union[str, bytes]
+Stage = Union[str, bytes]  # text, or the bytes of a module
 
 
 def part_name(key: int, role: str) -> str:

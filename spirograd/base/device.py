@@ -1,4 +1,4 @@
-"""The protocol that every device implements, and those of abilities that only some devices have.
+"""The protocol that every device implements, and protocols of optional abilities.
 
 The runtime sees devices and artifacts, never IR.
 """
@@ -15,7 +15,7 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
 
-# Bytes of one `Device.read_async`. Staging memory for that is kept, so whoever reads more asks for pieces, not for all of them at once.
+# The most bytes of one `Device.read_async`. Staging memory of this size is kept, so larger reads are made in pieces.
 READBACK_LIMIT = 1 << 20
 # The same for one `ReadsIntoMemory.read_into_async`.
 ARRIVAL_LIMIT = 4 << 20
@@ -23,7 +23,7 @@ ARRIVAL_LIMIT = 4 << 20
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A range of device memory. ``address`` is what kernels use; ``handle`` belongs to the device."""
+    """A range of device memory. Kernels use its ``address``; ``handle`` belongs to the device."""
 
     nbytes: int
     address: int
@@ -32,7 +32,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What `spirograd doctor` and dumps say about a device."""
+    """The description of a device, for `spirograd doctor` and dumps."""
 
     arch: str
     name: str
@@ -41,30 +41,30 @@ class DeviceInfo:
 
 
 class Readback(Protocol):
-    """An asynchronous readback: bytes of device memory, as they were after all work recorded before: see `Device.read_async`.
+    """An asynchronous readback: bytes of device memory as of the work recorded before, see `Device.read_async`.
 
     Calls may come from any thread. A readback may be dropped without being taken. Both methods raise SpirogradRuntimeError if the device
     was lost, or closed before the bytes were taken.
     """
 
     def take(self) -> bytes | None:
-        """The bytes, or None as long as they are not there. Never waits, submits nothing; once it gave the bytes, it always does.
+        """Return the bytes, or None if they have not arrived. Never waits and submits nothing. Later calls return the bytes again.
 
-        They come some time after the work was submitted: by later launches, which go in batches, or by whoever waits for the device.
+        They arrive some time after the work is submitted, by later launches or by a wait for the device.
         """
 
     def wait(self) -> bytes:
-        """Submit what is recorded up to the readback, wait for it, and give the bytes; counts as a wait, even if they were there."""
+        """Submit the work up to the readback, wait for it, and return the bytes. Counts as a wait, even if they had arrived."""
 
 
 class Device(Protocol):
     """One device. Calls may come from any thread; work is done in the order of the calls.
 
-    `download` waits for earlier launches, `launch` and `fill` may return before they are done.
+    `download` waits for earlier launches; `launch` and `fill` may return before they are done.
 
     ``waits`` counts how often the host has waited for results since the device was opened: each `synchronize`, `download` and
     `Readback.wait`, whether it blocked or not (and, on wgpu, writes and copies that begin or end within a word, which must read first).
-    What else may block is not counted: room for commands or memory that earlier work still uses.
+    Waits for room for commands, or for memory that earlier work still uses, are not counted.
     """
 
     info: DeviceInfo
@@ -72,11 +72,11 @@ class Device(Protocol):
     waits: int
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
-        """``nbytes`` (rounded up, at least 16) of memory, 256-byte aligned; raises OutOfDeviceMemory. ``zeroed``: False allows contents
-        that are undefined, which costs less on some devices."""
+        """Allocate ``nbytes`` (rounded up, at least 16) of memory, 256-byte aligned. ``zeroed``: False allows undefined contents, which
+        costs less on some devices. Raises OutOfDeviceMemory."""
 
     def free(self, buffer: Buffer) -> None:
-        """Give memory back (once the launches that use it are done)."""
+        """Free memory once the launches that use it are done."""
 
     def upload(self, buffer: Buffer, offset: int, data: memoryview) -> None:
         """Copy contiguous host bytes to ``buffer`` at ``offset``; ``data`` may be reused on return."""
@@ -85,7 +85,7 @@ class Device(Protocol):
         """Wait for earlier work, then copy ``len(out)`` bytes from ``offset`` into ``out``."""
 
     def read_async(self, buffer: Buffer, offset: int, nbytes: int) -> Readback:
-        """Ask for a copy of ``nbytes`` (at most READBACK_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
+        """Request a copy of ``nbytes`` (at most READBACK_LIMIT) from ``offset`` on, both multiples of 4, in order with launches.
 
         Does not wait, and submits nothing by itself. Raises ValueError for a range that cannot be read like this.
         """
@@ -97,20 +97,20 @@ class Device(Protocol):
         """Copy between buffers of this device, in order with launches."""
 
     def host_view(self, buffer: Buffer) -> memoryview | None:
-        """The bytes of ``buffer`` if the host can address them (after a synchronize), else None."""
+        """Return the bytes of ``buffer`` if the host can address them (after a synchronize), else None."""
 
     def wrap(self, address: int, nbytes: int) -> Buffer | None:
-        """A buffer over host memory that the caller keeps alive (zero copy), or None where the device cannot."""
+        """Return a buffer over host memory that the caller keeps alive (zero copy), or None if the device cannot use it."""
 
-    def load(self, kernel: CompiledKernel) -> Any:
+    def load(self, kernel: CompiledKernel) -> object:
         """Make an executable of an artifact; the result is opaque to the runtime."""
 
-    def launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """Run all tasks in order with this argument block. ``counts[t]``: begin and end are in the code; the number of iterations
-        of task t if the host knows it (0: skip the task), None if only the device does."""
+    def launch(self, executable: object, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+        """Run all tasks in order with this argument block. ``counts[t]``: the number of iterations of task t, whose bounds are in the code,
+        if the host knows it (0: skip the task); None if only the device does."""
 
     def synchronize(self) -> None:
-        """Wait until all work is done; raises what the device reports."""
+        """Wait until all work is done. Raises the errors that the device reports."""
 
     def close(self) -> None:
         """Release everything; the device cannot be used afterwards."""
@@ -118,25 +118,26 @@ class Device(Protocol):
 
 @runtime_checkable
 class Assembler(Protocol):
-    """A device whose driver compiles what the code generator makes, which takes many times as long as loading the result."""
+    """A device whose driver compiles the output of the code generator, which takes many times as long as loading the result."""
 
     def assemble(self, kernel: CompiledKernel) -> CompiledKernel:
-        """``kernel`` with machine code for this device in place of its binaries. `Capabilities.toolchain` names what the code depends on.
-        Raises SpirogradRuntimeError, with the messages of the driver's compiler, if it refuses."""
+        """Return ``kernel`` with machine code for this device as its binaries. `Capabilities.toolchain` identifies everything that the code
+        depends on. Raises SpirogradRuntimeError, with the messages of the driver's compiler, if it fails."""
 
     def usage(self, kernel: CompiledKernel) -> str:
-        """What each task of ``kernel`` takes on this device, one line each: registers, what was spilled, shared memory."""
+        """Return the resources of each task of ``kernel`` on this device, one line each: registers, spills, shared memory."""
 
 
-# Memory that work uses: allocations with the parts of them that it touches, "" for all; None for memory that is not known.
-Uses = Sequence["tuple[Any, str]"]
+# Memory that work uses: allocations with the parts of them, "" for all; None for unknown memory.
+Uses = Sequence["tuple[object, str]"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A piece of work of a series. ``work`` calls `launch`, `fill` or `copy` of what it is given, as of a device, and uses this memory."""
+    """A step of a series of work. ``work`` calls `launch`, `fill` or `copy` of its argument, a device or a stand-in, and uses the given
+    memory."""
 
-    work: Callable[[Any], None]
+    work: Callable[[object], None]
     reads: Uses
     writes: Uses
 
@@ -145,7 +146,7 @@ class Step:
 class Launch:
     """The work of a step that launches a kernel."""
 
-    executable: Any
+    executable: object
     block: bytes
     counts: tuple[int | None, ...]
 
@@ -155,41 +156,40 @@ class Launch:
 
 @runtime_checkable
 class ReservesMemory(Protocol):
-    """A device whose launches are done when they return, and on which memory takes no space before it is touched."""
+    """A device whose launches are done when they return, and whose memory takes no space before it is touched."""
 
     def reserve(self, nbytes: int) -> Buffer | None:
-        """Addresses for ``nbytes`` of zeros, possibly more than there is memory, without any limit; None if the system refuses."""
+        """Reserve addresses for ``nbytes`` of zeros, which may be more than the available memory; None if the system refuses."""
 
 
 @runtime_checkable
 class ReportsFaults(Protocol):
-    """A device that computes on the CPU, where an access outside of all memory ends the process, and the message names the kernel."""
+    """A device that computes on the CPU, where an access outside of all memory ends the process, with a message that names the kernel."""
 
-    def locate(self, executable: Any, locations: Sequence[Loc | None]) -> None:
-        """Where each task of ``executable``, which `Device.load` gave, stands in the source."""
+    def locate(self, executable: object, locations: Sequence[Loc | None]) -> None:
+        """Set the source location of each task of ``executable``, which `Device.load` returned."""
 
 
 @runtime_checkable
 class RecordsWork(Protocol):
-    """A device whose driver does a series of launches, fills and copies as one piece, for less than the calls would cost one by one."""
+    """A device whose driver runs a recorded series of launches, fills and copies at less cost than separate calls."""
 
-    def record(self, steps: Sequence[Step | Sections]) -> Any:
-        """Record a series, without doing it. The result, opaque to the runtime, is for `repeat`; None if the driver does not take the
-        series."""
+    def record(self, steps: Sequence[Step | Sections]) -> object:
+        """Record a series without running it, and return an opaque object for `repeat`; None if the driver does not support the series."""
 
-    def repeat(self, recorded: Any) -> None:
-        """Do what was recorded, after the work so far. Does not wait. Raises what launches raise."""
+    def repeat(self, recorded: object) -> None:
+        """Run a recorded series after the work so far. Does not wait. Raises the errors of launches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sections:
-    """Lists of steps; those of different lists may be done at the same time where they do not use the same memory."""
+    """Lists of steps. Steps of different lists may run at the same time if they do not use the same memory."""
 
     sections: list[list[Step]]
 
 
 def one_by_one(nodes: Iterable[Step | Sections]) -> Iterator[Step]:
-    """The steps of a series, in an order in which one may be done after the other."""
+    """Iterate over the steps of a series, in an order in which they may run one after the other."""
     for node in nodes:
         if isinstance(node, Sections):
             yield from chain.from_iterable(node.sections)
@@ -199,7 +199,7 @@ def one_by_one(nodes: Iterable[Step | Sections]) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """``body``, and again as long as the 32-bit word at the address ``flag`` is not 0 after it."""
+    """A loop that runs ``body``, and repeats it while the 32-bit word at the address ``flag`` is not 0 afterwards."""
 
     flag: int
     body: list[Step | Sections | Loop]
@@ -207,50 +207,51 @@ class Loop:
 
 @runtime_checkable
 class RecordsLoops(Protocol):
-    """A device that decides by itself how often work is repeated, if it ``reads_flags``."""
+    """A device that evaluates the condition of recorded loops, if it ``reads_flags``."""
 
     reads_flags: bool
 
-    def record_loop(self, loop: Loop) -> Any:
-        """Record a loop, without doing it. The result is for `RecordsWork.repeat`; None if the driver does not take the loop."""
+    def record_loop(self, loop: Loop) -> object:
+        """Record a loop without running it, and return an object for `RecordsWork.repeat`; None if the driver does not support the loop."""
 
-    def repeat(self, recorded: Any) -> None:
+    def repeat(self, recorded: object) -> None:
         """See `RecordsWork.repeat`."""
 
 
 @runtime_checkable
 class HasStreams(Protocol):
-    """A device that does work of several streams at the same time, if it has ``several_queues``. Streams and events are opaque to the
-    runtime; None is the stream that the device has anyway, to which all work goes but what is done in `on_stream`. `synchronize`, `close`
-    and freed memory wait for all streams."""
+    """A device that runs work of several streams at the same time, if it has ``several_queues``. Streams and events are opaque to the
+    runtime; None is the device's own stream, which gets all work outside of `on_stream`. `synchronize`, `close` and freed memory wait for
+    all streams."""
 
     several_queues: bool
 
-    def new_stream(self) -> Any:
-        """A new stream."""
+    def new_stream(self) -> object:
+        """Return a new stream."""
 
-    def delete_stream(self, stream: Any) -> None:
-        """Give a stream back, after the work that it was given."""
+    def delete_stream(self, stream: object) -> None:
+        """Delete a stream after its work is done."""
 
-    def on_stream(self, stream: Any) -> AbstractContextManager[None]:
-        """Give the launches, fills and copies of the block to ``stream``, in no order with the others. Nothing else is done in it."""
+    def on_stream(self, stream: object) -> AbstractContextManager[None]:
+        """Submit the launches, fills and copies of the block to ``stream``, without order relative to other streams. The block does nothing
+        else."""
 
-    def order_streams(self, first: Any, then: Any) -> None:
-        """Have ``then`` do what it is given from now on after what ``first`` was given so far. Does not wait."""
+    def order_streams(self, first: object, then: object) -> None:
+        """Order later work of ``then`` after the work of ``first`` so far. Does not wait."""
 
-    def stream_done(self, stream: Any) -> bool:
-        """Whether a stream has done all its work. Does not wait."""
+    def stream_done(self, stream: object) -> bool:
+        """Return whether a stream has done all its work. Does not wait."""
 
-    def finish_stream(self, stream: Any) -> None:
+    def finish_stream(self, stream: object) -> None:
         """Wait until a stream has done all its work. Counts as a wait."""
 
-    def record_event(self, stream: Any) -> Any:
-        """An event that is done after what ``stream`` was given so far."""
+    def record_event(self, stream: object) -> object:
+        """Record an event that is done after the work of ``stream`` so far."""
 
-    def wait_for_event(self, event: Any, stream: Any) -> None:
-        """Have ``stream`` do what it is given from now on after an event. Does not wait."""
+    def wait_for_event(self, event: object, stream: object) -> None:
+        """Order later work of ``stream`` after an event. Does not wait."""
 
-    def finish_event(self, event: Any) -> None:
+    def finish_event(self, event: object) -> None:
         """Wait until an event is done. Counts as a wait."""
 
 
@@ -259,57 +260,58 @@ class HasClock(Protocol):
     """A device whose driver may know the rate of the clock that kernels read."""
 
     def clock_hz(self) -> int | None:
-        """How often the clock ticks in a second at the nominal speed of the device; None if the driver does not say."""
+        """Return the ticks per second of the clock at the nominal speed of the device; None if the driver does not report it."""
 
 
 class CodeCache(Protocol):
-    """Machine code that outlives the process."""
+    """A cache of machine code that outlives the process."""
 
     def code(self, source: str, make: Callable[[], bytes]) -> bytes:
-        """The code that ``make`` makes of ``source``, which names all that it depends on; made once."""
+        """Return the code that ``make`` computes, cached under ``source``, which identifies everything that it depends on."""
 
 
 @runtime_checkable
 class KeepsCode(Protocol):
-    """A device that compiles functions of its own, which are the same in every process."""
+    """A device that compiles its own functions, which are the same in every process."""
 
     def keep_code(self, cache: CodeCache | None) -> None:
-        """Look for them in ``cache``, if there is one, and store them there. Called before the first `Device.load`."""
+        """Use ``cache``, if it is not None, for these functions. Called before the first `Device.load`."""
 
 
 @dataclass(slots=True, eq=False)
 class NativeEntry:
-    """How compiled code launches a kernel, during the present time (see `validity`). ``function``, ``context``: addresses of a function
-    `void (ptr block, ptr context)`, and of its context. ``lock``: held during launches. ``kept``: what must live as long as launches are
-    done. If the 32-bit word at the address ``failed`` is not 0 after a launch, ``report`` is called with the number of the launch."""
+    """The entry by which compiled code launches a kernel, valid for the present epoch (see `validity`). ``function``, ``context``:
+    addresses of a function `void (ptr block, ptr context)`, and of its context. ``lock``: held during launches. ``kept``: objects that must
+    outlive the launches. If the 32-bit word at the address ``failed`` is not 0 after a launch, ``report`` is called with the number of the
+    launch."""
 
     function: int
     context: int
-    lock: Any = None
-    kept: Any = None
+    lock: object = None
+    kept: object = None
     failed: int = 0
     report: Callable[[int], None] | None = None
 
 
 @runtime_checkable
 class CallsNatively(Protocol):
-    """A device whose kernels compiled code can launch: see `runtime.native`. ``on_host``: they are done when a launch returns, use memory
-    of the host in place, and find the numbers of iterations themselves."""
+    """A device whose kernels compiled code can launch: see `runtime.native`. ``on_host``: whether kernels are done when a launch returns,
+    use memory of the host in place, and compute the numbers of iterations themselves."""
 
     on_host: bool
 
     def native_code(self) -> Any:
-        """The code that does (`native.launch_function.Code`); None if there is none for this interpreter."""
+        """Return the code that launches (`native.launch_function.Code`); None if this Python interpreter has none."""
 
-    def entry(self, executable: Any, counts: Sequence[int | None]) -> NativeEntry | None:
-        """Launches of ``executable``, for which `Device.launch` gets these ``counts`` unless the device is ``on_host``. None if they are
-        for Python only."""
+    def entry(self, executable: object, counts: Sequence[int | None]) -> NativeEntry | None:
+        """Return the entry for launches of ``executable`` with the ``counts`` of `Device.launch`, which devices ``on_host`` ignore. None if
+        only Python can do them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkTime:
-    """When a thread of this process (``thread``: as `threading.get_ident` numbers it) ran the iterations from ``low`` to ``high`` of a
-    task; of a grouped task the groups, counted from 0."""
+    """The time during which a thread of this process (``thread``: its `threading.get_ident`) ran the iterations from ``low`` to ``high`` of
+    a task, or the groups of a grouped task, counted from 0."""
 
     thread: int
     low: int
@@ -320,9 +322,9 @@ class ChunkTime:
 
 @dataclass(frozen=True, slots=True)
 class TaskTime:
-    """When task number ``task`` of a launch ran, in nanoseconds of `time.perf_counter_ns`. ``launch``: the number that `TaskTimer.launch`
-    got. ``cpu``: processor time that its threads took, where they are those of this process; else -1. ``chunks``: what each of these
-    threads ran, while a trace is recorded."""
+    """The time of task number ``task`` of a launch, in nanoseconds of `time.perf_counter_ns`. ``launch``: the number given to
+    `TaskTimer.launch`. ``cpu``: processor time of its threads if they belong to this process; else -1. ``chunks``: the chunks of each of
+    these threads, while a trace is recorded."""
 
     launch: int
     task: int
@@ -335,33 +337,35 @@ class TaskTime:
 class TaskTimer(Protocol):
     """Launches whose tasks are timed by the device itself."""
 
-    def launch(self, kernel: CompiledKernel, executable: Any, block: bytes | bytearray, counts: Sequence[int | None], number: int) -> None:
-        """As `Device.launch`. ``kernel``: what ``executable`` was loaded from. ``number``: for `TaskTime`."""
+    def launch(
+        self, kernel: CompiledKernel, executable: object, block: bytes | bytearray, counts: Sequence[int | None], number: int
+    ) -> None:
+        """Launch as `Device.launch`. ``kernel``: the kernel of ``executable``. ``number``: the number for `TaskTime`."""
 
     def collect(self) -> list[TaskTime]:
-        """Wait for the launches so far, and give the times of their tasks that were not given yet, by launch. A task that nothing was
-        dispatched for has none."""
+        """Wait for the launches so far, and return the times of their tasks that were not returned yet, by launch. Tasks without a dispatch
+        have none."""
 
     def close(self) -> None:
-        """Give back what the device holds for the timer. Times that were not collected are lost."""
+        """Release the resources of the timer. Times that were not collected are lost."""
 
 
 @runtime_checkable
 class TimesTasks(Protocol):
-    """A device that can tell when tasks ran."""
+    """A device that can time tasks."""
 
     def task_timer(self) -> TaskTimer:
-        """A timer for the launches from now on. Raises SpirogradUnsupportedError where the driver has no clock for it."""
+        """Return a timer for later launches. Raises SpirogradUnsupportedError if the driver has no clock for it."""
 
 
 class Arrival(Protocol):
-    """Bytes of device memory that go to memory of the host. Calls, what dropping it means, and errors: as of `Readback`."""
+    """Bytes of device memory that arrive in memory of the host. Calls, dropping, and errors are as for `Readback`."""
 
     def here(self) -> bool:
-        """Whether the bytes are there. Never waits, submits nothing."""
+        """Return whether the bytes have arrived. Never waits and submits nothing."""
 
     def wait(self) -> None:
-        """Wait until the bytes are there; counts as a wait, even if they were."""
+        """Wait until the bytes have arrived. Counts as a wait, even if they had."""
 
 
 @runtime_checkable
@@ -369,28 +373,28 @@ class ReadsIntoMemory(Protocol):
     """A device whose own threads copy the bytes of large readbacks into memory of the caller."""
 
     def read_into_async(self, buffer: Buffer, offset: int, out: memoryview) -> Arrival:
-        """As `Device.read_async`, of at most ARRIVAL_LIMIT bytes, into ``out`` (contiguous, writable), which nothing else may use until the
-        bytes are there; if the arrival is dropped before that, never again. Later launches may run before the copy is done, so they must
-        not write to what is read until the bytes are there, or `synchronize` returns."""
+        """Read as `Device.read_async`, at most ARRIVAL_LIMIT bytes, into ``out`` (contiguous, writable). Nothing else may use ``out`` until
+        the bytes have arrived, or ever, if the arrival is dropped before. Later launches may run before the copy is done, so they must not
+        write to the memory that is read until the bytes have arrived or `synchronize` returns."""
 
 
 @runtime_checkable
 class LendsMemory(Protocol):
-    """An asynchronous device whose memory the host can address. Its driver would take memory back when the device is closed, while the host
-    still reads it."""
+    """An asynchronous device whose memory the host can address. Its driver would free the memory when the device is closed, while the host
+    may still read it."""
 
-    def lend(self, buffer: Buffer, borrower: Any) -> None:
-        """Keep what `host_view` gives of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. On closing the device
-        sets the attribute ``kept`` of ``borrower``. Until then launches, fills and copies return when they are done. `synchronize` is to
-        follow, for the work before."""
+    def lend(self, buffer: Buffer, borrower: object) -> None:
+        """Keep the `host_view` of ``buffer`` as long as ``borrower`` lives, also after `free` and `close`. When it is closed, the device
+        sets the attribute ``kept`` of ``borrower``. Until then, launches, fills and copies return when they are done. Call `synchronize`
+        afterwards, for earlier work."""
 
 
 @runtime_checkable
 class SharesMemory(Protocol):
     """A device whose kernels use memory that other libraries of the process allocated on it, in order with the work of these libraries.
 
-    ``ordinal``: the number of the device, as all libraries have it. ``dlpack_device``: what DLPack calls it. ``stream``: the handle of the
-    driver's stream that the work goes to; as an argument, of one that another library gives its work to.
+    ``ordinal``: the number of the device, which is the same in all libraries. ``dlpack_device``: its DLPack device. ``stream``: the handle
+    of the driver's stream for the work of this device; as an argument, of a stream of another library.
     """
 
     ordinal: int
@@ -400,16 +404,17 @@ class SharesMemory(Protocol):
     def stream(self) -> int: ...
 
     def switch(self, stream: int) -> int:
-        """Give the work from now on to ``stream``, after the work so far of both. Does not wait. Returns the stream that it went to."""
+        """Submit later work to ``stream``, after the work so far of both streams. Does not wait. Returns the previous stream."""
 
     def adopt(self, address: int, nbytes: int) -> Buffer | None:
-        """A non-owning buffer over memory of another library, which the caller keeps alive; None if that is not memory of this device."""
+        """Return a non-owning buffer over memory of another library, which the caller keeps alive; None if it is not memory of this
+        device."""
 
     def export(self, buffer: Buffer) -> None:
-        """From now on other libraries may use ``buffer``: it stays until it is freed, even if the device is closed before."""
+        """Allow other libraries to use ``buffer``: it lives until it is freed, even if the device is closed before."""
 
     def follow(self, stream: int) -> None:
-        """Do the work from now on after what ``stream`` was given so far. Does not wait."""
+        """Order later work after the work of ``stream`` so far. Does not wait."""
 
     def precede(self, stream: int) -> None:
-        """Have ``stream`` do what it is given from now on after the work so far. Does not wait."""
+        """Order later work of ``stream`` after the work so far. Does not wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Union
 
 import numpy as np
@@ -79,7 +80,7 @@ class DType:
         out[given >= high], out[given <= low] = self.max, self.min
         return out
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         return (by_name, (self.name,))
 
     @property
@@ -140,6 +141,17 @@ class Vec:
         return f"vec<{self.n},{self.elem.name}>"
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A scalar for each of ``n`` iterations of a loop that run at once."""
+
+    n: int
+    elem: DType
+
+    def __repr__(self) -> str:
+        return f"lanes<{self.n},{self.elem.name}>"
+
+
 class _Void:
     __slots__ = ()
 
@@ -148,8 +160,20 @@ class _Void:
 
 
 VOID = _Void()
-# The type of an IR operation: a scalar, a vector, None, or a tuple (results of `for`, `while`, `if`).
-Type = Union[DType, Vec, _Void, tuple[Any, ...]]
+# The type of an IR operation: a scalar, a vector, lanes, None, or a tuple (results of `for`, `while`, `if`).
+Type = Union[DType, Vec, Lanes, _Void, tuple[Any, ...]]
+
+
+def scalar_of(t: Type) -> DType:
+    """``t``, or the type of each lane."""
+    scalar = t.elem if isinstance(t, Lanes) else t
+    assert isinstance(scalar, DType), t
+    return scalar
+
+
+def like(t: Type, scalar: DType) -> Type:
+    """``scalar``, or as many lanes of it as ``t`` has."""
+    return Lanes(t.n, scalar) if isinstance(t, Lanes) else scalar
 
 
 def by_name(name: str) -> DType:

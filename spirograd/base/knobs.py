@@ -33,7 +33,7 @@ KNOBS: dict[str, Knob] = {
     "SG_VALIDATE": Knob("", "1: run spirv-val on every SPIR-V module."),
     "SG_VALIDATION": Knob("", "1: enable the Vulkan validation layer and turn its messages into exceptions."),
     "SG_VERIFY": Knob("", "1: verify the IR after every pass."),
-    "SG_INTERPRET_AS": Knob("", "A target, such as cpu: the interpreter runs kernels after the passes for it, to check their accesses."),
+    "SG_INTERPRET_AS": Knob("", "A target, such as cpu: interpret kernels after its passes, to check accesses; loops: with vectors."),
     "SG_CACHE_DIR": Knob("", "Folder of the offline cache; by default the user's cache folder."),
     "SG_CACHE_KEY": Knob("", "Key of the offline cache, 16 characters or more, where users or machines share it; by default the user's."),
     "SG_OFFLINE_CACHE": Knob("1", "0: switch the offline cache off."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.near_names import NoAttribute
@@ -34,7 +34,7 @@ class Later:
     def _refuse(self, name: str, error: type[SpirogradUnsupportedError] = SpirogradUnsupportedError) -> NoReturn:
         raise error(f"`{name}` is not supported in this version of spirograd", None, self._reason)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         self._refuse(self.__name__)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -106,12 +106,12 @@ def attributes(
     table: Mapping[str, str] | None = None,
     modules: Container[str] = (),
     elsewhere: Mapping[str, str] | None = None,
-) -> Callable[[str], Any]:
+) -> Callable[[str], object]:
     """Return the ``__getattr__`` of a module. It gives stand-ins for the names of ``table``, imports ``modules`` below the module and names
     that are ``elsewhere`` when they are first used, and raises AttributeError with similar names for all others."""
     prefix = module.partition(".")[2]
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in modules:
             return importlib.import_module(f"{module}.{name}")
         if elsewhere is not None and name in elsewhere:

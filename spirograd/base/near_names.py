@@ -24,7 +24,7 @@ class NoAttribute(AttributeError):
             hint = f"it has {', '.join(names)}" + (f"; {hint}" if hint else "")
         return f"{what} has no {kind} `{missing}`{'; ' if hint else ''}{hint}"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return AttributeError, (str(self),)
 
 

@@ -11,9 +11,10 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 lock = threading.RLock()
@@ -24,29 +25,29 @@ if hasattr(os, "register_at_fork"):  # a child process finds no half-created obj
 class once(functools.cached_property[T]):
     """A `functools.cached_property` that several threads compute once."""
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type[object] | None = None) -> T:  # type: ignore[override]
         with lock:
             return super().__get__(instance, owner)
 
 
-def once_in_process(function: F) -> F:
+def once_in_process(function: Callable[P, R]) -> Callable[P, R]:
     """Cache results as `functools.cache` does, for functions that several threads must not run for the same arguments."""
     known = functools.cache(function)
 
     @functools.wraps(function)
-    def call(*args: object) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with lock:
-            return known(*args)
+            return known(*args, **kwargs)  # type: ignore[arg-type]
 
-    return call  # type: ignore[return-value]
+    return call
 
 
-def one_at_a_time(method: F) -> F:
+def one_at_a_time(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that only one thread at a time runs any function with this decorator."""
 
     @functools.wraps(method)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with lock:
             return method(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from spirograd.base.records import dataclass
 
+LOOPS = "loops"  # of `CompileOptions.interpret_as`
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -13,7 +15,8 @@ class CompileOptions:
     fusion off; ``disjoint_by``: the setting that limits it to loops of which none writes memory that another one accesses; "": loops are
     fused wherever that changes no result. ``count_on_device``: kernels of asynchronous devices count the sizes of adstacks even if the host
     could evaluate them, for programs that launch kernels without this runtime. ``interpret_as``: the target whose tasks the interpreter
-    runs, after the passes that move accesses, to find accesses that the program does not make; "": kernel IR as traced."""
+    runs, after the passes that move accesses, to find accesses that the program does not make; `LOOPS`: the loops
+    that a CPU runs, vectors included; "": kernel IR as traced."""
 
     fast_math: bool = True
     check_bounds: bool = False

@@ -1,20 +1,19 @@
-"""What the layers of a running program see of one another, as protocols: memory, the places of array arguments, kernels ready to launch.
+"""Protocols between the layers of a running program: memory, the places of array arguments, recorded work. Those of kernels that are ready
+to launch are in `arguments`.
 
 The language and the derivatives name these; the classes that implement them are in `spirograd.runtime`. Nothing checks them at run time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from struct import Struct
 from typing import Protocol, TypeVar, Union
 
-from spirograd.base.artifact import CompiledKernel
-from spirograd.base.device import Arrival, Buffer, CallsNatively, Device, HasStreams, Readback
-from spirograd.base.validity import Record
+from spirograd.base.device import Arrival, Buffer, Device, HasStreams, Readback
 
-Scalar = Union[int, float, bool]  # a number as a launch takes or returns it
+Scalar = Union[int, float, bool]  # a number that a launch takes or returns
 A = TypeVar("A", bound="Allocation")
 
 
@@ -44,39 +43,39 @@ class Allocation(Protocol):
 
     @property
     def host_address(self) -> int | None:
-        """Where the host can reach the bytes, or None. From then on all parts are ``shared``."""
+        """The address of the bytes for the host, or None. Reading it marks all parts as ``shared``."""
 
     @property
     def shared_gpu(self) -> int | None:
-        """The number of the GPU in whose memory it lies, if other libraries of the process use that too, else None."""
+        """The number of the GPU with the memory, if other libraries of the process use that GPU, too, else None."""
 
     @property
     def readback_limit(self) -> int:
-        """Bytes of one `read_into_async` at most."""
+        """The most bytes of one `read_into_async`."""
 
     def bump(self, part: str = "") -> None:
-        """Note that the contents of a part (may) have changed."""
+        """Increase the generation of a part, whose contents may have changed."""
 
     def share(self, part: str = "") -> None:
-        """Mark that from now on a part may change without a `bump`."""
+        """Mark a part as shared: it may change without a `bump` from now on."""
 
     def lend(self, borrower: object) -> None:
-        """Keep the memory, as the host addresses it, as long as ``borrower`` lives."""
+        """Keep the host's view of the memory as long as ``borrower`` lives."""
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Wait for earlier launches and copy the bytes from ``offset`` on into ``out``."""
 
     def host_bytes(self) -> memoryview | None:
-        """Wait for earlier launches, and give the bytes for the host to read and write at once, where the host can address them."""
+        """Wait for earlier launches, and return the bytes for immediate reads and writes of the host, if it can address them."""
 
     def unpack(self, form: Struct, offset: int) -> tuple[Scalar, ...]:
-        """Wait for earlier launches and read the numbers that lie in ``form`` from ``offset`` on."""
+        """Wait for earlier launches and read numbers in the format ``form`` from ``offset`` on."""
 
     def read_async(self, offset: int, nbytes: int) -> Readback:
-        """Ask for a copy of the bytes as they are after earlier launches, without waiting."""
+        """Request a copy of the bytes as of earlier launches, without waiting."""
 
     def read_into_async(self, offset: int, out: memoryview) -> Arrival:
-        """Ask for a copy of the bytes from ``offset`` on into ``out``, without waiting."""
+        """Request a copy of the bytes from ``offset`` on into ``out``, without waiting."""
 
     def write(self, offset: int, data: memoryview, part: str = "") -> None:
         """Copy ``data`` to ``offset``, in order with launches."""
@@ -88,27 +87,27 @@ class Allocation(Protocol):
         """Copy ``nbytes`` from another allocation of the same device, in order with launches."""
 
     def wrote(self, part: str) -> None:
-        """Note that a launch has written to ``part``."""
+        """Record that a launch has written to ``part``."""
 
     def duplicate(self: A, offset: int, nbytes: int) -> A:
         """Return a new allocation with a copy of ``nbytes`` from ``offset`` on."""
 
     def free(self) -> None:
-        """Give the memory back now."""
+        """Free the memory now."""
 
 
 class Memory(Protocol):
-    """What gives out the memory of a device: `runtime.allocations.Memory`."""
+    """The allocator of a device: `runtime.allocations.Memory`."""
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
         """Return ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``). Raises OutOfDeviceMemory."""
 
     def watch(self, watcher: object) -> bool:
-        """Call ``watcher.handed_out(allocation, part)`` whenever memory is handed out. Returns whether any was handed out before."""
+        """Call ``watcher.handed_out(allocation, part)`` whenever memory is handed out. Return whether any was handed out before."""
 
 
 class Place(Protocol):
-    """The place of an array argument of a launch, `runtime.launcher.ArrayBinding`: addresses and allocations by role, and the extents."""
+    """The place of an array argument of a launch, `arguments.ArrayBinding`: addresses and allocations by role, and the extents."""
 
     address: int
     grad_address: int
@@ -136,46 +135,8 @@ class Place(Protocol):
         """Copy the bytes from ``offset`` on into ``out``, after earlier launches."""
 
 
-class Plan(Protocol):
-    """A compiled kernel that is ready to launch: `runtime.launcher.LaunchPlan`."""
-
-    compiled: CompiledKernel
-
-    @property
-    def last_number(self) -> int | None:
-        """The number of the last launch."""
-
-    def launch(
-        self, scalars: Sequence[Scalar], arrays: Sequence[Place | None], trees: Mapping[int, Allocation]
-    ) -> tuple[Scalar, ...] | None:
-        """Run the kernel. ``scalars[i]`` and ``arrays[i]`` belong to its flat argument ``i``, of which one counts; ``trees``: the
-        allocations of field trees. Returns the values that the kernel returns."""
-
-    def prepared(
-        self,
-        native: CallsNatively,
-        scalars: Sequence[Scalar],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, Allocation],
-        record: Record,
-    ) -> PreparedLaunch:
-        """Return launches like one with these arguments, for compiled code. Raises NotPrepared for launches that only Python does."""
-
-
-class PreparedLaunch(Protocol):
-    """Launches that compiled code does: `runtime.native.launch_preparation.Prepared`."""
-
-    @property
-    def number(self) -> int:
-        """The epoch in which they are valid."""
-
-    @property
-    def about(self) -> object:
-        """What is equal for launches of the same calls."""
-
-
 class Transfers(Protocol):
-    """The arrays of other libraries in one launch: used in place where the device can, else copied there and back."""
+    """The arrays of other libraries in one launch: used in place if the device can, else copied there and back."""
 
     tensors: dict[int, tuple[str, object]]
     torch_records: bool
@@ -184,7 +145,7 @@ class Transfers(Protocol):
         """Return the place of an array that is flat argument ``index``; errors call it ``label``."""
 
     def host_address(self, binding: Place) -> int:
-        """Return where on the host an array lies that the launch works on in a copy; 0 for other arrays."""
+        """Return the host address of an array that the launch uses as a copy; 0 for other arrays."""
 
     def finish(self, written: set[int]) -> None:
         """After the launch, copy back what the kernel wrote."""
@@ -199,7 +160,7 @@ class WorkRecording(Protocol):
         """Return a block whose work is recorded."""
 
     def repeat(self) -> None:
-        """Do the recorded work again."""
+        """Repeat the recorded work."""
 
 
 class CellPool(Protocol):
@@ -210,17 +171,20 @@ class CellPool(Protocol):
         """The ledger and the cells."""
 
     def extent(self) -> int:
-        """Return how many cells may hold anything."""
+        """Return the number of cells that may have contents."""
+
+    def grow(self, cells: int) -> bool:
+        """Have memory for ``cells`` in use. Returns whether there is enough."""
 
     def before_launch(self) -> None:
         """Grow if more than half of the cells are in use."""
 
     def after_launch(self) -> None:
-        """Ask how many cells are in use, after the launch of a kernel that may activate some."""
+        """Request the number of cells in use, after the launch of a kernel that may activate some."""
 
 
 class SideStream(Protocol):
-    """A stream beside the one that the session has anyway: `runtime.stream_order.Side`."""
+    """A stream in addition to the session's own: `runtime.stream_order.Side`."""
 
     number: int
     handle: object
@@ -236,20 +200,20 @@ class StreamOrder(Protocol[S]):
     dropped: list[S]
 
     def new(self, manual: bool = False) -> S:
-        """Return a new stream. ``manual``: it waits for events only."""
+        """Return a new stream. ``manual``: whether it waits only for events."""
 
     def section(self, number: int) -> S:
         """Return a stream for one of several pieces of work that may run at the same time."""
 
     def delete(self, side: S) -> None:
-        """Give a stream back, after its work."""
+        """Delete a stream after its work is done."""
 
     def on(self, side: S) -> AbstractContextManager[None]:
-        """Have the work of this thread go to a stream in the block."""
+        """Submit the work of this thread in the block to a stream."""
 
 
 class OwnWrites(Protocol):
-    """What one thread has written since a moment: `runtime.generations.OwnWrites`."""
+    """The writes of one thread since a point in time: `runtime.generations.OwnWrites`."""
 
     def are_all(self) -> bool:
         """Return whether no other thread has written since then."""

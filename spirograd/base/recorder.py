@@ -1,13 +1,15 @@
-"""What sees the launches of a thread and the writes of the host while it is set: a tape, for example."""
+"""The protocol of recorders, such as tapes, which observe the launches of a thread and the writes of the host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Scalar
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
 
 R = TypeVar("R")
 KernelT = TypeVar("KernelT")
@@ -34,41 +36,42 @@ class NestedTape(Protocol):
 
 
 class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
-    """Sees what a thread does outside of kernels while it is set: an open tape, for example.
+    """An observer of everything that a thread does outside of kernels, such as an open tape.
 
-    Its parameters are the classes of the language that it is handed: `Kernel`, `Specialization`, `Packer`, and fields or ndarrays.
+    Its type parameters are classes of the language: `Kernel`, `Specialization`, `Packer`, and fields or ndarrays.
     """
 
     def launch(
         self, kernel: KernelT, specialization: CallT, packer: ArgumentsT, args: Sequence[object]
     ) -> tuple[Scalar, ...] | None:
-        """Launch a kernel, in place of its plan; returns what that returns. ``packer``: the flat arguments of ``args``."""
+        """Launch a kernel in place of its plan, and return its result. ``packer``: the flat arguments of ``args``."""
         raise NotImplementedError
 
     def aside(self, function: Callable[[], R], replaced: bool) -> R:
-        """Run Python code that launches kernels, which is left out of differentiation, or (``replaced``) has a gradient of its own."""
+        """Run Python code that launches kernels and is not differentiated, or (``replaced``) has a gradient of its own."""
         return function()
 
     @property
     def reverses(self) -> bool:
-        """Whether what runs now is recorded for a reverse pass; then `with_reverse` and `numbers_of` are there."""
+        """Return whether launches are recorded for a reverse pass, so that `with_reverse` and `numbers_of` exist."""
         return False
 
     def with_reverse(self, function: Callable[[], R], reverse: Callable[[], None], reads: Sequence[MemoryT], saves: bool = False) -> R:
-        """Run Python code that launches kernels; ``reverse`` takes the place of their derivatives. It may write to gradients only.
+        """Run Python code that launches kernels; ``reverse`` replaces their derivatives. It may write only to gradients.
 
-        ``reads``: the fields and ndarrays that values come from. ``saves``: ``reverse`` needs all memory as ``function`` left it.
+        ``reads``: the fields and ndarrays that values come from. ``saves``: whether ``reverse`` needs all memory as ``function`` left it.
         """
         raise NotImplementedError
 
     def numbers_of(self, memory: MemoryT, what: str) -> None:
-        """``what`` takes numbers of ``memory`` out of the device: raise if gradients would end there without a word."""
+        """``what`` takes numbers of ``memory`` out of the device: raise an error if gradients would silently end there."""
         raise NotImplementedError
 
-    follows_numbers = False  # whether numbers that Python reads are followed: then the next three are there
+    follows_numbers = False  # whether numbers that Python reads are followed, so that the next three methods exist
 
     def read_numbers(self, memory: MemoryT, key: object, values: Sequence[Scalar], location: Callable[[], Loc | None]) -> Sequence[object]:
-        """What Python gets for the numbers ``values`` of the element at ``key`` of a field or ndarray. ``location`` gives the line."""
+        """Return the numbers that Python gets for ``values`` of the element at ``key`` of a field or ndarray. ``location`` returns the
+        line."""
         return values
 
     def numbers_written(self, memory: MemoryT, key: object, component: int | None, numbers: Sequence[object], clear: Clear) -> Clear:
@@ -80,18 +83,18 @@ class Recorder(Generic[KernelT, CallT, ArgumentsT, MemoryT]):
         return clear
 
     def numbers_kept(self, memory: MemoryT) -> None:
-        """Called after the write to ``memory`` of numbers that `numbers_written` got."""
+        """Called after the numbers of `numbers_written` were written to ``memory``."""
 
     def cells_of(self, kernel: KernelT, args: Sequence[object]) -> tuple[KernelT, tuple[object, ...], Sequence[object]] | None:
         """Return what `scalar_cells.cells_of` does for ``kernel`` and ``args``."""
         raise NotImplementedError
 
     def numbers_passed(self, cells: Sequence[object]) -> None:
-        """A launch follows that takes numbers in ``cells``."""
+        """Called before a launch that takes numbers in ``cells``."""
         raise NotImplementedError
 
     def nested(self) -> NestedTape:
-        """A tape for the reverse pass."""
+        """Return a tape for the reverse pass."""
         raise NotImplementedError
 
     def host_write(self, memory: MemoryT, key: object, clear: Clear, source: MemoryT | None, repeat: Callable[[], None] | None) -> None:

@@ -38,12 +38,12 @@ else:
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, repr=True):
         """See `dataclasses.dataclass`."""
         if cls is None:
-            return lambda made: _define(made, frozen, slots, eq, repr)
+            return lambda cls: _define(cls, frozen, slots, eq, repr)
         return _define(cls, frozen, slots, eq, repr)
 
-    def fields(made):
+    def fields(cls):
         """See `dataclasses.fields`."""
-        return tuple(made.__sg_fields__.values())
+        return tuple(cls.__sg_fields__.values())
 
     def replace(instance, /, **changes):
         """See `dataclasses.replace`."""
@@ -81,7 +81,7 @@ def _define(cls: Any, frozen: bool, slots: bool, eq: bool, shown: bool) -> Any:
 
 
 def _own_fields(cls: Any) -> dict[str, Field[Any]]:
-    found: dict[str, Field[object]] = {}
+    entries: dict[str, Field[object]] = {}
     for name, annotation in inspect.get_annotations(cls).items():
         assert isinstance(annotation, str), f"{cls.__module__} lacks `from __future__ import annotations`"
         if annotation.startswith("ClassVar"):
@@ -93,8 +93,8 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]]:
             delattr(cls, name)
         elif default is entry:
             setattr(cls, name, entry.default)
-        found[name] = entry
-    return found
+        entries[name] = entry
+    return entries
 
 
 def _with_slots(cls: Any, own: dict[str, Field[object]]) -> Any:
@@ -102,9 +102,9 @@ def _with_slots(cls: Any, own: dict[str, Field[object]]) -> Any:
     members = {name: value for name, value in cls.__dict__.items() if name not in own and name not in ("__dict__", "__weakref__")}
     inherited = {name for base in cls.__mro__[1:] for name in base.__dict__.get("__slots__", ())}
     members["__slots__"] = tuple([name for name in own if name not in inherited])
-    made = type(cls)(cls.__name__, cls.__bases__, members)
-    made.__qualname__ = cls.__qualname__
-    return made
+    copy = type(cls)(cls.__name__, cls.__bases__, members)
+    copy.__qualname__ = cls.__qualname__
+    return copy
 
 
 def _first_init(cls: Any, frozen: bool) -> Any:
@@ -232,9 +232,9 @@ class _Standard:
     """`__dataclass_fields__`, which the functions of `dataclasses` read, computed when it is first read."""
 
     def __get__(self, instance: object, cls: Any) -> dict[str, Field[Any]]:
-        made: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
-        found: dict[str, Field[Any]] = made.__dataclass_fields__
-        return found
+        standard: Any = make_dataclass(cls.__name__, [(name, entry.type, entry) for name, entry in cls.__sg_fields__.items()])
+        entries: dict[str, Field[Any]] = standard.__dataclass_fields__
+        return entries
 
 
 _STANDARD = _Standard()

@@ -51,6 +51,6 @@ def _recorded(name: str, category: str, details: dict[str, object]) -> Iterator[
     finally:
         end = perf_counter_ns()
         _open.depth = depth
-        found = Span(name, category, begin, end, threading.get_native_id(), depth, details)
+        record = Span(name, category, begin, end, threading.get_native_id(), depth, details)
         for listener in tuple(listeners):
-            listener(found)
+            listener(record)

@@ -12,7 +12,6 @@ import sys
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from spirograd.base import knobs
 from spirograd.base.errors import SpirogradCompilationError, SpirogradError
@@ -82,7 +81,7 @@ def install() -> None:
         shortened(error)
         before(kind, error, error.__traceback__ if isinstance(error, SpirogradError) else traceback)
 
-    def thread_hook(args: Any) -> None:
+    def thread_hook(args: threading.ExceptHookArgs) -> None:
         shortened(args.exc_value)
         if isinstance(args.exc_value, SpirogradError):
             args = threading.ExceptHookArgs((args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread))

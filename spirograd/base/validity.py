@@ -10,9 +10,11 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Protocol
 
+from spirograd.base.arrays import Array
+from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
 
 _words = (ctypes.c_int64 * 2)()  # the number of the epoch; the number of open `suspend` calls
@@ -44,16 +46,74 @@ def resume() -> None:
         _words[1] -= 1
 
 
+class Recording(Protocol):
+    """What records how compiled code checks and packs the arguments of a call: `runtime.native.launch_preparation.Recording`. It looks at
+    one object at a time. Flat arguments come in order."""
+
+    mortal: list[object]
+
+    def argument(self, number: int) -> None:
+        """Look at an argument of the call."""
+
+    def member(self, name: str) -> None:
+        """Look at an attribute of the object."""
+
+    def entry(self, number: int) -> None:
+        """Look at an entry of the list that it is."""
+
+    def given(self, value: object) -> None:
+        """Look at ``value``."""
+
+    def same(self, value: object, mortal: bool = False) -> None:
+        """Check that it is ``value``. ``mortal``: which is not kept alive."""
+
+    def equal(self, value: object) -> None:
+        """Check that it is of the type of ``value`` and equal."""
+
+    def ask(self, is_same: Callable[[object], bool]) -> None:
+        """Check that ``is_same`` gives True for it."""
+
+    def names(self, dictionary: Mapping[Hashable, object], items: Mapping[Hashable, tuple[object, ...]]) -> None:
+        """Check that a dictionary has these objects under these keys, none where the tuple is empty."""
+
+    def cells(self, cells: Sequence[object], contents: Sequence[object]) -> None:
+        """Check that these cells hold these objects."""
+
+    def scalar(self, t: DType, value: object) -> None:
+        """Take a number like ``value`` for the next flat argument."""
+
+    def array(self, value: object) -> None:
+        """Take an ndarray like ``value`` for the next flat argument."""
+
+    def host_array(self, value: Array) -> None:
+        """Take a NumPy array like ``value`` for the next flat argument."""
+
+    def item(self, dictionary: Mapping[str, object], key: str) -> None:
+        """Check that a dictionary has the same object under ``key`` as now."""
+
+    def called(self, function: Callable[[], object]) -> None:
+        """Call ``function`` at each launch."""
+
+    def unchanged(self, count: int = 1) -> None:
+        """Leave the next flat arguments as they are."""
+
+    def keep_scalars(self, scalars: Iterable[int]) -> None:
+        """Check that these flat scalars are equal. Comes before they are taken."""
+
+    def keep_arrays(self) -> None:
+        """Check that arrays are the same. Comes before they are taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What records the launches of a call. ``number``: of the epoch, read before anything else; ``arguments``: how many the call
-    has; ``steps``: given a `runtime.native.launch_preparation.Recording`, records how they are checked and packed; ``result``: makes the
-    result of the call from the values that the kernel returns."""
+    has; ``steps``: records how they are checked and packed; ``result``: makes the result of the call from the values that the kernel
+    returns."""
 
     number: int
     arguments: int
-    steps: Callable[[Any], None]
-    result: Callable[[tuple[Any, ...]], Any] | None = None
+    steps: Callable[[Recording], None]
+    result: Callable[[tuple[object, ...]], object] | None = None
 
 
 class NotPrepared(Exception):

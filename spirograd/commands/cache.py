@@ -13,14 +13,14 @@ HELP = "show or empty the offline cache"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``info`` or ``clear``, and the folder."""
-    shown = "info (what is done without a word): where it is and how large; clear: remove every kernel in it"
+    """Add ``info`` or ``clear``, and the folder."""
+    shown = "info (the default): show its folder and size; clear: remove every kernel in it"
     parser.add_argument("action", nargs="?", choices=("info", "clear"), default="info", help=shown)
-    parser.add_argument("--dir", type=Path, default=None, help="folder of the cache, where it is not the default one")
+    parser.add_argument("--dir", type=Path, default=None, help="folder of the cache, if it is not the default one")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print where the cache is and how large, after emptying it if asked to."""
+    """Print the folder and the size of the cache, after emptying it if requested."""
     cache = Cache(args.dir or default_folder())
     if args.action == "clear":
         before = cache.stats()

@@ -30,7 +30,7 @@ _DUMPED_BY_LLVM = "LLVM IR, assembly and IR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Back end, length, size, folder."""
+    """Add back end, steps, particles and output folder."""
     choices = [arch for arch in loader.DEVICES if arch != "interpreter"]
     parser.add_argument("--arch", choices=choices, help="back end for the simulation (default: the fastest one)")
     parser.add_argument("--steps", type=_positive, default=2400, help="steps of the simulation (default: %(default)s)")
@@ -46,7 +46,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The whole demo. Exit status 0; 1 if back ends disagree, a package is missing, or ``--arch`` is not there."""
+    """Run the demo. Exit status 0; 1 if back ends disagree, a package is missing, or ``--arch`` cannot be used."""
     missing = [name for name in _NEEDS if not _has(name)]
     if missing:
         print(f'The demo needs {" and ".join(missing)}: pip install "spirograd[demo]"')
@@ -89,7 +89,8 @@ def _has(package: str) -> bool:
 
 
 def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[list[tuple[float, object, object]], float]:
-    """Snapshots (seconds, positions, velocities) at the start and after each part of the steps, and the seconds that the steps took."""
+    """Run the simulation. Return snapshots (seconds, positions, velocities) at the start and after each part of the steps, and the seconds
+    that the steps took."""
     progress = importlib.import_module("rich.progress")
     sg.init(arch=arch, log_level="error")
     fluid = Fluid(particles)
@@ -106,7 +107,7 @@ def _simulate(arch: str, particles: int, steps: int, console: object) -> tuple[l
         task = bar.add_task("steps", total=steps, rate="")
         done = 0
         while done < steps:
-            # Up to 20 steps between two looks at the clock: waiting for a GPU after each one would slow it down.
+            # up to 20 steps between readings of the clock: waiting for a GPU after each one would slow it down
             count = min(20, next(mark for mark in marks if mark > done) - done)
             begin = time.perf_counter()
             for _ in range(count):

@@ -25,7 +25,7 @@ _PACKAGES = ("numpy", "llvmlite", "vulkan", "wgpu", "torch", "jax", "rich", "mat
 _VECTOR_FEATURES = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512fp16", "neon", "fullfp16", "sve", "sve2", "v")
 _SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 _SDK = "the Vulkan SDK, https://vulkan.lunarg.com"
-# What helps -> where to get it, by operating system.
+# Installation instructions, by what is missing and operating system.
 _HOW_TO_GET = {
     "cuda": dict.fromkeys(("linux", "windows"), "NVIDIA's driver for the graphics card, with CUDA 12.0 or newer; no toolkit is needed"),
     "amdgpu": {
@@ -55,7 +55,7 @@ _HOW_TO_GET = {
 
 @dataclass(frozen=True)
 class BackEnd:
-    """A back end as found: ``reason`` says why it cannot be used, else None."""
+    """The state of a back end. ``reason``: why it cannot be used, or None."""
 
     arch: str
     reason: str | None
@@ -64,28 +64,28 @@ class BackEnd:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments."""
+    """Add no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report. Exit status 0, or 1 if not even the CPU back end works."""
-    found = [probe(arch) for arch in loader.DEVICES]
+    back_ends = [probe(arch) for arch in loader.DEVICES]
     print("Versions\n" + table(("what", "version"), _versions()))
-    print("\nBack ends\n" + table(("arch", "device", "driver", "more"), [_back_end_row(b) for b in found]))
+    print("\nBack ends\n" + table(("arch", "device", "driver", "more"), [_back_end_row(b) for b in back_ends]))
     for arch in loader.DEVICES:
         rows = [(str(i), name, reason or "usable") for i, (name, reason) in enumerate(loader.devices(arch))]
         if rows:
             print(f"\nDevices of {arch}, chosen by `init(device=...)` or SG_DEVICE\n" + table(("number", "name", "state"), rows))
-    usable = [b for b in found if b.caps is not None and b.arch != "interpreter"]
+    usable = [b for b in back_ends if b.caps is not None and b.arch != "interpreter"]
     if usable:
         print("\nFeatures\n" + table(("feature", *(b.arch for b in usable)), _feature_rows(usable)))
-    print("\nHelpers\n" + table(("what", "state", "for", "how to get it"), _helper_rows(found)))
+    print("\nHelpers\n" + table(("what", "state", "for", "how to get it"), _helper_rows(back_ends)))
     stats = Cache(default_folder()).stats()
     print(f"\nOffline cache\n  {default_folder()}: {stats.files} kernels, {stats.nbytes / 2**20:.1f} MiB")
     in_force = [(name, os.environ[name], KNOBS[name].doc) for name in KNOBS if name in os.environ]
     knobs = table(("variable", "set to", "meaning"), in_force) if in_force else "  none (`spirograd knobs` lists all)"
     print(f"\nKnobs in force\n{knobs}")
-    return 0 if any(b.arch == "cpu" and b.reason is None for b in found) else 1
+    return 0 if any(b.arch == "cpu" and b.reason is None for b in back_ends) else 1
 
 
 def probe(arch: str) -> BackEnd:
@@ -125,7 +125,7 @@ def _back_end_row(back_end: BackEnd) -> tuple[str, str, str, str]:
 
 
 def _detail(key: str, value: str) -> str:
-    """Of the hundred features of a processor, those that decide how kernels are vectorised."""
+    """Return a detail as text: of the hundred features of a processor, those that matter for vectorisation."""
     if key != "features":
         return value
     return " ".join(name for name in _VECTOR_FEATURES if f"+{name}" in value.split(",")) or "-"
@@ -142,9 +142,9 @@ def _feature(value: object) -> str:
     return str(value) if value != "" else "-"
 
 
-def _validation_layer(found: list[BackEnd]) -> str:
-    """The state of the Vulkan validation layer. Whether it is there shows when a device is opened with it."""
-    if all(b.arch != "vulkan" or b.reason is not None for b in found):
+def _validation_layer(back_ends: list[BackEnd]) -> str:
+    """Return the state of the Vulkan validation layer, found by opening a device with it."""
+    if all(b.arch != "vulkan" or b.reason is not None for b in back_ends):
         return "unknown: no Vulkan"
     try:
         loader.open_device("vulkan", debug=True).close()
@@ -153,13 +153,13 @@ def _validation_layer(found: list[BackEnd]) -> str:
     return "present"
 
 
-def _helper_rows(found: list[BackEnd]) -> list[tuple[str, str, str, str]]:
+def _helper_rows(back_ends: list[BackEnd]) -> list[tuple[str, str, str, str]]:
     system = _SYSTEMS.get(sys.platform, "linux")
-    missing = [b.arch for b in found if b.reason and system in _HOW_TO_GET.get(b.arch, {})]
+    missing = [b.arch for b in back_ends if b.reason and system in _HOW_TO_GET.get(b.arch, {})]
     rows = [(arch, "missing", "this back end", _HOW_TO_GET[arch][system]) for arch in missing]
     states = {
         "spirv-val": ("present" if shutil.which("spirv-val") else "missing", "SG_VALIDATE=1, tests"),
-        "validation layer": (_validation_layer(found), "debug=True, tests"),
+        "validation layer": (_validation_layer(back_ends), "debug=True, tests"),
         "demo": ("present" if all(_has(name) for name in ("rich", "matplotlib")) else "missing", "spirograd demo: progress bar, picture"),
     }
     for name, (state, purpose) in states.items():

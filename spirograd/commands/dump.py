@@ -1,9 +1,9 @@
-"""Run a script and show what becomes of every kernel that it compiles: IR, SPIR-V, disassembly, LLVM IR, assembly.
+"""Run a script and show every kernel that it compiles at each stage: IR, SPIR-V, disassembly, LLVM IR, assembly.
 
     spirograd dump script.py --to dumps -- --arguments --of --the --script      files in a folder
     spirograd dump script.py --html report.html --arch cpu,vulkan               one page for a browser, with kernels of two back ends
 
-The back end is the script's own choice unless --arch (or SG_ARCH) says otherwise. With several the script runs once for each."""
+The script chooses the back end unless --arch (or SG_ARCH) is given. With several, the script runs once for each."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _DEFAULT_FOLDER = Path("spirograd_dumps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The script, the folder or page and the back ends; the script's own arguments come after ``--``."""
+    """Add the script, the folder or page and the back ends; the script's own arguments come after ``--``."""
     parser.add_argument("script", type=Path, help="a Python file")
     parser.add_argument("--to", type=Path, metavar="DIR", help=f"folder for files (default without --html: {_DEFAULT_FOLDER})")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="page to write, which needs nothing but a browser")
-    parser.add_argument("--quiet", action="store_true", help="do not list what was written")
-    parser.add_argument("--arch", type=_arches, default=[], metavar="ARCH[,ARCH]", help="back ends to use, whatever the script says")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="HTML page to write; it is self-contained")
+    parser.add_argument("--quiet", action="store_true", help="do not list the files written")
+    parser.add_argument("--arch", type=_arches, default=[], metavar="ARCH[,ARCH]", help="back ends to use instead of the script's")
 
 
 def _arches(text: str) -> list[str]:
@@ -65,7 +65,7 @@ def _run_here(args: argparse.Namespace) -> int:
             os.environ["SG_DUMP"] = str(args.to.resolve())
         status = run_script(args.script, args.rest)
     finally:
-        # A script that fails has a page too, of the kernels that it came to.
+        # if a script fails, the page has the kernels compiled so far
         if args.html is not None:
             dumps.listeners.remove(listener)
         if compilations:
@@ -78,7 +78,7 @@ def _run_here(args: argparse.Namespace) -> int:
 
 
 def _run_each(args: argparse.Namespace) -> int:
-    """Each back end in a process of its own: modules that the script imports may hold on to fields of the first."""
+    """Run each back end in a process of its own, because modules that the script imports may hold fields of the first."""
     documents: list[Document] = []
     status = 0
     with tempfile.TemporaryDirectory() as folder:

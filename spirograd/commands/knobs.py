@@ -1,4 +1,4 @@
-"""List every environment variable that spirograd reads, and what is set now."""
+"""List every environment variable that spirograd reads, with the current values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HELP = "list the environment variables"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments."""
+    """Add no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table of knobs."""
+    """Print the table of environment variables."""
     rows = [(name, os.environ.get(name) or "-", knob.default or "-", knob.doc) for name, knob in KNOBS.items()]
     print(table(("variable", "set to", "default", "meaning"), rows, indent=""))
     print("\nOptions of `init` can be set too: SG_<OPTION>, for example SG_DEFAULT_FP=f64. `help(spirograd.config.Config)` lists them.")

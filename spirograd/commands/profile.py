@@ -1,7 +1,7 @@
-"""Run a program and show how long each task of its kernels takes on the device. The program need not know of it.
+"""Run a program and show how long each task of its kernels takes on the device. The program is not changed.
 
-    spirograd profile program.py --arguments --of --the --program
-    spirograd profile --trace out.json --sort count program.py         what is for the command comes before the program
+spirograd profile program.py --arguments --of --the --program spirograd profile --trace out.json --sort count program.py         options of
+the command come before the program
 
 The trace shows compilation, launches, copies and tasks in https://ui.perfetto.dev or chrome://tracing.
 All sessions of the program count."""
@@ -16,14 +16,14 @@ from spirograd.commands.scripts import run_script
 from spirograd.profiler import chrome, tables
 from spirograd.profiler.tracing import Recording, recorded
 
-HELP = "run a program and show what its kernels take on the device"
+HELP = "run a program and show how long its kernels take on the device"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The order of the table, the file of the trace, the program and its arguments."""
+    """Add the order of the table, the file of the trace, the program and its arguments."""
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace in the format of Chrome and Perfetto")
-    parser.add_argument("--sort", choices=tuple(tables.SORTS), default="time", help="what the table is sorted by (default: time)")
-    parser.add_argument("--arch", default="", help="back end to use, whatever the program says")
+    parser.add_argument("--sort", choices=tuple(tables.SORTS), default="time", help="column that the table is sorted by (default: time)")
+    parser.add_argument("--arch", default="", help="back end to use instead of the program's")
     parser.add_argument("program", type=Path, help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with recorded() as recording:
             status = run_script(args.program, [*args.arguments, *args.rest], args.arch)
-    finally:  # what a program that fails came to is shown, too
+    finally:  # if the program fails, show the launches so far
         if recording is not None:
             _show(recording, trace, args)
     return status or (0 if recording.tasks else 1)

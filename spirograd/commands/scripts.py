@@ -1,4 +1,4 @@
-"""Running programs of users in this process."""
+"""Execution of a user's program in this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import spirograd as sg
 
 
 def run_script(script: Path, arguments: Sequence[str], arch: str = "") -> int:
-    """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. ``arch``: the back end to use whatever it
-    says. Returns its exit status. Ends its session."""
+    """Run ``script`` as Python would: its folder first on the path, its arguments in sys.argv. ``arch``: the back end to use instead of the
+    script's. End its session, and return its exit status."""
     if arch:
         os.environ["SG_ARCH"] = arch
     sys.argv = [str(script), *arguments]

@@ -1,1 +1,1 @@
-"""spirograd under the names of its family: ``import spirograd.compat.taichi as ti``, ``import spirograd.compat.quadrants as qd``."""
+"""spirograd under the names of the Taichi family: ``import spirograd.compat.taichi as ti``, ``import spirograd.compat.quadrants as qd``."""

@@ -1,4 +1,4 @@
-"""Internal objects of the family that programs use: the run-time object, its program, capabilities of devices."""
+"""Internal objects of the Taichi family that programs use: the run-time object, its program, capabilities of devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTERNAL = "an internal object of the family without a counterpart here"
 
 
 class DeviceCapability(enum.Enum):
-    """Abilities of a device; the value is the field of the capability record that answers."""
+    """Abilities of a device; the value is the field of `Capabilities` with the answer."""
 
     spirv_has_int8 = "int8"
     spirv_has_int16 = "int16"
@@ -35,7 +35,7 @@ class DeviceCapabilities:
     """The abilities of the running session's device."""
 
     def get(self, capability: DeviceCapability) -> int:
-        """1 if the device has it, else 0."""
+        """Return 1 if the device has the ability, else 0."""
         return int(bool(getattr(context.session().device.caps, capability.value)))
 
 
@@ -67,8 +67,8 @@ class _RuntimeType(type):
 class Runtime(metaclass=_RuntimeType):
     """The running session as the family's run-time object.
 
-    Programs may replace ``materialize``, which then runs each time that fields get their memory, before anything uses them, and ``clear``,
-    which runs when a session ends.
+    Programs may replace ``materialize``, which runs each time that fields get their memory, before anything uses them, and ``clear``, which
+    runs when a session ends.
     """
 
     def __init__(self) -> None:
@@ -102,17 +102,17 @@ class Runtime(metaclass=_RuntimeType):
         self.default_ip = dtype
 
     def get_num_compiled_functions(self) -> int:
-        """How many kernels and gradients this session has compiled, or taken from the offline cache."""
+        """Return the number of kernels and gradients that this session has compiled, or loaded from the offline cache."""
         return int(context.session().prepared)
 
     def sync(self) -> None:
         api.sync()
 
     def materialize(self) -> None:
-        """Fields get their memory at first use: nothing to do."""
+        """Do nothing: fields get their memory at first use."""
 
     def clear(self) -> None:
-        """A session ends: nothing to do."""
+        """Do nothing when a session ends."""
 
     def __getattr__(self, name: str) -> Any:
         return _missing("get_runtime()", name)
@@ -128,7 +128,7 @@ RUNTIME = Runtime()
 
 
 def get_runtime() -> Runtime:
-    """The run-time object."""
+    """Return the run-time object."""
     return RUNTIME
 
 
@@ -139,37 +139,37 @@ def reset() -> None:
 
 
 def get_max_shared_memory_bytes(*, is_lowerbound_ok: bool) -> int:
-    """Bytes of memory that the invocations of a workgroup share. ``is_lowerbound_ok`` changes nothing: devices say what they have."""
+    """Return the bytes of shared memory of a workgroup. ``is_lowerbound_ok`` has no effect, because devices report the exact size."""
     return int(context.session().device.caps.shared_memory)
 
 
 def current_cfg() -> Any:
-    """The options in force."""
+    """Return the options in force."""
     return api.cfg
 
 
 def inside_kernel() -> bool:
-    """Whether a kernel is being traced."""
+    """Return whether a kernel is being traced."""
     return context.current_trace() is not None
 
 
 def is_arch_supported(arch: str) -> bool:
-    """Whether this machine has the back end."""
+    """Return whether this machine has the back end."""
     return arch in api.available_archs()
 
 
 def adaptive_arch_select(arch: Any, enable_fallback: bool = True) -> Any:
-    """The first back end of ``arch`` that works here, else the CPU."""
+    """Return the first back end of ``arch`` that works here, else the CPU."""
     wanted = [arch] if isinstance(arch, str) else list(arch or ())
     return next((name for name in wanted if is_arch_supported(name)), api.cpu)
 
 
 def rgb_to_hex(color: Any) -> Any:
-    """The colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
+    """Return the colour (red, green, blue), each a number in [0, 1] or an array of these, as 0xRRGGBB."""
     red, green, blue = (np.clip(np.asarray(c) * 255, 0, 255).astype(np.int32) for c in color)
     return (red << 16) + (green << 8) + blue
 
 
 def hex_to_rgb(color: int) -> tuple[float, float, float]:
-    """The colour 0xRRGGBB as (red, green, blue), each in [0, 1]."""
+    """Return the colour 0xRRGGBB as (red, green, blue), each in [0, 1]."""
     return ((color >> 16 & 255) / 255, (color >> 8 & 255) / 255, (color & 255) / 255)

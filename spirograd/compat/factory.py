@@ -1,4 +1,4 @@
-"""Makes the modules of one member of the family, from the tables."""
+"""Creation of the modules of one member of the Taichi family from the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spirograd.compat import log_functions, member_tables
 
 
 class FamilyModule(ModuleType):
-    """A module made from a table. A name that it lacks is a stand-in that refuses to work, or an AttributeError."""
+    """A module made from a table. A missing name is a stand-in that raises an error when used, or an AttributeError."""
 
     def __init__(self, package: str, path: str, names: member_tables.Names) -> None:
         super().__init__(f"{package}.{path}", f"`{path}` of the family, made of spirograd's own parts.")
@@ -31,18 +31,18 @@ class FamilyModule(ModuleType):
 
 
 def lookup(path: str, name: str, known: list[str]) -> Any:
-    """The stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
+    """Return the stand-in for a name that module ``path`` lacks; AttributeError if the family has no such name either."""
     fallback = member_tables.FALLBACKS.get(path)
-    found = fallback(name) if fallback is not None else None
-    if found is not None:
-        return found
+    stand_in = fallback(name) if fallback is not None else None
+    if stand_in is not None:
+        return stand_in
     raise NoAttribute(f"module {path!r} of the family" if path else "the family", name, lambda: known)
 
 
 def make(package: str, prefix: str, version: Any) -> dict[str, Any]:
-    """All names of the package called ``package``, whose errors begin with ``prefix``; its modules are entered in `sys.modules`.
+    """Return all names of the package called ``package``, whose errors begin with ``prefix``, and add its modules to `sys.modules`.
 
-    The result is for the package to put into its own namespace; names that it lacks are answered by its ``__getattr__`` (`lookup`).
+    The package adds the result to its namespace; its ``__getattr__`` (`lookup`) handles missing names.
     """
     names = _prefixed(member_tables.MAIN, prefix)
     for path in [*member_tables.MODULES, *member_tables.EMPTY_MODULES]:

@@ -1,4 +1,4 @@
-"""What programs reach for in the family's ``lang.util``, ``lang.matrix``, ``_lib.core`` and tables of types."""
+"""Names of the Taichi family's ``lang.util``, ``lang.matrix``, ``_lib.core`` and tables of types that programs use."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ TYPE_TABLES: dict[str, object] = {
 
 
 def cook_dtype(dtype: object) -> DType:
-    """A type, or Python's ``int``, ``float`` and ``bool`` as the types that they mean now. Raises ValueError for others."""
+    """Return a type; Python's ``int``, ``float`` and ``bool`` are the current default types. Raises ValueError for other objects."""
     if isinstance(dtype, DType) or dtype in (int, float, bool):
         return arithmetic.as_dtype(dtype)
     raise ValueError(f"{dtype!r} is no data type")
 
 
 def to_numpy_type(dtype: object) -> type:
-    """The scalar type of NumPy that holds what ``dtype`` holds."""
+    """Return the scalar type of NumPy for ``dtype``."""
     return cook_dtype(dtype).np.type
 
 
 def to_pytorch_type(dtype: object) -> Any:
-    """The dtype of torch, which is imported, for ``dtype``."""
+    """Return the dtype of torch, which is imported, for ``dtype``."""
     import torch
 
     return getattr(torch, {"u1": "bool"}.get(cook_dtype(dtype).name, cook_dtype(dtype).np.name))
 
 
 def to_family_type(dtype: object) -> DType:
-    """The type for a dtype of NumPy or torch. Raises AssertionError for what is none."""
+    """Return the type for a dtype of NumPy or torch. Raises AssertionError for other objects."""
     if isinstance(dtype, DType):
         return dtype
     try:
@@ -58,17 +58,17 @@ def to_family_type(dtype: object) -> DType:
 
 
 def has_pytorch() -> bool:
-    """Whether torch can be imported."""
+    """Return whether torch can be imported."""
     return importlib.util.find_spec("torch") is not None
 
 
 def in_python_scope() -> bool:
-    """Whether no kernel is being traced."""
+    """Return whether no kernel is being traced."""
     return context.current_trace() is None
 
 
 def is_data_oriented(x: object) -> bool:
-    """Whether the class of ``x`` is decorated with `data_oriented`."""
+    """Return whether the class of ``x`` is decorated with `data_oriented`."""
     return getattr(type(x), "__sg_data_oriented__", False)
 
 
@@ -83,7 +83,7 @@ UTIL: dict[str, object] = {
 
 
 def _generate_swizzle_patterns(key_group: str, required_length: int = 4) -> list[str]:
-    """All words of up to ``required_length`` letters of ``key_group``, the shortest first."""
+    """Return all words of up to ``required_length`` letters of ``key_group``, the shortest first."""
     return ["".join(word) for n in range(required_length) for word in itertools.product(key_group, repeat=n + 1)]
 
 
@@ -100,7 +100,7 @@ def _with(arch: str) -> Callable[[], bool]:
 
 
 def _without() -> bool:
-    """There is no such back end."""
+    """Return False: there is no such back end."""
     return False
 
 
@@ -111,12 +111,12 @@ CORE: dict[str, object] = {
     "SNodeType": SNodeType,
     "SNodeGradType": SNodeGradType,
 }
-# Operations of the family's own compiler that have a meaning here.
+# Operations of the family's compiler that exist here.
 _INTERNAL_OPERATIONS: dict[str, Callable[..., object]] = {"do_nothing": lambda: None}
 
 
 def call_internal(name: str, *args: object, with_runtime_context: bool = True) -> Any:
-    """An operation of the family's own compiler, by name. Raises SpirogradUnsupportedError for all but ``do_nothing``."""
+    """Call an operation of the family's compiler by name. Raises SpirogradUnsupportedError for all but ``do_nothing``."""
     if name not in _INTERNAL_OPERATIONS:
         raise SpirogradUnsupportedError(f"the internal operation `{name}` is one of the family's compiler, and not here")
     return _INTERNAL_OPERATIONS[name](*args)

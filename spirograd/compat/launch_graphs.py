@@ -1,4 +1,4 @@
-"""Taichi's ``graph``: launches of kernels with named arguments, put together once and run with values. Each launch is one of the kernel."""
+"""Taichi's ``graph``: a sequence of kernel launches with named arguments, built once and run with values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spirograd.lang.scalar import describe, is_number
 
 
 class ArgKind(enum.Enum):
-    """What an argument of a graph is."""
+    """The kind of an argument of a graph."""
 
     SCALAR = 0
     NDARRAY = 1
@@ -51,13 +51,13 @@ class Arg:
 
     @property
     def type(self) -> tuple[DType, tuple[int, ...]]:
-        """The type of a number in it, and the shape of its elements."""
+        """The type of its numbers, and the shape of its elements."""
         if isinstance(self.dtype, MatrixType):
             return self.dtype.dtype, self.dtype.shape
         return arithmetic.as_dtype(self.dtype), tuple(self.element_shape)
 
     def check(self, value: Any) -> None:
-        """Raise SpirogradRuntimeTypeError if ``value`` is no value for this argument."""
+        """Raise SpirogradRuntimeTypeError if ``value`` does not fit this argument."""
         if self.tag is ArgKind.NDARRAY:
             if not isinstance(value, Ndarray):
                 raise SpirogradRuntimeTypeError(f"argument `{self.name}` of the graph is an ndarray, got {describe(value)}")
@@ -72,21 +72,21 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A kernel with the arguments of the graph that it gets."""
+    """A kernel with its arguments of the graph."""
 
     kernel: Any
     arguments: tuple[Arg, ...]
 
 
 class Sequential(NearNames):
-    """Launches in their order; other sequences may be among them."""
+    """A sequence of launches and of other sequences."""
 
     def __init__(self) -> None:
         self._steps: list[_Launch | Sequential] = []
 
     def dispatch(self, kernel_fn: object, *args: Arg) -> None:
-        """Add a launch of ``kernel_fn``. Raises SpirogradTypeError for what is no argument of a graph, and for types that the kernel does
-        not take; SpirogradCallError for a wrong number of them."""
+        """Add a launch of ``kernel_fn``. Raises SpirogradTypeError for objects that are not arguments of a graph, and for types that the
+        kernel does not take; SpirogradCallError for a wrong number of arguments."""
         if not isinstance(kernel_fn, (Kernel, BoundKernel)):
             raise SpirogradTypeError(f"a graph launches kernels, got {describe(kernel_fn)}")
         parameters = [*resolved_signature(kernel_fn.function).parameters.values()]
@@ -114,14 +114,14 @@ class Sequential(NearNames):
 
 
 class GraphBuilder(Sequential):
-    """Puts a graph together: `dispatch`, `append`, then `compile`."""
+    """Builds a graph: `dispatch`, `append`, then `compile`."""
 
     def create_sequential(self) -> Sequential:
-        """A sequence for `append`."""
+        """Return a new sequence for `append`."""
         return Sequential()
 
     def compile(self) -> Graph:
-        """The graph of what was added so far. Raises SpirogradTypeError if two different arguments have one name."""
+        """Return the graph of all launches so far. Raises SpirogradTypeError if two different arguments have the same name."""
         launches = list(self._launches())
         arguments: dict[str, Arg] = {}
         for launch in launches:

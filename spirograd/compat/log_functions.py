@@ -1,4 +1,4 @@
-"""The logging functions of the family, which programs call, and replace to have its messages."""
+"""The logging functions of the Taichi family, which programs call, and replace to receive messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _LOGGER = logging.getLogger("spirograd")
-# Levels of the family -> those of Python's logging.
+# Levels of Python's logging by the family's names.
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -20,7 +20,7 @@ _NAMES = {number: name for name, number in _LEVELS.items()}
 
 
 def _get_logging(name: str) -> Callable[[Any], None]:
-    """The function that logs messages of the level ``name``."""
+    """Return the function that logs messages of the level ``name``."""
     function: Callable[[Any], None] = FUNCTIONS[name]
     return function
 
@@ -36,7 +36,7 @@ FUNCTIONS: dict[str, Any] = {**{name: _function(level) for name, level in _LEVEL
 
 
 class Redirected(logging.Filter):
-    """Gives messages to the functions by which a program has replaced those of ``module``, a member's `_logging`."""
+    """A handler that passes messages to the functions by which a program has replaced those of ``module``, a member's `_logging`."""
 
     def __init__(self, module: Mapping[str, Any]) -> None:
         super().__init__()
@@ -52,5 +52,5 @@ class Redirected(logging.Filter):
 
 
 def redirect(module: Mapping[str, object]) -> None:
-    """From now on, messages go to what ``module`` holds by then."""
+    """Send messages to the functions that ``module`` then contains."""
     _LOGGER.addFilter(Redirected(module))

@@ -1,4 +1,5 @@
-"""What the modules of the family hold: one table for its members. ``{}`` in a name is the member's prefix ("Taichi", "Quadrants")."""
+"""The names of the modules of the Taichi family: one table for its members. ``{}`` in a name is the member's prefix ("Taichi",
+"Quadrants")."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ EXCEPTIONS: Names = {
 
 
 def public(module: Any) -> Names:
-    """The names that a module exports."""
+    """Return the names that a module exports."""
     return {name: getattr(module, name) for name in module.__all__}
 
 
@@ -52,15 +53,14 @@ def several_later(names: str) -> dict[str, str]:
     return {name: later.LATER[name] for name in names.split()}
 
 
-# The driver's stream for those who name none. The family gives its work to it, and so does torch: programs that share memory with torch
-# leave the order to it.
+# The driver's default stream. The family and torch use it, and programs that share memory with torch rely on its order.
 _DEFAULT_STREAM = 0
 
 
 def _init(arch: Any = None, **options: Any) -> None:
-    """`spirograd.init` with the family's defaults: where the back end is missing, the CPU is used, with a warning; where memory without a
-    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed. On CUDA and AMD's GPUs all
-    work goes to the driver's default stream."""
+    """Call `spirograd.init` with the family's defaults: if the back end is missing, the CPU is used, with a warning; if memory without a
+    gradient breaks a chain of derivatives, gradients end there, with a warning; overflow is printed. On CUDA and AMD's GPUs, all work goes
+    to the driver's default stream."""
     options.setdefault("enable_fallback", True)
     options.setdefault("ad_broken_chain", "warn")
     options.setdefault("overflow", "warn")
@@ -128,7 +128,7 @@ _KERNELS: Names = {
     **{f.__name__: f for f in (data_oriented, func, kernel, pyfunc, real_func)},
 }
 
-# Path of the module below the package -> its names.
+# Names by the path of the module below the package.
 MODULES: dict[str, Names] = {
     "lang": {**_IMPL, **_MISC, **_MATRIX, **_KERNELS},
     "lang.exception": EXCEPTIONS,
@@ -179,7 +179,7 @@ MODULES: dict[str, Names] = {
     "_logging": {**several(api, "set_logging_level is_logging_effective"), **LOG_LEVELS, **log_functions.FUNCTIONS},
 }
 
-# Modules that this version does not have -> why: any name can be imported from them, and says so when used.
+# Reasons by missing module: any name can be imported from these modules, and raises an error when used.
 EMPTY_MODULES: dict[str, str] = {
     **several_later("ui sparse"),
     "interop": "pass arrays of NumPy and torch to kernels directly",
@@ -188,7 +188,7 @@ EMPTY_MODULES: dict[str, str] = {
 
 _NOT_IN_GRAPHS = "graphs of launches have `Arg`, `ArgKind`, `GraphBuilder`; kernels with `graph=True` have loops and sections"
 
-# What a module answers for names that it does not have: a stand-in, or None.
+# Functions by module that return a stand-in for a missing name, or None.
 Fallback = Callable[[str], Any]
 FALLBACKS: dict[str, Fallback] = {
     "": later.later,

@@ -1,4 +1,4 @@
-"""Runs programs that import a member of the family on spirograd: ``python -m spirograd.compat.taichi program.py``."""
+"""Execution of programs that import a member of the Taichi family on spirograd: ``python -m spirograd.compat.taichi program.py``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def replace(member: str) -> None:
-    """From now on, ``import taichi`` (``member`` is "taichi" or "quadrants") and imports below it give spirograd's module of that name.
+    """Have ``import taichi`` (``member`` is "taichi" or "quadrants"), and imports below it, import spirograd's module of that name.
 
-    It must be called before the program imports the member: RuntimeError if the member itself is already imported.
+    Call it before the program imports the member. Raises RuntimeError if the member itself is already imported.
     """
     ours = f"spirograd.compat.{member}"
     importlib.import_module(ours)
@@ -25,7 +25,7 @@ def replace(member: str) -> None:
 
 
 def main(member: str, arguments: list[str] | None = None) -> None:
-    """The command line of ``python -m spirograd.compat.<member>``: run a program or, after ``-m``, a module, as ``python`` does."""
+    """Run the command line of ``python -m spirograd.compat.<member>``: a program or, after ``-m``, a module, as ``python`` does."""
     parser = argparse.ArgumentParser(
         prog=f"python -m spirograd.compat.{member}",
         description=f"Run a program that imports {member} on spirograd: `import {member}` gives spirograd.compat.{member}.",

@@ -1,4 +1,4 @@
-"""Run the fluid on every back end present, and compare: all must end up with the same particles."""
+"""Run the fluid on every available back end, and compare the final particles."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ STEPS = 200
 # additions: some roundings of f32 (6e-8) in each step, which the motion hardly magnifies before the splash. 1e-5 is a thousandth of
 # a cell.
 TOLERANCE = 1e-5
-# The interpreter runs the kernel operation by operation in Python, a few thousand times slower, so it gets a small problem of its own.
+# The interpreter is a few thousand times slower, so it runs a smaller problem.
 SMALL = {"particles": 32, "cells": 16}
 SMALL_STEPS = 3
 
 
 @dataclass
 class Run:
-    """One back end: seconds until the first step was done (compiling included), milliseconds for each of ``steps`` further steps, where
-    the particles were then."""
+    """A run on one back end: seconds until the first step was done (compilation included), milliseconds for each of ``steps`` further
+    steps, and the positions of the particles then."""
 
     arch: str
     device: DeviceInfo
@@ -78,7 +78,7 @@ def compare(archs: list[str], particles: int) -> list[Run]:
 
 
 def best(runs: list[Run]) -> str:
-    """The back end for the main job: the first that is a GPU; a driver that runs on the CPU is slower than the CPU back end."""
+    """Return the back end for the simulation: the first GPU, else the CPU, which is faster than drivers that run on the CPU."""
     gpus = [run.arch for run in runs if run.arch not in ("cpu", "interpreter") and ("kind", "cpu") not in run.device.detail]
     return gpus[0] if gpus else runs[0].arch
 
@@ -97,7 +97,7 @@ def _dumping(folder: Path) -> Iterator[None]:
 
 
 def dump(archs: list[str], folder: Path) -> list[Path]:
-    """Write every stage of the kernel for each of ``archs``, in a folder of its name; returns these folders."""
+    """Write every stage of the kernel for each of ``archs`` to a folder of its name; return these folders."""
     folders = []
     for arch in archs:
         with _dumping(folder / arch):

@@ -24,7 +24,7 @@ WALL = 3  # cells along each wall in which the fluid cannot move outwards
 class Fluid:
     """``particles`` particles in a box of side 1 with ``cells`` x ``cells`` grid cells; ``dt``: seconds per step.
 
-    The session of `spirograd.init` must be running. ``dt`` defaults to what is stable for the speed of sound and the cell size.
+    A session of `spirograd.init` must be running. ``dt`` defaults to a value that is stable for the speed of sound and the cell size.
     """
 
     def __init__(self, particles: int = 8192, cells: int = 128, dt: float | None = None) -> None:
@@ -37,12 +37,12 @@ class Fluid:
         self.position = sg.Vector.field(2, sg.f32, shape=particles)
         self.velocity = sg.Vector.field(2, sg.f32, shape=particles)
         self.affine = sg.Matrix.field(2, 2, sg.f32, shape=particles)
-        self.ratio = sg.field(sg.f32, shape=particles)  # volume now / volume at rest
+        self.ratio = sg.field(sg.f32, shape=particles)  # current volume / volume at rest
         self.grid_velocity = sg.Vector.field(2, sg.f32, shape=(cells, cells))
         self.grid_mass = sg.field(sg.f32, shape=(cells, cells))
 
     def reset(self, seed: int = 0) -> None:
-        """Fill a square with resting particles, at random places that depend on ``seed`` only."""
+        """Fill a square with resting particles, at random positions that depend only on ``seed``."""
         places = np.random.default_rng(seed).random((self.particles, 2))
         self.position.from_numpy((0.2 + 0.4 * places).astype(np.float32))
         self.velocity.fill(0)
@@ -51,20 +51,20 @@ class Fluid:
 
     @sg.func
     def cell_of(self, x):  # type: ignore[no-untyped-def]
-        """The lowest of the 3 x 3 cells around ``x``, and where ``x`` lies in it, in cells: 0.5 to 1.5."""
+        """Return the lowest of the 3 x 3 cells around ``x``, and the offset of ``x`` from it, in cells: 0.5 to 1.5."""
         scaled = x / self.dx
         base = sg.cast(scaled - 0.5, sg.i32)
         return base, scaled - base
 
     @sg.func
     def weight(self, offset, i: sg.Template, j: sg.Template):  # type: ignore[no-untyped-def]
-        """The quadratic B-spline of cell (i, j) of the 3 x 3 at ``offset``."""
+        """Return the quadratic B-spline of cell (i, j) of the 3 x 3 cells at ``offset``."""
         splines = [0.5 * (1.5 - offset) ** 2, 0.75 - (offset - 1.0) ** 2, 0.5 * (offset - 0.5) ** 2]
         return splines[i][0] * splines[j][1]
 
     @sg.kernel
     def step(self):  # type: ignore[no-untyped-def]
-        """One step of ``dt`` seconds: clear the grid, particles to grid, forces and walls, grid to particles."""
+        """Run one step of ``dt`` seconds: clear the grid, particles to grid, forces and walls, grid to particles."""
         for cell in sg.grouped(self.grid_mass):
             self.grid_velocity[cell] = [0.0, 0.0]
             self.grid_mass[cell] = 0.0
@@ -104,11 +104,11 @@ class Fluid:
             self.affine[p] = gradient
 
     def run(self, steps: int) -> Positions:
-        """``steps`` steps; returns the positions, shape (particles, 2)."""
+        """Run ``steps`` steps; return the positions, shape (particles, 2)."""
         for _ in range(steps):
             self.step()
         return self.positions()
 
     def positions(self) -> Positions:
-        """The positions now, shape (particles, 2), in box lengths."""
+        """Return the current positions, shape (particles, 2), in box lengths."""
         return np.asarray(self.position.to_numpy())

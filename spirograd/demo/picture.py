@@ -1,4 +1,4 @@
-"""The picture of the demo. Needs matplotlib, which the extra `demo` brings."""
+"""The picture of the demo. Needs matplotlib, which the extra `demo` installs."""
 
 from __future__ import annotations
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from spirograd.base.errors import SpirogradCompilationError, SpirogradRuntimeError, render
 from spirograd.base.loc import Loc
-from spirograd.lang.session_protocol import CompileTarget
+
+if TYPE_CHECKING:
+    from spirograd.lang.session_protocol import CompileTarget
 
 logger = logging.getLogger("spirograd")
 

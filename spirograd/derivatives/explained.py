@@ -14,12 +14,12 @@ from spirograd.ir.size_names import size_names
 
 
 def name_of(ref: Ref) -> str:
-    """How texts call memory."""
+    """Return the name of memory in messages."""
     return f"`{ref.name}`"
 
 
 def explained(label: str, loc: Loc | None, derivative: Derivative) -> str:
-    """What a gradient kernel does: a paragraph for each of what it starts from, adds to, records, runs again, reads, and where it ends."""
+    """Describe a gradient kernel: what it starts from, adds to, saves, runs again and reads, and where it ends, a paragraph each."""
     return "\n".join([f"gradient of {label}{_at(loc)}", *_lines(derivative)])
 
 
@@ -41,10 +41,10 @@ def _lines(derivative: Derivative) -> Iterator[str]:
 
 
 def _section(title: str, items: Iterable[str], empty: str | None = None) -> Iterator[str]:
-    found = list(dict.fromkeys(items))
-    if found or empty is not None:
-        yield f"{title}: {'' if found else empty}".rstrip()
-        yield from (f"  {item}" for item in found)
+    unique = list(dict.fromkeys(items))
+    if unique or empty is not None:
+        yield f"{title}: {'' if unique else empty}".rstrip()
+        yield from (f"  {item}" for item in unique)
 
 
 def _record(record: Record) -> str:
@@ -53,7 +53,7 @@ def _record(record: Record) -> str:
 
 
 def _nests(derivative: Derivative) -> Iterator[str]:
-    """The loops with nested checkpoints."""
+    """Yield a line for each loop with nested checkpoints."""
     if derivative.nesting is None:
         return
     for number, level in derivative.nesting.levels:
@@ -64,7 +64,7 @@ def _nests(derivative: Derivative) -> Iterator[str]:
 
 
 def _capacity(record: Record, derivative: Derivative, names: Mapping[tuple[str, int], str]) -> str:
-    """The capacity of an adstack, and how it is found."""
+    """Return the capacity of an adstack, and how it is computed."""
     size, capacity = record.entries, derivative.capacities[record.adstack.capacity]
     if record.most is not None:
         return f"at most {counted(int(size), 'entry', 'entries')} at a time" if isinstance(size, int) else "few entries at a time"
@@ -76,7 +76,7 @@ def _capacity(record: Record, derivative: Derivative, names: Mapping[tuple[str, 
 
 
 def names_in_sizes(derivative: Derivative) -> dict[tuple[str, int], str]:
-    """What sizes call memory and arguments."""
+    """Return the names of memory and arguments in sizes."""
     read = {("field", residual.ref.key): residual.ref.name for residual in derivative.residuals if isinstance(residual.ref, FieldRef)}
     return {**read, **size_names(derivative.kernel, *[counting.kernel for counting in derivative.sizing])}
 

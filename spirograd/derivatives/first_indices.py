@@ -14,10 +14,10 @@ Outer = FieldRef | ArrayRef
 def accesses_by_first_index(kernel: Kernel, effects: Collection[str]) -> Sequence[tuple[Outer, Size | None]]:
     """Return the primal memory that operations of ``effects`` of ``kernel`` (kernel IR) access, with each first index; None where the
     host does not know the index."""
-    found: dict[tuple[Outer, Size | None], None] = {}
+    accesses: dict[tuple[Outer, Size | None], None] = {}
     for region, known in (*[(function.body, False) for function in kernel.functions], (kernel.body, True)):
         for op in region.walk():
             ref = ref_of(op)
             if isinstance(ref, (FieldRef, ArrayRef)) and ref.role == "primal" and op.code.effect in effects:
-                found[ref, first_index(op) if known else None] = None
-    return tuple([(ref, first) for ref, first in found if first is None or (ref, None) not in found])
+                accesses[ref, first_index(op) if known else None] = None
+    return tuple([(ref, first) for ref, first in accesses if first is None or (ref, None) not in accesses])

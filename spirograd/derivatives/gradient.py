@@ -54,23 +54,23 @@ class Gradient(Staged, NearNames):
         if context.current_trace() is not None:
             raise SpirogradSyntaxError("a gradient cannot be launched from a kernel", None, "launch it from Python")
         session, specialization, bound = self.kernel.specialized(args, kwargs)
-        made = self.of(session, specialization)
-        if replay or made.needs_replay():
-            made.check_bare(replayed=True)
+        derivative = self.of(session, specialization)
+        if replay or derivative.needs_replay():
+            derivative.check_bare(replayed=True)
             context.services().replay_gradient(self.kernel, session, specialization, bound, returned)
             return
-        made.check_bare()
+        derivative.check_bare()
         packer = self.kernel.pack(session, specialization, bound, gradients=True)
-        made.launch(packer, returned, specialization.last_number)
-        self._native = native = made.native
-        if native.device is not None and not made.returned and packer.transfers is None and native.is_due():
-            made.prepare(bound, packer, self.kernel.steps(specialization, bound))
+        derivative.launch(packer, returned, specialization.last_number)
+        self._native = native = derivative.native
+        if native.device is not None and not derivative.returned and packer.transfers is None and native.is_due():
+            derivative.prepare(bound, packer)
 
     def of(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
-        """The derivative of what the kernel is compiled to; differentiated once."""
-        made = specialization.derivatives.get("reverse") or self._differentiate(session, specialization)
-        self._last = made
-        return made
+        """Return the derivative of a compiled kernel, which is differentiated once."""
+        derivative = specialization.derivatives.get("reverse") or self._differentiate(session, specialization)
+        self._last = derivative
+        return derivative
 
     @one_at_a_time
     def _differentiate(self, session: Session, specialization: Specialization) -> SpecializedDerivative:
@@ -79,7 +79,7 @@ class Gradient(Staged, NearNames):
         return specialization.derivatives["reverse"]  # type: ignore[no-any-return]
 
     def bound_to(self, instance: Any) -> BoundGradient:
-        """That of a kernel that is a method, for one object."""
+        """Return the gradient of a method kernel, bound to one object."""
         return BoundGradient(self, instance)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
@@ -94,7 +94,7 @@ class Gradient(Staged, NearNames):
         return explained(self._last.label, self._last.primal.kernel.loc, self._last.last_derivative)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """The memory that a launch with these arguments would need now for the adstacks of its loops: entries, bytes and thread slots of
+        """Return the memory that a launch with these arguments would need now for the adstacks of its loops: entries, bytes and slots of
         each.
 
         The gradient does not run. At most kernels that count iterations run, for which the host blocks. Raises what a launch would raise:
@@ -129,11 +129,11 @@ class BoundGradient:
         self.gradient(self.instance, *args, **kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """As of `Gradient`."""
+        """See `Gradient`."""
         return self.gradient.explain(self.instance, *args, **kwargs)
 
     def memory_plan(self, *args: Any, **kwargs: Any) -> MemoryPlan:
-        """As of `Gradient`."""
+        """See `Gradient`."""
         return self.gradient.memory_plan(self.instance, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

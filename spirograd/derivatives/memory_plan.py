@@ -12,11 +12,11 @@ from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.sizes.size_text import count_text
 from spirograd.base.wording import counted
 from spirograd.derivatives.explained import names_in_sizes
-from spirograd.derivatives.plan import Forecast
+from spirograd.derivatives.plan import HeapForecast
 from spirograd.runtime.adstack_heap import Share
 
 # How the number of entries was found.
-_WAYS = {"known": "known before the launch", "counted": "counted by a kernel", "reused": "still as at the last launch"}
+_SOURCES = {"known": "known before the launch", "counted": "counted by a kernel", "reused": "still as at the last launch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,12 @@ def _adstack_lines(adstack: AdstackPlan) -> Iterator[str]:
     yield f"  {adstack.what.rstrip(',')}{f', of the loop at {adstack.loop}' if adstack.loop is not None else ''}"
     each = "" if adstack.every == 1 else f", one for each {adstack.every} iterations"
     formula = "" if adstack.formula is None else f"{adstack.formula}, "
-    yield f"    {counted(adstack.entries, 'entry', 'entries')}{each}: {formula}{_WAYS[adstack.way]}"
+    yield f"    {counted(adstack.entries, 'entry', 'entries')}{each}: {formula}{_SOURCES[adstack.way]}"
     yield f"    {_bytes(adstack.entry_bytes)} an entry, {_bytes(adstack.slot_bytes)} a thread slot, {_bytes(adstack.nbytes)} in all"
 
 
-def memory_plan(label: str, derivative: Derivative, compiled: CompiledKernel, forecast: Forecast | None) -> MemoryPlan:
-    """From what differentiating gave, and a `Forecast` for a launch of what it was ``compiled`` to (None: it has no adstacks)."""
+def memory_plan(label: str, derivative: Derivative, compiled: CompiledKernel, forecast: HeapForecast | None) -> MemoryPlan:
+    """Return the plan of a launch, from its `HeapForecast` (None: it has no adstacks)."""
     if forecast is None:
         grows = bool(derivative.capacities) and not compiled.adstacks
         note = "the interpreter's adstacks grow as they are written" if grows else "no loop records anything"
@@ -143,7 +143,7 @@ def _task(
     records: Mapping[str, Record],
     capacities: Sequence[Size | None],
     names: Mapping[tuple[str, int], str],
-    forecast: Forecast,
+    forecast: HeapForecast,
 ) -> TaskPlan:
     plans = []
     for adstack in [adstack for adstack in adstacks if (adstack.task, adstack.guard) == (share.task, share.guard)]:
@@ -153,7 +153,7 @@ def _task(
         entries = max(forecast.entries[k], 1)
         slot = entry * entries
         plans.append(
-            AdstackPlan(record.what, record.loop, record.every, entries, forecast.ways[k], formula, entry, slot, share.slots * slot)
+            AdstackPlan(record.what, record.loop, record.every, entries, forecast.sources[k], formula, entry, slot, share.slots * slot)
         )
     slabs = [SlabPlan(kind, 4 * words, share.slab_bytes(words)) for kind, words in (("F", share.floats), ("I", share.integers)) if words]
     return TaskPlan(share.task, share.slots, tuple(plans), tuple(slabs), share.guard is not None)

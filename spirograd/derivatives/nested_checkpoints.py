@@ -7,8 +7,9 @@ made again with nested checkpoints, which takes less memory and more time. It se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.nesting import Nesting
 from spirograd.derivatives.nestings import nestings
@@ -25,25 +26,25 @@ _SMALLER = 0.5
 Choose = Callable[[Mapping[int, int], Mapping[int, float], float], Iterator[Nesting]]
 
 
-class Way(Protocol):
-    """A derivative that can be launched."""
+class Variant(Protocol):
+    """A derivative that can be launched: plain, or with nested checkpoints."""
 
     @property
     def plan(self) -> DerivativePlan: ...
 
 
-W = TypeVar("W", bound=Way)
+W = TypeVar("W", bound=Variant)
 
 
 class NestedCheckpoints(Generic[W]):
-    """The ways to launch a derivative: ``plain``, and with nested checkpoints, which ``make`` makes (None: not of this derivative), for
-    those that ``choose`` chooses. ``current``: for the next launch; ``last``: that of the last one."""
+    """The variants of a derivative: ``plain``, and with nested checkpoints, which ``make`` makes (None: not of this derivative), for
+    those that ``choose`` chooses. ``current``: for the next launch; ``last``: of the last one."""
 
     def __init__(self, plain: W, make: Callable[[Nesting], W] | None, choose: Choose | None = None) -> None:
         self.plain = self.current = self.last = plain
         self._make = make
         self._choose = choose
-        self._made: dict[Nesting, W] = {}
+        self._nested: dict[Nesting, W] = {}
         self._costs: dict[int, float] = {}  # bytes of an iteration, by number of the loop
         for loop in plain.plan.loops:
             self._costs[loop.number] = self._costs.get(loop.number, 0) + loop.nbytes / loop.every
@@ -51,16 +52,16 @@ class NestedCheckpoints(Generic[W]):
         self._refusal: SpirogradUnsupportedError | None = None
         plain.plan.ample = make is not None
 
-    def launch(self, scalars: Sequence[Any], arrays: Sequence[Any], trees: Mapping[int, Any], number: int | None) -> W:
-        """Launch what fits, and return it. Arguments as of `DerivativePlan.launch`."""
-        way = self.current
+    def launch(self, arguments: Arguments, number: int | None) -> W:
+        """Launch what fits, and return it. ``number``: see `DerivativePlan.launch`."""
+        variant = self.current
         try:
-            way.plan.launch(scalars, arrays, trees, number)
+            variant.plan.launch(arguments, number)
         except AdstacksTooLarge as error:
-            way, _ = self.fitting(error, lambda plan: plan.launch(scalars, arrays, trees, number))
-        if way is not self.plain or way is not self.last:
-            self._launched(way)
-        return way
+            variant, _ = self.fitting(error, lambda plan: plan.launch(arguments, number))
+        if variant is not self.plain or variant is not self.last:
+            self._launched(variant)
+        return variant
 
     def fitting(self, error: AdstacksTooLarge, launch: Callable[[DerivativePlan], T]) -> tuple[W, T]:
         """Launch a plan that fits in place of the current one, which has raised ``error``; with as few levels as possible.
@@ -75,19 +76,19 @@ class NestedCheckpoints(Generic[W]):
             self._too_many = self._nbytes(failed)
         else:  # the error is about fewer bytes than those of the plain derivative
             share *= self._held(failed) / max(self._nbytes(failed), 1)
-        ways = [self.plain]
+        variants = [self.plain]
         for nesting in (self._choose or nestings)(self._iterations(failed), self._costs, share):
             try:
-                ways.append(self._planned(self._make, nesting))
-                return self._launched_by(ways[-1], launch, True)
+                variants.append(self._planned(self._make, nesting))
+                return self._launched_by(variants[-1], launch, True)
             except AdstacksTooLarge as larger:
                 error = larger
             except SpirogradUnsupportedError as refusal:
                 self._refusal = refusal
                 break
-        for way in dict.fromkeys((ways[0], ways[-1])):  # few thread slots are better than none
+        for variant in dict.fromkeys((variants[0], variants[-1])):  # few thread slots are better than none
             try:
-                return self._launched_by(way, launch, False)
+                return self._launched_by(variant, launch, False)
             except AdstacksTooLarge as larger:
                 error = larger
         self.current = self.plain
@@ -95,11 +96,11 @@ class NestedCheckpoints(Generic[W]):
             raise AdstacksTooLarge(f"{error.message}\n{self._refusal}", error.adstack, error.share) from None
         raise error
 
-    def _launched_by(self, way: W, launch: Callable[[DerivativePlan], T], ample: bool) -> tuple[W, T]:
-        way.plan.ample = ample
-        result = launch(way.plan)
-        self.current = way
-        return way, result
+    def _launched_by(self, variant: W, launch: Callable[[DerivativePlan], T], ample: bool) -> tuple[W, T]:
+        variant.plan.ample = ample
+        result = launch(variant.plan)
+        self.current = variant
+        return variant, result
 
     def _launched(self, planned: W) -> None:
         """Note that a launch is done. After one whose plain adstacks would be small the next one is plain."""
@@ -108,25 +109,25 @@ class NestedCheckpoints(Generic[W]):
             self.current = self.plain
 
     def _planned(self, make: Callable[[Nesting], W], nesting: Nesting) -> W:
-        planned = self._made.get(nesting)
+        planned = self._nested.get(nesting)
         if planned is None:
-            planned = self._made[nesting] = make(nesting)
+            planned = self._nested[nesting] = make(nesting)
         return planned
 
     def _iterations(self, planned: W) -> dict[int, int]:
-        """The iterations of the loops with adstacks at the last launch, by number, as far as they are known."""
-        found: dict[int, int] = {}
+        """Return the iterations of the loops with adstacks at the last launch, by number, as far as they are known."""
+        iterations: dict[int, int] = {}
         entries: Sequence[int] = planned.plan.capacities
         for loop in planned.plan.loops:
             if not loop.inner and loop.capacity < len(entries):
-                found[loop.number] = max(found.get(loop.number, 0), entries[loop.capacity] * loop.every)
-        return found
+                iterations[loop.number] = max(iterations.get(loop.number, 0), entries[loop.capacity] * loop.every)
+        return iterations
 
     def _nbytes(self, planned: W) -> float:
-        """What a thread slot of the plain derivative takes for the iterations of the last launch of ``planned``."""
+        """Return the bytes of a thread slot of the plain derivative for the iterations of the last launch of ``planned``."""
         return sum(n * self._costs.get(number, 0) for number, n in self._iterations(planned).items())
 
     def _held(self, planned: W) -> float:
-        """What a thread slot of ``planned`` took at its last launch."""
+        """Return the bytes of a thread slot of ``planned`` at its last launch."""
         entries = planned.plan.capacities
         return sum(loop.nbytes * entries[loop.capacity] for loop in planned.plan.loops if entries)

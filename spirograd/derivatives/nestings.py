@@ -1,4 +1,4 @@
-"""Which loops of a gradient have nested checkpoints, and with how many levels: the least that fits into the memory there is."""
+"""The loops of a gradient that have nested checkpoints, and their levels: the fewest that fit into the memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spirograd.base.nesting import Nesting
 
-# The loops of a nest have at least so many iterations: shorter ones save little memory and cost another level.
+# The fewest iterations of the loops of a nest: shorter ones save little memory and cost another level.
 _SHORTEST = 4
 
 
 def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
-    """Ways to make the adstacks of loops take no more than ``share`` of what they take without nests, as far as that can be told before
+    """Yield nestings with which the adstacks of loops take no more than ``share`` of their memory without nests, as far as is known before
     they are tried; the one with the fewest levels first. ``iterations``, ``costs``: of loops by number, and the bytes of one iteration.
 
     Each level adds one more run of the loop, so the loops with the most bytes become nests, and no more than are needed.
@@ -39,7 +39,7 @@ def nestings(iterations: Mapping[int, int], costs: Mapping[int, float], share: f
 
 
 def fitting(given: Sequence[Nesting], iterations: Mapping[int, int], costs: Mapping[int, float], share: float) -> Iterator[Nesting]:
-    """As `nestings`, of those that are ``given``, each of which takes less memory than the one before it."""
+    """Yield those of the ``given`` nestings that fit, as `nestings` does; each takes less memory than the one before it."""
     budget = share * sum([n * costs.get(number, 0) for number, n in iterations.items()])
     for nesting in given:
         nbytes = sum([nesting.entries(number, n) * costs.get(number, 0) for number, n in iterations.items()])
@@ -48,6 +48,6 @@ def fitting(given: Sequence[Nesting], iterations: Mapping[int, int], costs: Mapp
 
 
 def _power_of_two(n: int, level: int) -> int:
-    """The least power of two whose power ``level`` is ``n`` or more."""
+    """Return the least power of two whose power ``level`` is ``n`` or more."""
     bits = max(n - 1, 0).bit_length()
     return 1 << -(-bits // level)

@@ -24,16 +24,17 @@ from spirograd.derivatives.broken_chains import report
 from spirograd.derivatives.explained import name_of
 from spirograd.derivatives.memory_plan import MemoryPlan, memory_plan
 from spirograd.derivatives.nested_checkpoints import NestedCheckpoints
-from spirograd.derivatives.plan import DerivativePlan, GrowingAdstacks
+from spirograd.derivatives.plan import DerivativePlan, GrowthLimit
 from spirograd.derivatives.shared_arrays import refuse_shared
+from spirograd.derivatives.sized_plans import derivative_plan
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref, ScalarArg, ref_of
 from spirograd.ir.nodes import Kernel as KernelIR
 from spirograd.lang import session_protocol as protocol
 from spirograd.lang.data.tree import trees_of
 from spirograd.lang.frontend.kernel import Kernel
 from spirograd.lang.frontend.native_calls import NativeCalls
-from spirograd.lang.frontend.parameters import Packer
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Packer
 from spirograd.lang.leaves import AggregateType
 from spirograd.lang.scalar import describe
 from spirograd.lang.session_protocol import CompileTarget
@@ -58,7 +59,7 @@ logger = logging.getLogger("spirograd")
 def derive(
     target: CompileTarget, kernel: KernelIR, mode: str, shadow: Callable[[Ref], Ref | None], nesting: Nesting | None = None
 ) -> Derivative:
-    """`differentiate` for the device and the options of ``target``."""
+    """Return `differentiate` for the device and the options of ``target``."""
     return differentiate(kernel, mode, shadow, target.caps, target.compile_options, nesting)
 
 
@@ -71,18 +72,17 @@ class Planned:
 
 
 def _planned(session: Session, derivative: Derivative) -> Planned:
-    """How to launch ``derivative``, compiled. The interpreter's adstacks grow as they are written: they are sized only if there is a
-    limit."""
-    growing, counting = None, derivative.sizing
+    """Compile ``derivative``. The interpreter's adstacks grow as they are written: they are sized only if there is a limit."""
+    limit, counting = None, derivative.sizing
     if session.device.caps.target.interpreted:
         budget = session.launcher.adstacks.budget
         if budget is None:
             counting = ()
         else:
-            growing = GrowingAdstacks(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
+            limit = GrowthLimit(budget, tuple([(r.adstack.name, r.bytes, r.adstack.capacity) for r in derivative.records]))
     sizing = [session.prepare(c.kernel, opt_level=1) for c in counting]
     main = session.prepare(derivative.kernel)
-    return Planned(derivative, DerivativePlan(session.launcher, derivative.adstack_sizing, main, sizing, growing))
+    return Planned(derivative, derivative_plan(session.launcher, derivative.adstack_sizing, main, sizing, limit))
 
 
 class SpecializedDerivative:
@@ -101,7 +101,7 @@ class SpecializedDerivative:
         self._target: CompileTarget = session if target is None else target
         with span(f"differentiate {kernel.function.__name__}", "compile"):
             self.derivative = self.derived(None)
-        self._ways: NestedCheckpoints[Planned] | None = None
+        self._checkpoints: NestedCheckpoints[Planned] | None = None
         self.trees = trees_of(self.fields.values(), self)
         buffers = self.derivative.saving.buffers if self.derivative.saving is not None else ()
         own = self.derivative.kernel.args[len(specialization.kernel.args) + len(buffers) :]
@@ -110,7 +110,7 @@ class SpecializedDerivative:
         self.residuals = tuple(residual for residual in self.derivative.residuals if residual.ref not in buffers)
         # Whether it does anything: kernels that store numbers only have it set gradients to zero.
         self.acts = any(op.code.effect in ("write", "atomic") and _role(op) == self.role for op in self.derivative.kernel.walk())
-        self._checked = self._told = self._warned = False
+        self._checked = self._reported = self._warned = False
         self._replays: bool | None = None  # see `needs_replay`
         # Array arguments that the kernel writes, with a line of it that does; those that it accesses, if it writes any.
         written = self.derivative.writes if mode == "reverse" else ()
@@ -124,7 +124,7 @@ class SpecializedDerivative:
 
     @one_at_a_time
     def shadow(self, ref: Any) -> FieldRef | ArrayRef | None:
-        """The memory of the gradient (or tangent) of primal memory, None if there is none."""
+        """Return the memory of the gradient (or tangent) of primal memory, None if there is none."""
         if isinstance(ref, ArrayRef) and ref.role == "primal":
             decl = self.primal.kernel.args[ref.arg]
             assert not isinstance(decl, ScalarArg)
@@ -134,56 +134,56 @@ class SpecializedDerivative:
         if field is None or not (field.has_grad() if self.role == "grad" else field.has_dual()):
             return None
         shadow = field.grad if self.role == "grad" else field.dual
-        found: FieldRef = shadow.refs()
-        self.fields[found] = shadow
-        return found
+        ref_of_shadow: FieldRef = shadow.refs()
+        self.fields[ref_of_shadow] = shadow
+        return ref_of_shadow
 
     def release(self) -> None:
-        """One of its field trees is gone: see `Specialization.release`."""
-        self._ways = self._saving = self._access_check = None
+        """Free what was compiled: one of its field trees is gone. See `Specialization.release`."""
+        self._checkpoints = self._saving = self._access_check = None
         self.native.forget()
-        for mode, made in list(self.primal.derivatives.items()):
-            if made is self:
+        for mode, derivative in list(self.primal.derivatives.items()):
+            if derivative is self:
                 del self.primal.derivatives[mode]
 
     @property
     def plan(self) -> DerivativePlan:
         """How to launch it without nested checkpoints; compiled at the first need."""
-        return self.ways.plain.plan
+        return self.checkpoints.plain.plan
 
     @property
-    def ways(self) -> NestedCheckpoints[Planned]:
-        """The ways to launch it, compiled when they are needed."""
-        found = self._ways
-        return self._plan_ways() if found is None else found
+    def checkpoints(self) -> NestedCheckpoints[Planned]:
+        """The plain form, and those with nested checkpoints, compiled when they are needed."""
+        checkpoints = self._checkpoints
+        return self._plan_checkpoints() if checkpoints is None else checkpoints
 
     @one_at_a_time
-    def _plan_ways(self) -> NestedCheckpoints[Planned]:
-        if self._ways is None:
+    def _plan_checkpoints(self) -> NestedCheckpoints[Planned]:
+        if self._checkpoints is None:
             nested = self._nested if self.role == "grad" and self.derivative.records else None
-            self._ways = NestedCheckpoints(_planned(self._session, self.derivative), nested)
-        return self._ways
+            self._checkpoints = NestedCheckpoints(_planned(self._session, self.derivative), nested)
+        return self._checkpoints
 
     def _nested(self, nesting: Nesting) -> Planned:
         with span(f"differentiate {self.label} with nested checkpoints", "compile"):
             return _planned(self._session, self.derived(nesting))
 
     def derived(self, nesting: Nesting | None) -> Derivative:
-        """The derivative of the primal, in reverse mode with nested checkpoints as ``nesting`` says."""
+        """Return the derivative of the primal, in reverse mode with nested checkpoints as ``nesting`` says."""
         return derive(self._target, self.primal.kernel, self._mode, self.shadow, nesting)
 
     @property
     def last_derivative(self) -> Derivative:
         """The derivative that was launched last, which may have nested checkpoints."""
-        return self.derivative if self._ways is None else self._ways.last.derivative
+        return self.derivative if self._checkpoints is None else self._checkpoints.last.derivative
 
     @property
     def adstack_bytes(self) -> int:
         """Bytes of the adstacks of its last launch; 0 before the first."""
-        return 0 if self._ways is None else self._ways.last.plan.adstack_bytes
+        return 0 if self._checkpoints is None else self._checkpoints.last.plan.adstack_bytes
 
     def needs_replay(self) -> bool:
-        """Whether the kernel overwrites what this reads, and the session takes memory as it is now for what it was before the kernel."""
+        """Return whether the kernel overwrites what this reads, and the session reads memory as it is now instead."""
         if self._replays is None:
             lost = self._overwritten()
             self._replays = lost is not None and self._target.broken_chains != "error"
@@ -192,7 +192,7 @@ class SpecializedDerivative:
         return self._replays
 
     def _overwritten(self) -> Residual | None:
-        """The first of what this reads as it was before the kernel, and the kernel overwrites."""
+        """Return the first residual that this reads as it was before the kernel, and that the kernel overwrites."""
         saved = self.derivative.saving.loads if self.derivative.saving is not None else ()
         return next((r for r in (*self.residuals, *saved) if r.when == "before" and r.overwritten is not None), None)
 
@@ -208,17 +208,17 @@ class SpecializedDerivative:
         if self._checked:
             return
         lost = self._overwritten()
-        if not self._told:
+        if not self._reported:
             self.warn()
             if not self.acts and not self.returned:
                 self._refuse_without_active_output()
         if lost is not None and not replayed:
             raise SpirogradCompilationError(self._lost(lost), lost.loc, hint)
-        for place in () if self._told else self.derivative.inactive_writes:
+        for place in () if self._reported else self.derivative.inactive_writes:
             text = f"no gradient flows through {name_of(place.ref)}, which {self.label} gives values that depend on others with gradients"
             if self._target.broken_chains != "ignore":
                 logger.warning(render(text, place.loc, INACTIVE_HINT))
-        self._told = True
+        self._reported = True
         self._checked = lost is None  # else each launch says whether it is one that replays
 
     def warn(self) -> None:
@@ -251,50 +251,50 @@ class SpecializedDerivative:
         """Run it on packed arguments (`Kernel.pack` with gradients). ``returned``: the adjoint of what the kernel returns. ``number``: of
         the launch whose random numbers it draws again."""
         if self.written:
-            refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
+            refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         if returned is not None or self.returned:
             self._put_returned(packer, returned)
-        plan = (self._ways or self.ways).launch(packer.scalars, packer.arrays, self.trees, number).plan
+        plan = (self._checkpoints or self.checkpoints).launch(packer.on(self.trees), number).plan
         if packer.transfers is not None:
             packer.transfers.finish({index for kind, index in plan.compiled.effects.writes if kind == "array"})
         if plan.compiled.faults or plan.compiled.prints:
             self._session.launched()
 
-    def prepare(self, args: Sequence[Any], packer: Packer, steps: Callable[[Any], None]) -> None:
-        """Have compiled code do launches like the last one, which had these arguments. ``steps``: see `Kernel.steps`."""
+    def prepare(self, args: Sequence[Any], packer: Packer) -> None:
+        """Have compiled code do launches like the last one, which had these arguments."""
 
-        def record(into: Any) -> None:
+        def record(args: Sequence[Any], into: Any) -> None:
             if self.written:  # whether arrays share memory was found out for these
                 into.keep_arrays()
-            steps(into)
+            self.primal.record(args, into)
 
-        self.native.prepare(self.ways.last.plan, self.trees, args, (packer.scalars, packer.arrays), record)
+        self.native.prepare(self.checkpoints.last.plan, packer.on(self.trees), args, record)
 
     def memory_plan(self, packer: Packer, number: int | None) -> MemoryPlan:
-        """What a launch would need for its adstacks. Arguments as of `launch`."""
+        """Return what a launch would need for its adstacks. Arguments as of `launch`."""
         if self.derivative.saving is not None:
             self.check_bare()
         for _ in self.returned:
             packer.put_scalar(0.0)  # no loop depends on the adjoint
-        way = self.ways.current
+        variant, arguments = self.checkpoints.current, packer.on(self.trees)
         try:
-            forecast = way.plan.plan(packer.scalars, packer.arrays, self.trees, number)
+            forecast = variant.plan.plan(arguments, number)
         except AdstacksTooLarge as error:
-            way, forecast = self.ways.fitting(error, lambda plan: plan.plan(packer.scalars, packer.arrays, self.trees, number))
-        return memory_plan(self.label, way.derivative, way.plan.compiled, forecast)
+            variant, forecast = self.checkpoints.fitting(error, lambda plan: plan.plan(arguments, number))
+        return memory_plan(self.label, variant.derivative, variant.plan.compiled, forecast)
 
     @one_at_a_time
     def access_check(self) -> tuple[LaunchPlan | None, tuple[Any, ...]]:
-        """The primal such that it checks the rule of global data access, and the memory that it has marks for; see `checking`."""
+        """Return the primal with checks of the rule of global data access, and the memory that it has marks for; see `checking`."""
         if self._access_check is None:
             session = self._session
             kernel, marked = checking(self.primal.kernel, self.shadow, session.device.caps, session.compile_options)
             self._access_check = (session.prepare(kernel) if marked else None, marked)
-        found: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
-        return found
+        check: tuple[LaunchPlan | None, tuple[Any, ...]] = self._access_check
+        return check
 
     def saved_nbytes(self, packer: Packer) -> Iterator[int]:
-        """Bytes of the saved-value buffers of a launch, as far as the host knows them before."""
+        """Yield the bytes of the saved-value buffers of a launch, as far as the host knows them before."""
         saving = self.derivative.saving if self.acts else None
         for ref, sizes in zip(saving.buffers, saving.sizes) if saving is not None else ():
             known = [int(evaluate(size, packer.scalars, packer.arrays)) for size in sizes if size is not None]
@@ -313,22 +313,21 @@ class SpecializedDerivative:
         """Launch the primal such that it saves what no memory keeps: what the launch returns, its number, and its saved-value buffers.
         ``drawn``: it draws the random numbers of the launch of this number. ``scratch``: makes buffers from types, shapes, and
         the line for errors. ``kept``: a block after which memory holds what it held, of all that the primal writes."""
-        refuse_shared(self.label, self.primal.kernel.args, packer.scalars, packer.arrays, self.written, self.accessed)
+        refuse_shared(self.label, self.primal.kernel.args, packer, self.written, self.accessed)
         saving = self.derivative.saving
         assert saving is not None
         plan, counting = self._saving or self._prepare_saving(saving)
-        scalars, arrays = list(packer.scalars), list(packer.arrays)
         number = self._session.launcher.next_number() if drawn is None else drawn
         counts: Sequence[int] = ()
         if any(None in sizes for sizes in saving.sizes):
             graph_recording.refuse(f"the host has to know how many values {self.label} overwrites that its gradient needs")
             with kept if saving.counting_writes else contextlib.nullcontext():
-                counts = counting.launch(scalars, arrays, self.primal.trees, drawn=number)
+                counts = counting.launch(packer, drawn=number)
         loc = saving.loads[0].loc if saving.loads else None
         buffers = []
         for k, (ref, sizes) in enumerate(zip(saving.buffers, saving.sizes)):
             counted = counts[2 * k : 2 * k + 2] or (0, 0)
-            shape = [n if size is None else evaluate(size, scalars, arrays) for n, size in zip(counted, sizes)]
+            shape = [n if size is None else evaluate(size, packer.scalars, packer.arrays) for n, size in zip(counted, sizes)]
             rows, entries = (max(int(n), 0) for n in shape)
             if rows * entries >= i32.max:
                 nbytes = rows * entries * storage(ref.dtype).size
@@ -338,7 +337,7 @@ class SpecializedDerivative:
                 )
                 raise OutOfDeviceMemory(render(text, loc, "run fewer iterations in one launch"))
             buffers.append(scratch(ref.dtype, (rows, entries), loc))
-        values = plan.launch([*scalars, *(0 for _ in buffers)], [*arrays, *buffers], self.primal.trees, drawn=number)
+        values = plan.launch(packer.followed_by(*buffers), drawn=number)
         return values, number, buffers
 
     def _put_returned(self, packer: Packer, returned: Any) -> None:
@@ -359,7 +358,7 @@ class SpecializedDerivative:
             packer.put_scalar(values[number])
 
     def _put_default(self, packer: Packer) -> None:
-        """The adjoint of a result that none is given for: 1, if the result is a number and all that derivatives flow from."""
+        """Put the adjoint of a result that none is given for: 1, if the result is a number and all that derivatives flow from."""
         if len(self.returned) == 1 and not isinstance(self.primal.returns, AggregateType) and not self.derivative.active_outputs:
             packer.put_scalar(1.0)
             return
@@ -370,13 +369,13 @@ class SpecializedDerivative:
 
 
 def _role(op: Any) -> str:
-    """The role of the outer memory that an operation names."""
+    """Return the role of the outer memory that an operation names."""
     ref = ref_of(op)
     return ref.role if isinstance(ref, (FieldRef, ArrayRef)) else ""
 
 
 def _leaves(returns: Any, value: Any, label: str) -> Sequence[float]:
-    """The scalars of an adjoint that is shaped like the value that a kernel returns."""
+    """Return the scalars of an adjoint that is shaped like the value that a kernel returns."""
     try:
         entries = returns.leaves_of(value) if isinstance(returns, AggregateType) else [value]
         return [float(entry) for entry in entries]

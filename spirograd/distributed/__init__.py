@@ -1,5 +1,5 @@
-"""Programs on several processes, one for each device: domains in blocks with halos, sums over processes, states on disk, and derivatives
-of all that.
+"""Programs on several processes, one for each device: domains in blocks with halos, sums over processes, saved states, and their
+derivatives.
 
 Processes communicate by torch.distributed (`torchrun`) or mpi4py (`mpirun`); the same program runs on one process alone.
 """

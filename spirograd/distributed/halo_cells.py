@@ -1,4 +1,4 @@
-"""Which cells of a block go to which process, and which cells of its halo come from where: tables of indices, computed by NumPy.
+"""Tables of indices, computed by NumPy: the cells of a block that go to each process, and the cells of its halo that come from each.
 
 A process sends, for each direction in which it has a neighbour, the cells of its block within reach of that neighbour. Between two
 processes there is one message: the cells of all directions that lead from one to the other, in the order of the directions of the sender.
@@ -22,9 +22,9 @@ Part = tuple[int, int, int]  # the other process, and the first and end position
 
 @dataclass(frozen=True, slots=True)
 class HaloCells:
-    """``owned``: for each element of the messages, in order, the index of the cell of the block that it is a copy of. ``halo``: for each
-    element that comes, the index of the cell of the halo that it is for. The first ``kept`` of both stay in this process: where the domain
-    is periodic, a process may be its own neighbour. ``to``, ``coming``: the messages to other processes, and those from them.
+    """The cells of all messages of a process. ``owned``: for each element sent, in order, the index of its cell in the block. ``halo``: for
+    each element received, the index of its cell in the halo. The first ``kept`` of both stay in this process, because a process may be its
+    own neighbour in a periodic domain. ``to`` and ``coming``: the messages to and from other processes.
     """
 
     owned: Cells
@@ -35,13 +35,14 @@ class HaloCells:
 
 
 def directions(halo: Sequence[int], corners: bool) -> list[tuple[int, ...]]:
-    """The directions in which neighbours lie, in order; without ``corners`` those along one axis."""
+    """Return the directions of neighbours, in order; without ``corners`` only those along one axis."""
     steps = itertools.product(*[(-1, 0, 1) if h else (0,) for h in halo])
     return [step for step in steps if any(step) and (corners or sum(map(abs, step)) == 1)]
 
 
 def halo_cells(block: Region, halo: Sequence[int], corners: bool, rank: int, neighbour: Callable[[Sequence[int]], int | None]) -> HaloCells:
-    """The tables of process ``rank``, which owns ``block``. ``neighbour``: the process in a direction, None at the end of the domain."""
+    """Return the tables of process ``rank``, which owns ``block``. ``neighbour``: the process in a direction, None at the end of the
+    domain."""
     sent: dict[int, list[Region]] = {}
     received: dict[int, list[Region]] = {}
     for step in directions(halo, corners):
@@ -49,7 +50,7 @@ def halo_cells(block: Region, halo: Sequence[int], corners: bool, rank: int, nei
         if target is not None:
             inner = [(b - h, b) if s > 0 else (a, a + h) if s < 0 else (a, b) for (a, b), s, h in zip(block, step, halo)]
             sent.setdefault(target, []).append(Region(inner))
-        if source is not None:  # what it sends in this direction comes to the side of the halo that it lies on
+        if source is not None:  # cells sent in this direction arrive at the opposite side of the neighbour's halo
             outer = [(a - h, a) if s > 0 else (b, b + h) if s < 0 else (a, b) for (a, b), s, h in zip(block, step, halo)]
             received.setdefault(source, []).append(Region(outer))
     owned, to = _table(sent, rank, len(block))
@@ -58,12 +59,12 @@ def halo_cells(block: Region, halo: Sequence[int], corners: bool, rank: int, nei
     return HaloCells(owned, around, kept, tuple(to), tuple(coming))
 
 
-def _table(found: dict[int, list[Region]], rank: int, axes: int) -> tuple[Cells, list[Part]]:
-    """The cells of all messages, those of ``rank`` itself first, and where the messages to others lie."""
+def _table(regions: dict[int, list[Region]], rank: int, axes: int) -> tuple[Cells, list[Part]]:
+    """Return the cells of all messages, those of ``rank`` itself first, and the positions of the messages to others."""
     cells, parts, position = [], [], 0
-    for other in sorted(found, key=lambda number: (number != rank, number)):
+    for other in sorted(regions, key=lambda number: (number != rank, number)):
         start = position
-        for region in found[other]:
+        for region in regions[other]:
             cells.append(_indices(region))
             position += region.size
         if other != rank:
@@ -72,14 +73,14 @@ def _table(found: dict[int, list[Region]], rank: int, axes: int) -> tuple[Cells,
 
 
 def _indices(region: Region) -> Cells:
-    """The indices of all cells, in order."""
+    """Return the indices of all cells, in order."""
     axes = [np.arange(first, end, dtype=np.int32) for first, end in region]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(region))
 
 
 def by_cell(owned: Cells) -> tuple[Cells, Cells, Cells]:
-    """The table ``owned`` the other way round: its cells without repetition, for each the start of its positions in the third array (and
-    the end of the last), and the positions. So sums over the copies of a cell have one order, on every device."""
+    """Invert the table ``owned``: return its distinct cells, the start of each cell's positions in the third array (and the end of the
+    last), and the positions. Sums over the copies of a cell then have the same order on every device."""
     if not len(owned):
         return owned, np.zeros(1, np.int32), np.empty(0, np.int32)
     order = np.lexsort(owned.T[::-1])
@@ -89,7 +90,7 @@ def by_cell(owned: Cells) -> tuple[Cells, Cells, Cells]:
 
 
 def neighbours(coordinates: Sequence[int], grid: Sequence[int], periodic: Sequence[bool]) -> Callable[[Sequence[int]], int | None]:
-    """The function that gives the process in a direction from the one at ``coordinates`` of a grid."""
+    """Return the function from a direction to the process there, seen from ``coordinates`` of a grid."""
 
     def neighbour(step: Sequence[int]) -> int | None:
         place = [c + s for c, s in zip(coordinates, step)]
@@ -101,7 +102,7 @@ def neighbours(coordinates: Sequence[int], grid: Sequence[int], periodic: Sequen
 
 
 def border_regions(block: Region, halo: Sequence[int], neighbour: Callable[[Sequence[int]], int | None]) -> tuple[Region, list[Region]]:
-    """The cells of a block whose stencil reads no cell of a halo that is exchanged, and the others, as regions without common cells."""
+    """Return the cells of a block whose stencil reads no exchanged halo, and the other cells, as disjoint regions."""
     inner, borders = block, []
     for axis, h in enumerate(halo):
         before, after = ([s if k == axis else 0 for k in range(len(halo))] for s in (-1, 1))
@@ -114,5 +115,5 @@ def border_regions(block: Region, halo: Sequence[int], neighbour: Callable[[Sequ
 
 
 def wrapped(shape: Sequence[int], region: Region) -> Iterator[Cells]:
-    """For each axis the indices of a region as those of a periodic domain."""
+    """Return the indices of a region along each axis, wrapped into a periodic domain."""
     return (np.arange(first, end, dtype=np.int32) % extent for (first, end), extent in zip(region, shape))

@@ -1,4 +1,4 @@
-"""Kernels between fields, by tables of cells, and the messages that go to other processes."""
+"""Kernels that copy between fields and messages to other processes, by tables of cells."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from spirograd.types import template
 
 @kernel
 def copy_out(memory: template(), cells: template(), message: template(), n: int):
-    """Message element ``k`` is the cell ``cells[k]``."""
+    """Copy the cell ``cells[k]`` to message element ``k``."""
     for k in range(n):
         message[k] = memory[cells[k]]
 
 
 @kernel
 def copy_in(memory: template(), cells: template(), kept: template(), message: template(), n: int, first: int):
-    """The cell ``cells[k]`` is element ``k``: of ``kept`` before ``first``, else of ``message``."""
+    """Copy element ``k`` of ``kept`` before ``first``, else of ``message``, to the cell ``cells[k]``."""
     for k in range(n):
         if k < first:
             memory[cells[k]] = kept[k]
@@ -28,7 +28,7 @@ def copy_in(memory: template(), cells: template(), kept: template(), message: te
 
 @kernel
 def move_out(memory: template(), cells: template(), message: template(), n: int):
-    """As `copy_out`, and the cells are zero afterwards: each is there once."""
+    """Copy as `copy_out`, and set the cells, which are distinct, to zero."""
     for k in range(n):
         message[k] = memory[cells[k]]
         memory[cells[k]] = arithmetic.zero(memory[cells[k]])

@@ -1,11 +1,11 @@
 """Halos between processes, and their derivatives.
 
-There are two movements, and each is the transpose of the other: `SPREAD` copies cells from their owners to the halos of others, `COLLECT`
-takes what is in halos, leaves zero there, and adds it to the owners' cells. So the reverse pass of one is the other, on gradients. Both
-begin and end: in between, kernels run while messages are under way. In the reverse pass the end of one begins the other.
+There are two movements, each the transpose of the other: `SPREAD` copies cells from their owners to the halos of others; `COLLECT` takes
+the contents of halos, sets these to zero, and adds them to the owners' cells. The reverse pass of one is therefore the other, on gradients.
+A movement begins and ends; kernels run in between, while messages are in transit. In the reverse pass, the end of one begins the other.
 
 A tape records the kernels here as Python code with a gradient of its own, and messages that arrive as writes of the host. If it runs them
-again (`Tape(checkpoints=)`), it writes what had arrived, and nothing is sent a second time: only the reverse pass of each transfer sends.
+again (`Tape(checkpoints=)`), it writes the recorded messages, and sends nothing: only the reverse pass of each transfer sends.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from spirograd.lang.matrix import Vector
 
 
 class Tables:
-    """`HaloCells` in memory of the device, for memory whose first cell has the index ``shift`` less."""
+    """`HaloCells` in device memory, for memory whose indices are ``shift`` less."""
 
     def __init__(self, cells: HaloCells, shift: Sequence[int]) -> None:
         self.cells = cells
         unique, starts, positions = by_cell(cells.owned)
-        self.owned, self.halo, self.unique = (_indices(found - np.asarray(shift, np.int32)) for found in (cells.owned, cells.halo, unique))
+        self.owned, self.halo, self.unique = (_indices(table - np.asarray(shift, np.int32)) for table in (cells.owned, cells.halo, unique))
         self.starts, self.positions = _numbers(starts), _numbers(positions)
 
 
 def _indices(cells: Any) -> MatrixNdarray:
-    made = Vector.ndarray(cells.shape[1], i32, len(cells))
-    made.from_numpy(cells)
-    return made
+    copy = Vector.ndarray(cells.shape[1], i32, len(cells))
+    copy.from_numpy(cells)
+    return copy
 
 
 def _numbers(numbers: Any) -> ScalarNdarray:
-    made = ScalarNdarray(i32, len(numbers))
-    made.from_numpy(numbers)
-    return made
+    copy = ScalarNdarray(i32, len(numbers))
+    copy.from_numpy(numbers)
+    return copy
 
 
 class Lane:
-    """The messages of one field or ndarray in one direction: what goes out, and what comes in. ``busy``: the transfer under way;
-    ``number``: tells messages of this memory and direction apart from others; the same on all processes."""
+    """The messages of one field or ndarray in one direction, outgoing and incoming. ``busy``: the transfer in progress; ``number``:
+    identifies the messages of this memory and direction, and is the same on all processes."""
 
     def __init__(self, memory: Any, tables: Tables, spreads: bool) -> None:
         self.tables = tables
@@ -69,7 +69,7 @@ class Lane:
 
 
 def _like(memory: Any, length: int) -> ScalarNdarray | MatrixNdarray:
-    """An array of ``length`` elements of the type of ``memory``."""
+    """Return an array of ``length`` elements of the type of ``memory``."""
     if not memory.element_shape:
         return ScalarNdarray(memory.dtype, length)
     return element_ndarray(memory.element_shape, memory.dtype, memory._build, length)
@@ -95,7 +95,7 @@ def _collect_in(memory: object, lane: Lane) -> None:
 
 
 class Movement(NamedTuple):
-    """``take``: cells to messages; ``put``: messages to cells. ``spreads``: from owners to halos."""
+    """A movement of cells. ``take``: from cells to messages; ``put``: from messages to cells; ``spreads``: whether from owners to halos."""
 
     name: str
     spreads: bool
@@ -103,7 +103,7 @@ class Movement(NamedTuple):
     put: Callable[[Any, Lane], None]
 
     def parts(self, cells: HaloCells) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-        """The messages to other processes, and from them."""
+        """Return the messages to and from other processes."""
         return (cells.to, cells.coming) if self.spreads else (cells.coming, cells.to)
 
 
@@ -115,7 +115,7 @@ Moved = tuple[Any, Lane]  # a field or ndarray, and its messages
 
 
 class Transfer:
-    """A movement of some memory: `begin`, then `end`. ``loc``: the user's line that it begins in."""
+    """A movement of memory: `begin`, then `end`. ``loc``: the user's line that began it."""
 
     def __init__(self, movement: Movement, moved: list[Moved], loc: Loc | None) -> None:
         self.movement = movement
@@ -125,9 +125,9 @@ class Transfer:
         self._wait: Callable[[], None] = _nothing
 
     def begin(self) -> None:
-        """Take the cells, and send them. Raises SpirogradRuntimeError if the last transfer of the same memory has not ended, and if any was
-        dropped."""
-        with world.waiting(self.name):  # raises first if a message has failed, which is why others could not end
+        """Take the cells, and send them. Raises SpirogradRuntimeError if the previous transfer of the same memory has not ended, or if any
+        was dropped."""
+        with world.waiting(self.name):  # raises first if a message has failed, because other transfers then cannot end
             open_transfers.check()
         for _, lane in self.moved:
             if lane.busy is not None:
@@ -135,7 +135,7 @@ class Transfer:
                 open_transfers.check()
                 problem = f"{lane.busy.name} of the same memory has not been finished"
                 raise SpirogradRuntimeError(render(problem, lane.busy.loc, "call `finish()` before you start the next one"))
-        open_transfers.begun(self)  # before there are messages: it keeps the memory that they use
+        open_transfers.begun(self)  # before messages are sent, because it keeps their memory alive
         for _, lane in self.moved:
             lane.busy = self
         with self._lost_by_errors():
@@ -158,13 +158,14 @@ class Transfer:
         with world.waiting(self.name):
             try:
                 self._wait = transport.post(sent, received, tag)
-            except BaseException:  # some messages may be under way, and nothing can wait for them
+            except BaseException:  # some messages may be in transit, and nothing can wait for them
                 transport.failed = True
                 raise
 
     @contextlib.contextmanager
     def _lost_by_errors(self) -> Iterator[None]:
-        """An error or Ctrl-C in here is one of which the others do not know. After a failed message they cannot go on either."""
+        """Mark the transfer as lost if an error or Ctrl-C occurs in the block, of which other processes do not know. After a failed message
+        they cannot continue either."""
         try:
             yield
         except BaseException:
@@ -176,8 +177,8 @@ class Transfer:
             raise
 
     def end(self) -> None:
-        """Wait for the messages, and put them where they belong. Raises SpirogradRuntimeError if the processes have joined each other anew
-        since `begin`, or have left each other."""
+        """Wait for the messages, and copy them to their cells. Raises SpirogradRuntimeError if this process has called `init` or `end`
+        since `begin`."""
         if not open_transfers.is_open(self):
             problem = f"{self.name} ended when this process left the others, or joined them again: it cannot be finished"
             raise SpirogradRuntimeError(render(problem, self.loc, "finish it before `sg.distributed.init` and `sg.distributed.end`"))
@@ -192,7 +193,7 @@ class Transfer:
             self.movement.put(memory, lane)
 
     def discard(self) -> None:
-        """Wait for the messages, and leave the cells as they are."""
+        """Wait for the messages, and discard them."""
         if not open_transfers.ended(self):
             return
         try:
@@ -204,7 +205,7 @@ class Transfer:
             self.forget()
 
     def forget(self) -> None:
-        """The messages no longer arrive."""
+        """Forget the messages, which no longer arrive."""
         for _, lane in self.moved:
             lane.busy = None
 
@@ -214,7 +215,7 @@ def _nothing() -> None:
 
 
 class Pending:
-    """A transfer under way, made by `Partition.start`. Until `finish` the halos must not be used; all other cells can be."""
+    """A transfer in progress, made by `Partition.start`. Until `finish`, the halos must not be used; all other cells can be used."""
 
     def __init__(self, movement: Movement, moved: list[Moved], back: Movement, moved_back: Callable[[], list[Moved]]) -> None:
         self._transfer = Transfer(movement, moved, user_location())
@@ -227,7 +228,7 @@ class Pending:
         self._record(self._transfer.begin, self._end_reverse)
 
     def finish(self) -> None:
-        """Wait for the messages of other processes, and write what they brought. Raises SpirogradRuntimeError if it was called before, and
+        """Wait for the messages of other processes, and write them to the halos. Raises SpirogradRuntimeError if it was called before, or
         if another process ended or does not answer."""
         name = self._transfer.name
         if self._done:

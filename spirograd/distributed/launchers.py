@@ -1,4 +1,4 @@
-"""What a launcher says about this process, in environment variables: torchrun, mpirun (Open MPI, MPICH), or none."""
+"""The environment variables by which a launcher describes this process: torchrun, mpirun (Open MPI, MPICH), or none."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spirograd.base.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``rank`` of ``size`` processes, of which ``local_size`` run on this machine; ``local_rank``: the number among those. ``transport``:
-    the name of the one that this launcher is for."""
+    """The place of a process: ``rank`` of ``size`` processes, of which ``local_size`` run on this machine; ``local_rank``: the number among
+    these. ``transport``: the transport of the launcher."""
 
     rank: int = 0
     size: int = 1
@@ -21,7 +21,7 @@ class Place:
     transport: str = "single"
 
 
-# Transport -> the variables that say rank, size, local rank and local size. The first row whose rank and size are set counts.
+# The variables with rank, size, local rank and local size, by transport. The first row whose rank and size are set is used.
 _LAUNCHERS = (
     ("torch", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("mpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -30,9 +30,10 @@ _LAUNCHERS = (
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """Where the launcher put this process; without one it is alone. Raises SpirogradValueError for variables that are no such numbers.
+    """Return the place of this process according to the launcher; without one it is alone. Raises SpirogradValueError for variables that
+    are not valid numbers.
 
-    Where a launcher does not say the local rank, it is the rank: all processes then count as those of one machine.
+    If a launcher does not set the local rank, it is the rank: all processes then count as those of one machine.
     """
     for transport, *names in _LAUNCHERS:
         if all(name in environment for name in names[:2]):

@@ -1,7 +1,7 @@
-"""Which memory is which on all processes: without that, two fields of the same type and shape could not be told apart.
+"""Numbers that identify memory on all processes, to distinguish fields of the same type and shape.
 
-Memory that partitions make has the number in which it was made. Other memory gets one at its first use by all processes together, after
-they have compared it: processes may make fields of their own, so that how many there are says nothing.
+Memory made by partitions is numbered in the order of creation. Other memory gets a number at its first use by all processes together, after
+they have compared it, because processes may also make fields of their own.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ _used = itertools.count()
 
 
 def made(memory: Any) -> None:
-    """Number what a partition has just made: a field, its members if it is one of structs, or an ndarray."""
+    """Number memory that a partition has just made: a field, the members of a field of structs, or an ndarray."""
     for member in getattr(memory, "members", {"": memory}).values():
         _texts[member] = f"number {next(_made)} of those that partitions made"
 
 
 def used(*memories: object) -> None:
-    """Number those that have no number. All processes have just compared them."""
+    """Number memory without a number, which all processes have just compared."""
     for memory in memories:
         if memory not in _texts:
             _texts[memory] = f"number {next(_used)} of those in earlier calls"
 
 
 def described(memory: object) -> str:
-    """What tells the memory apart from others, with the same text on all processes."""
+    """Return a description that identifies the memory, with the same text on all processes."""
     return _texts.get(memory, "in no earlier call")
 
 
 def forget_all() -> None:
-    """Begin anew, as all processes do together."""
+    """Delete all numbers, as all processes do together."""
     global _made, _used
     _texts.clear()
     _made, _used = itertools.count(), itertools.count()

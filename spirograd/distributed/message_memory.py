@@ -1,7 +1,7 @@
-"""The memory of messages: an ndarray that kernels use, and what a transport takes of it.
+"""The memory of messages: an ndarray for kernels, and its contents in the form that a transport takes.
 
-The transport gets a copy on the host, or, where it takes CUDA tensors, tensors over the very memory. Then torch's stream continues after
-the kernels that wrote a message, and kernels that read one after torch's stream: the host waits for neither.
+The transport gets a copy on the host, or, if it takes CUDA tensors, tensors over the same memory. Torch's stream then waits for the kernels
+that wrote a message, and kernels that read one wait for torch's stream, without blocking the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spirograd.lang.data import device_arrays, shadows
 
 
 class MessageMemory:
-    """``array``: an ndarray of one axis, not empty where messages go to other processes."""
+    """The memory of messages. ``array``: an ndarray of one axis, not empty if there are messages to other processes."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -24,7 +24,7 @@ class MessageMemory:
         self._arriving: Any = None
 
     def to_send(self) -> Any:
-        """What a transport sends: the elements as they are after the launches so far."""
+        """Return what a transport sends: the elements as of the launches so far."""
         octets = self._on_gpu()
         if octets is None:
             return self.array.to_numpy()
@@ -32,10 +32,10 @@ class MessageMemory:
         return octets
 
     def to_receive(self) -> Any:
-        """Return what a transport writes to, after the launches so far; `received` comes after it.
+        """Return the memory that a transport writes to, after the launches so far. Call `received` afterwards.
 
-        On a GPU that is the memory itself, unless something records: a tape saves what memory held when it is told of the write, in
-        `received`, and messages may arrive before.
+        On a GPU this is the memory of the message itself, unless a tape records: the tape saves the old contents in `received`, and
+        messages may arrive before.
         """
         if not world.transport().takes_gpu:
             self._arriving = np.empty(self.array.view.full_shape, self.array.dtype.np)
@@ -46,7 +46,8 @@ class MessageMemory:
         return self._arriving
 
     def received(self) -> None:
-        """The transport has written, or on a GPU torch's stream will: from now on launches find what arrived."""
+        """Make the received message visible to later launches, after the transport has written it, or on a GPU, torch's stream will
+        have."""
         arrived, self._arriving = self._arriving, None
         if isinstance(arrived, np.ndarray):
             self.array.from_numpy(arrived)
@@ -61,7 +62,7 @@ class MessageMemory:
         allocation.bump(self.array.view.part)
 
     def discarded(self) -> None:
-        """The transport has written, or on a GPU torch's stream will: wait for it. The memory may be that of a session that has ended."""
+        """Wait for the message, and discard it. The memory may belong to a session that has ended."""
         arrived, self._arriving = self._arriving, None
         if arrived is not None and not isinstance(arrived, np.ndarray):
             import torch
@@ -69,7 +70,7 @@ class MessageMemory:
             torch.cuda.current_stream(arrived.device).synchronize()
 
     def _on_gpu(self) -> Any:
-        """The bytes of each element as a tensor over the memory, if the transport takes it; else None."""
+        """Return the bytes of each element as a tensor over the memory, if the transport takes it; else None."""
         if not world.transport().takes_gpu:
             return None
         if self._octets is None:

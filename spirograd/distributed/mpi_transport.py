@@ -1,4 +1,5 @@
-"""Communication by mpi4py. MPI has no timeouts, so all operations are nonblocking, and polled until they are complete or time is up."""
+"""Communication by mpi4py. MPI has no timeouts, so all operations are nonblocking, and are polled until they complete or the timeout
+passes."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.distributed.transport import Message, Transport, TransportFailure
 
 _SPINS = 200  # polls before the process yields its processor
-# Requests, and the arrays of their messages, until these have arrived: MPI writes to them also after an error, and after the session.
+# Pending requests with the arrays of their messages, to which MPI writes even after an error or the end of the session.
 _under_way: dict[int, tuple[list[object], Sequence[Message], Sequence[Message]]] = {}
 
 
 class MpiTransport(Transport):
-    """All processes that `mpirun` started. From now on an exception that ends one of them ends all: MPI would have the others wait."""
+    """All processes that `mpirun` started. An exception that ends one of them ends all, because MPI would let the others wait."""
 
     name = "mpi"
 
@@ -50,7 +51,7 @@ class MpiTransport(Transport):
         return wait
 
     def abandon(self) -> None:
-        """Messages are on the host."""
+        """Do nothing: messages are on the host."""
 
     def all_reduce(self, array: object, op: str) -> None:
         operation = {"add": self._mpi.SUM, "min": self._mpi.MIN, "max": self._mpi.MAX}[op]
@@ -64,14 +65,13 @@ class MpiTransport(Transport):
         lengths = np.empty(self.size, np.int64)
         self._wait([self._world.Iallgather(np.array([mine.size], np.int64), lengths)])
         first = np.concatenate(([0], np.cumsum(lengths)))
-        found = np.empty(first[-1], np.uint8)
-        places = [found, lengths.tolist(), first[:-1].tolist(), self._mpi.BYTE]
+        received = np.empty(first[-1], np.uint8)
+        places = [received, lengths.tolist(), first[:-1].tolist(), self._mpi.BYTE]
         self._wait([self._world.Iallgatherv([mine, self._mpi.BYTE], places)])
-        return [pickle.loads(found[a:b].tobytes()) for a, b in itertools.pairwise(first)]
+        return [pickle.loads(received[a:b].tobytes()) for a, b in itertools.pairwise(first)]
 
     def close(self) -> None:
-        """Give the communicator back, unless a message of it failed: MPI then leaves open what its functions do. MPI itself ends with
-        Python."""
+        """Release the communicator, unless a message failed, after which MPI's functions are undefined. MPI itself ends with Python."""
         sys.excepthook = self._hook
         if not self.failed:
             self._world.Free()

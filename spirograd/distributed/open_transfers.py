@@ -1,8 +1,8 @@
-"""Transfers that have begun and not ended, and what becomes of those that can no longer end because their `Pending` was dropped.
+"""Transfers that have begun and not ended, including those that can no longer end because their `Pending` was dropped.
 
-Messages under way use memory, and the next transfer of the same memory needs it, so a transfer is kept here until it ends. One that was
-dropped is an error at each exchange and sum of this process, until `sg.distributed.init`: its halos are old, and the other processes, which
-may have finished theirs, do not know of it. So this process sends nothing that they could take for something else.
+Messages in transit use memory, and the next transfer of the same memory needs it, so a transfer is kept here until it ends. A dropped
+transfer is an error at each later exchange and sum of this process, until `sg.distributed.init`: its halos are out of date, and other
+processes, which may have finished theirs, do not know it. This process therefore sends nothing that they could mistake for another message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spirograd.base.loc import Loc
 
 
 class Open(Protocol):
-    """A transfer under way: what it is, the user's line that began it, and how to receive its messages without using them."""
+    """A transfer in progress: its name, the user's line that began it, and how to receive its messages without using them."""
 
     name: str
     loc: Loc | None
@@ -31,27 +31,27 @@ _lost: list[Open] = []
 
 
 def begun(transfer: Open) -> None:
-    """Keep a transfer whose messages are under way."""
+    """Record a transfer whose messages are in transit."""
     _open[id(transfer)] = transfer
 
 
 def is_open(transfer: Open) -> bool:
-    """Whether the transfer has begun and not ended."""
+    """Return whether the transfer has begun and not ended."""
     return id(transfer) in _open
 
 
 def ended(transfer: Open) -> bool:
-    """Whether the transfer was open; from now on it is not."""
+    """Close the transfer, and return whether it was open."""
     return _open.pop(id(transfer), None) is not None
 
 
 def drop(transfers: Iterable[Open]) -> None:
-    """Note that these can no longer be finished: `check` raises for those that are open."""
+    """Record that these can no longer be finished: `check` raises for those that are open."""
     _dropped.extend(transfer for transfer in transfers if id(transfer) in _open)
 
 
 def lost(transfer: Open) -> None:
-    """Note that an error or Ctrl-C ended a transfer here, of which the others do not know."""
+    """Record that an error or Ctrl-C ended a transfer here, which the other processes do not know."""
     _lost.append(transfer)
 
 
@@ -69,8 +69,8 @@ def check() -> None:
 
 
 def discard_all() -> None:
-    """Receive the messages of all that are open, and throw them away: before the memory that they use goes. After an error of one it goes
-    on with the others, and then raises the first."""
+    """Receive and discard the messages of all open transfers, before their memory is freed. After an error it continues with the others,
+    and then raises the first error."""
     errors = []
     for transfer in [*_open.values()]:
         try:
@@ -84,7 +84,7 @@ def discard_all() -> None:
 
 
 def forget_all() -> None:
-    """Keep none: the transport is closed, so that no messages arrive any more."""
+    """Forget all transfers: the transport is closed, so no messages arrive any more."""
     for transfer in [*_open.values()]:
         transfer.forget()
     _open.clear()

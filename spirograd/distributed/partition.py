@@ -27,10 +27,10 @@ from spirograd.lang.scalar import describe
 class Partition(NearNames):
     """Divide a domain of ``shape`` cells, with one to three axes, into blocks, one for each process.
 
-    ``processes``: how many blocks lie along each axis; by default those with the smallest surface. Their product is the number of
-    processes. Extents need not be multiples: blocks differ by one cell at most. ``halo``: how many cells of its neighbours a block has
-    around it, ``periodic``: whether the domain continues at its other end; one value, or one for each axis. ``corners=False``: leave out
-    the cells that lie off along more than one axis, which a stencil without diagonals does not read.
+    ``processes``: the number of blocks along each axis; by default the arrangement with the smallest surface. Their product is the number
+    of processes. Extents need not be multiples: blocks differ by at most one cell. ``halo``: the width of the halo in cells; ``periodic``:
+    whether the domain is periodic; one value, or one for each axis. ``corners=False``: omit cells that are diagonal to the block, which a
+    stencil without diagonals does not read.
 
     All processes make the same partitions in the same order. Raises SpirogradValueError on all of them for values that do not fit, such
     as a halo wider than a block, or that differ between processes.
@@ -54,13 +54,13 @@ class Partition(NearNames):
         self.interior, self.borders = halo_cells.border_regions(self.owned, self.halo, neighbour)
         self.origin = tuple(first - h for (first, _), h in zip(self.owned, self.halo))
         self.local_shape = tuple(extent + 2 * h for extent, h in zip(self.owned.shape, self.halo))
-        # By memory and movement; of the session that they were made in.
+        # Lanes by memory and movement, for the session that made them.
         self._lanes: weakref.WeakKeyDictionary[object, dict[str, Lane]] = weakref.WeakKeyDictionary()
         self._tables: dict[tuple[int, ...], Tables] = {}
-        self._session: Any = None
+        self._session: object = None
         self._agreed: set[object] = set()
 
-    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, Any]:
+    def _set(self, shape: object, processes: object, halo: object, periodic: object, corners: bool) -> dict[str, object]:
         size = world.size()
         self.shape = _integers(shape, None, "`shape` of a partition is one to three extents above 0", 1)
         axes = len(self.shape)
@@ -73,7 +73,7 @@ class Partition(NearNames):
         return self._described()
 
     def _described(self) -> dict[str, Any]:
-        """What partitions differ in."""
+        """Return the values in which partitions differ, as text."""
         names = ("shape", "processes", "halo", "periodic", "corners")
         return {name: getattr(self, name) for name in names}
 
@@ -81,7 +81,7 @@ class Partition(NearNames):
         return Region(bounds_of(*one) for one in zip(self.shape, self.processes, coordinates))
 
     def block_of(self, rank: int) -> Region:
-        """The cells that process ``rank`` owns."""
+        """Return the cells that process ``rank`` owns."""
         return self._block(int(c) for c in np.unravel_index(rank, self.processes))
 
     def __repr__(self) -> str:
@@ -91,23 +91,23 @@ class Partition(NearNames):
     # --- memory ----------------------------------------------------------------------------------------------------------------
 
     def field(self, dtype: Any, needs_grad: bool = False, name: str = "") -> Any:
-        """A field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those of the
-        domain: the block has those in `owned`, and the halo those before and after it, at the ends of the domain, too. All processes make
-        fields and ndarrays of partitions in the same order, by which their functions know which is which."""
-        made = field(dtype, name=name, shape=self.local_shape, offset=self.origin, needs_grad=needs_grad)
-        memory_numbers.made(made)
-        return made
+        """Return a field of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices are those
+        of the domain: the block has those in `owned`, and the halo those before and after it, also at the ends of the domain. All processes
+        must make fields and ndarrays of partitions in the same order, which identifies them."""
+        memory = field(dtype, name=name, shape=self.local_shape, offset=self.origin, needs_grad=needs_grad)
+        memory_numbers.made(memory)
+        return memory
 
     def ndarray(self, dtype: object, needs_grad: bool = False) -> Ndarray:
-        """An ndarray of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices begin at 0:
-        the cell ``(i, j)`` of the domain is at ``(i - origin[0], j - origin[1])``. The order is as for `field`."""
-        made = ndarray(dtype, self.local_shape, needs_grad)
-        memory_numbers.made(made)
-        return made
+        """Return an ndarray of ``dtype`` over the block of this process and its halo, with gradients if ``needs_grad``. Its indices begin
+        at 0: the cell ``(i, j)`` of the domain is at ``(i - origin[0], j - origin[1])``. The order of creation is as for `field`."""
+        memory = ndarray(dtype, self.local_shape, needs_grad)
+        memory_numbers.made(memory)
+        return memory
 
     def to_numpy(self, memory: Any) -> Array:
-        """The contents of ``memory``, a field or ndarray, in the whole domain, on every process; without what lies outside of it.
-        Raises SpirogradValueError on all of them if they pass different memory."""
+        """Return the contents of ``memory``, a field or ndarray, in the whole domain, on every process, without halos outside of it. Raises
+        SpirogradValueError on all of them if they pass different memory."""
         what = "`Partition.to_numpy`"
         self._compare(what, [memory])
         mine = memory.to_numpy()[self.owned.slices_from(self.origin)]
@@ -118,28 +118,28 @@ class Partition(NearNames):
         return out
 
     def from_numpy(self, memory: Any, array: Any) -> None:
-        """Set the cells of ``memory`` on this process from an ``array`` of the whole domain, halos inside of the domain included. Waits for
-        no other process. Raises SpirogradValueError if the array has another shape."""
+        """Set the cells of ``memory`` on this process from an ``array`` of the whole domain, including halos inside of the domain. Does not
+        wait for other processes. Raises SpirogradValueError if the array has another shape."""
         self.check(memory)
-        whole = np.asarray(array)
-        if whole.shape != self.shape + memory.element_shape:
-            raise SpirogradValueError(f"the domain is an array of shape {self.shape + memory.element_shape}, got {whole.shape}")
+        domain = np.asarray(array)
+        if domain.shape != self.shape + memory.element_shape:
+            raise SpirogradValueError(f"the domain is an array of shape {self.shape + memory.element_shape}, got {domain.shape}")
         local = memory.to_numpy()
         reach = Region((first - h, end + h) for (first, end), h in zip(self.owned, self.halo))
         there = Region(
             bounds if around else (max(bounds[0], 0), min(bounds[1], n)) for bounds, around, n in zip(reach, self.periodic, self.shape)
         )
-        inside = whole[np.ix_(*halo_cells.wrapped(self.shape, there))]
+        inside = domain[np.ix_(*halo_cells.wrapped(self.shape, there))]
         local[there.slices_from(self.origin)] = memory.dtype.array(inside)  # converts as kernels do
         memory.from_numpy(local)
 
     # --- halos -----------------------------------------------------------------------------------------------------------------
 
     def exchange(self, *memories: object) -> None:
-        """Set the halos of ``memories``, fields and ndarrays, to what their owners have. Halos outside of the domain stay as they are.
+        """Set the halos of ``memories``, fields and ndarrays, to the values of their owners. Halos outside of the domain are not changed.
 
-        All processes pass the same memory in the same order. Raises SpirogradTypeError and SpirogradValueError on all of them if one
-        passes memory that does not fit the partition, or of another type, and SpirogradRuntimeError if a process ended or does not answer.
+        All processes must pass the same memory in the same order. Raises SpirogradTypeError and SpirogradValueError on all of them if one
+        passes memory that does not fit the partition, or has another type, and SpirogradRuntimeError if a process ended or does not answer.
         """
         self.start(*memories).finish()
 
@@ -149,13 +149,13 @@ class Partition(NearNames):
         return self._start(SPREAD, COLLECT, memories)
 
     def add_halos(self, *memories: object) -> None:
-        """Add what is in halos to the cells of their owners, and leave zero in the halos: for kernels that add to cells of others. Halos
-        outside of the domain stay as they are. ``memories``, and errors: as for `exchange`."""
+        """Add the contents of halos to the cells of their owners, and set the halos to zero: for kernels that add to cells of other
+        processes. Halos outside of the domain are not changed. ``memories`` and errors as for `exchange`."""
         self.start_add(*memories).finish()
 
     def start_add(self, *memories: object) -> Pending:
-        """Begin `add_halos`, as `start` begins an `exchange`: until it is finished, kernels must not add to cells of
-        halos. ``memories``: as for `exchange`."""
+        """Begin `add_halos`, as `start` begins an `exchange`. Until it is finished, kernels must not add to cells of halos. ``memories``:
+        as for `exchange`."""
         return self._start(COLLECT, SPREAD, memories)
 
     def _start(self, movement: Movement, back: Movement, memories: Sequence[Any]) -> Pending:
@@ -169,7 +169,7 @@ class Partition(NearNames):
         return Pending(movement, moved, back, moved_back)
 
     def _agree(self, movement: Movement, memories: Sequence[object]) -> None:
-        """At the first transfer of this memory all processes compare what they pass; in debug mode at each."""
+        """Compare the memory of all processes at its first transfer, in debug mode at each."""
         if context.session() is not self._session:
             self._session, self._tables, self._agreed = context.session(), {}, set()
             self._lanes = weakref.WeakKeyDictionary()
@@ -179,7 +179,7 @@ class Partition(NearNames):
             self._compare(movement.name, memories)
         if not known:
             self._agreed.add(key)
-            for memory in memories:  # an `id` may come again
+            for memory in memories:  # an `id` may be reused
                 weakref.finalize(memory, self._agreed.discard, key)
 
     def _compare(self, what: str, memories: Sequence[object]) -> None:
@@ -188,7 +188,7 @@ class Partition(NearNames):
         memory_numbers.used(*memories)
 
     def _kinds(self, memories: Sequence[Any]) -> str:
-        """What must be the same on all processes, of memory that fits."""
+        """Return the description of fitting memory that must be the same on all processes."""
         self.check(*memories)
         kinds = [
             f"{m.dtype}{list(m.element_shape) or ''}{' with a gradient' if m.has_grad() else ''}, {memory_numbers.described(m)}"
@@ -196,7 +196,7 @@ class Partition(NearNames):
         ]
         return f"{kinds} in {self._described()}"
 
-    def check(self, *memories: Any) -> None:
+    def check(self, *memories: object) -> None:
         """Raise SpirogradTypeError or SpirogradValueError unless ``memories`` are fields and ndarrays over the block of this process."""
         if not memories:
             raise SpirogradTypeError("a halo exchange needs a field or an ndarray")
@@ -225,17 +225,18 @@ class Partition(NearNames):
 
 
 def _integers(value: Any, count: int | None, wanted: str, least: int, repeats: bool = True) -> tuple[int, ...]:
-    """A sequence of ``count`` numbers (None: one to three), or one, as a tuple. ``repeats``: whether one stands for all."""
+    """Convert a sequence of ``count`` numbers (None: one to three), or one number, to a tuple. ``repeats``: whether one number is used for
+    all axes."""
     several = isinstance(value, (list, tuple, np.ndarray))
-    found = tuple(value) if several else (value,) * ((count or 1) if repeats else 1)
-    fits = len(found) == count if count else 1 <= len(found) <= 3
-    if not fits or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= least for n in found):
+    numbers = tuple(value) if several else (value,) * ((count or 1) if repeats else 1)
+    fits = len(numbers) == count if count else 1 <= len(numbers) <= 3
+    if not fits or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= least for n in numbers):
         raise SpirogradValueError(f"{wanted}, not {value!r}")
-    return tuple(int(n) for n in found)
+    return tuple(int(n) for n in numbers)
 
 
 def _grid_of(shape: tuple[int, ...], processes: object, halo: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The grid of ``size`` processes: the best one, or (None) ``processes``."""
+    """Return the grid of ``size`` processes: ``processes``, or the best one if it is None."""
     there = counted(size, "process", "processes")
     if processes is None:
         best = best_grid(shape, size, halo)

@@ -1,4 +1,4 @@
-"""How a tape records what processes do together: as Python code with a reverse of its own, which all of them run in the same order."""
+"""Recording of collective calls on tapes: as Python code with a reverse of its own, which all processes run in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.lang import context
 
 
 def tape_of(what: str) -> Tape | None:
-    """The tape that records now, or None. Raises SpirogradUnsupportedError where derivatives would be wrong."""
+    """Return the tape that records now, or None. Raises SpirogradUnsupportedError if derivatives would be wrong."""
     recorder = context.recorder()
     if isinstance(recorder, FwdMode):
         raise SpirogradUnsupportedError(f"forward mode does not reach other processes: {what} has no tangents", None, "use `sg.ad.Tape`")
@@ -25,7 +25,7 @@ def tape_of(what: str) -> Tape | None:
 
 
 def recorded(tape: Tape | None, function: Callable[[], Any], reverse: Callable[[], None], memories: Sequence[Any], what: str) -> Any:
-    """Run ``function``; ``reverse`` is its derivative. ``memories``: what it reads."""
+    """Run ``function``; ``reverse`` is its derivative. ``memories``: the memory that it reads."""
     if tape is None:
         return function()
     for memory in memories:

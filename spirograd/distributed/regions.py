@@ -1,4 +1,4 @@
-"""Ranges of indices, one for each axis, and how a grid of processes divides them into blocks."""
+"""Ranges of indices, one for each axis, and their division into blocks by a grid of processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 
 class Region(tuple[tuple[int, int], ...]):
-    """Cells: for each axis the first index, and the one after the last. What `sg.ndrange` takes: ``sg.ndrange(*region)``."""
+    """A region of cells: for each axis the first index, and the one after the last, as in ``sg.ndrange(*region)``."""
 
     __slots__ = ()
 
     @property
     def flat(self) -> tuple[int, ...]:
-        """The bounds one after the other, as arguments of a kernel: first and end of axis 0, of axis 1, ..."""
+        """The bounds in sequence, as arguments of a kernel: first and end of axis 0, of axis 1, ..."""
         return tuple(itertools.chain.from_iterable(self))
 
     @property
@@ -28,27 +28,28 @@ class Region(tuple[tuple[int, int], ...]):
         return math.prod(self.shape)
 
     def with_axis(self, axis: int, first: int, end: int) -> Region:
-        """The same with the bounds ``first`` and ``end`` of ``axis``."""
+        """Return the region with the bounds ``first`` and ``end`` of ``axis``."""
         return Region((first, end) if k == axis else bounds for k, bounds in enumerate(self))
 
     def slices_from(self, origin: Sequence[int]) -> tuple[slice, ...]:
-        """The cells as slices of an array whose first element has the index ``origin``."""
+        """Return the cells as slices of an array whose first element has the index ``origin``."""
         return tuple(slice(first - start, end - start) for (first, end), start in zip(self, origin))
 
     def intersection(self, other: Region) -> Region:
-        """The cells that are in ``other``, too."""
+        """Return the cells that are also in ``other``."""
         return Region((max(a, c), min(b, d)) for (a, b), (c, d) in zip(self, other))
 
 
 def bounds_of(extent: int, count: int, number: int) -> tuple[int, int]:
-    """Block ``number`` of ``count`` that ``extent`` indices are divided into: lengths differ by 1 at most, the first are longer."""
+    """Return the bounds of block ``number`` of ``count`` blocks of ``extent`` indices. Lengths differ by at most 1; the first blocks are
+    longer."""
     length, longer = divmod(extent, count)
     first = number * length + min(number, longer)
     return first, first + length + (number < longer)
 
 
 def grids(size: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """All ways to arrange ``size`` processes along ``axes`` axes."""
+    """Iterate over all arrangements of ``size`` processes along ``axes`` axes."""
     if axes == 1:
         yield (size,)
         return
@@ -58,8 +59,8 @@ def grids(size: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 def best_grid(shape: Sequence[int], size: int, halo: Sequence[int]) -> tuple[int, ...] | None:
-    """The arrangement of ``size`` processes whose blocks have the smallest surface; None if none has a block for each process, as wide as
-    its halo. Of several, the one that divides the first axes, whose halos are the longest ranges of memory."""
+    """Return the arrangement of ``size`` processes whose blocks have the smallest surface; None if no arrangement has a block for each
+    process that is as wide as its halo. Of several, the one that divides the first axes, whose halos are the longest ranges of memory."""
 
     def surface(grid: tuple[int, ...]) -> float:
         block = [extent / count for extent, count in zip(shape, grid)]
@@ -70,5 +71,5 @@ def best_grid(shape: Sequence[int], size: int, halo: Sequence[int]) -> tuple[int
 
 
 def too_narrow(shape: Sequence[int], grid: Sequence[int], halo: Sequence[int]) -> list[bool]:
-    """For each axis whether its smallest block has no index, or fewer than its halo."""
+    """Return for each axis whether its smallest block is empty, or narrower than its halo."""
     return [extent // count < max(h, 1) for extent, count, h in zip(shape, grid, halo)]

@@ -1,8 +1,8 @@
-"""States of a program on disk: each process writes its block of each field as one file of NumPy, and any number of processes reads them.
+"""Saved states of a program: each process writes its block of each field to a NumPy file, and any number of processes can read them.
 
-A state lies in a folder: ``state.json``, which says what there is, and a folder ``<number>`` with the files. A new state is written beside
-the last one; then ``state.json`` is replaced, which file systems do at once or not at all, and only then is the last one removed. So a
-program that ends at any time, or with its machine, leaves a whole state.
+A state is a folder with ``state.json``, which describes it, and a folder ``<number>`` with the files. A new state is written beside the
+last one; then ``state.json`` is replaced atomically, and only then is the last state removed. A program or machine that stops at any time
+therefore leaves a complete state.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def save(
     replicated: Mapping[str, object] | None = None,
     values: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a state to ``folder``, which all processes share, in place of the one that is there.
+    """Write a state to ``folder``, which all processes share, and replace the one that is there.
 
     ``memories``: fields and ndarrays of ``partition``, by name, of which each process writes its block. ``replicated``: fields and ndarrays
-    of which all processes have copies; process 0 writes them. ``values``: what JSON can hold, such as the number of the step, the same on
-    all processes. Gradients are not saved. Raises SpirogradRuntimeError on all processes, and leaves the last state, if one cannot write;
-    SpirogradValueError, too, if they pass other folders or other memory.
+    of which all processes have copies; process 0 writes them. ``values``: JSON values, such as the number of the step, which are the same
+    on all processes. Gradients are not saved. Raises SpirogradRuntimeError on all processes, and keeps the last state, if one cannot write;
+    SpirogradValueError if they pass different folders or memory.
     """
     path = Path(folder)
     mine = world.together("`save`", lambda: _next_number(path, memories, replicated or {}, partition))
     _compare("`save`", path, partition, memories, replicated or {}, None)
-    number = max(world.gathered("`save`", mine))  # a file system over a network may show some the one before
+    number = max(world.gathered("`save`", mine))  # a network file system may show the previous state to some
     target = path / str(number)
     world.together("`save`", lambda: _write_blocks(target, partition, memories))
     manifest = {
@@ -95,16 +95,16 @@ def load(
         memory.from_numpy(world.together("`load`", functools.partial(_gathered, path, manifest, partition, name, memory)))
     for name, memory in (replicated or {}).items():
         memory.from_numpy(world.together("`load`", functools.partial(_loaded, path / str(manifest["number"]) / f"{name}.npy", memory)))
-    found: dict[str, Any] = manifest["values"]
-    return found
+    values: dict[str, Any] = manifest["values"]
+    return values
 
 
 def _compare(what: str, path: Path, partition: Partition, memories: Any, replicated: Any, number: int | None) -> None:
-    """Raise on all processes if one is in a call for another folder, other memory or another state."""
+    """Raise on all processes if they call with different folders, memory or states."""
     named = [
         (f"{group}.{name}", memory)
-        for group, found in (("memories", memories), ("replicated", replicated))
-        for name, memory in found.items()
+        for group, group_memories in (("memories", memories), ("replicated", replicated))
+        for name, memory in group_memories.items()
     ]
     named.sort(key=lambda one: one[0])
 
@@ -123,7 +123,7 @@ def _compare(what: str, path: Path, partition: Partition, memories: Any, replica
 
 
 def _next_number(path: Path, memories: Mapping[str, object], replicated: Mapping[str, object], partition: Partition) -> int:
-    """The number of the new state, after checks."""
+    """Check the arguments, and return the number of the new state."""
     for name in (*memories, *replicated):
         if not isinstance(name, str) or not name.isidentifier():
             raise SpirogradValueError(f"a name in a saved state is one of a Python variable, not {name!r}")
@@ -146,7 +146,7 @@ def _kind(memory: object) -> dict[str, Any]:
 
 
 def _stored(partition: Partition, rank: int) -> Region:
-    """What a process writes: its block, and the halo next to it that lies outside of the domain."""
+    """Return the region that a process writes: its block, and the halo next to it outside of the domain."""
     outer = [0 if around else h for h, around in zip(partition.halo, partition.periodic)]
     return Region(
         (first - h * (first == 0), end + h * (end == n)) for (first, end), h, n in zip(partition.block_of(rank), outer, partition.shape)
@@ -191,7 +191,7 @@ def _commit(path: Path, target: Path, manifest: dict[str, Any], replicated: Mapp
 
 
 def _write(path: Path, array: Array) -> None:
-    """Write a file that is on the disk when this returns: also a machine that loses power leaves a whole state."""
+    """Write a file and flush it to the disk, so that a power failure leaves a complete state."""
     with path.open("wb") as file:
         np.save(file, array)
         file.flush()
@@ -199,7 +199,7 @@ def _write(path: Path, array: Array) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Have the names in a folder on the disk, where systems and file systems can be asked for that."""
+    """Flush the names in a folder to the disk, if the file system supports it."""
     if os.name != "posix":
         return
     try:
@@ -215,7 +215,7 @@ def _flush(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _disk() -> Iterator[None]:
-    """Errors of the file system, and of values that JSON cannot hold, become those of spirograd."""
+    """Convert errors of the file system, and of values that are not JSON, to errors of spirograd."""
     try:
         yield
     except SpirogradError:
@@ -228,55 +228,56 @@ def _disk() -> Iterator[None]:
 
 
 def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replicated: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``state.json`` says, after checks."""
+    """Check ``state.json``, and return its contents."""
     with _disk():
         if not (path / "state.json").exists():
             raise SpirogradRuntimeError(render(f"there is no saved state in {path}", None, "`sg.distributed.save` writes one"))
-    found = _manifest(path)
+    state = _manifest(path)
     outer = [0 if around else h for h, around in zip(partition.halo, partition.periodic)]
-    theirs = [0 if around else h for h, around in zip(found["halo"], found["periodic"])]
+    theirs = [0 if around else h for h, around in zip(state["halo"], state["periodic"])]
     for what, mine, saved in (
-        ("domain has the shape", list(partition.shape), found["shape"]),
-        ("domain has `periodic`", list(partition.periodic), found["periodic"]),
+        ("domain has the shape", list(partition.shape), state["shape"]),
+        ("domain has `periodic`", list(partition.periodic), state["periodic"]),
         ("halo at the ends of the domain is", outer, theirs),
     ):
         if mine != saved:
             raise SpirogradValueError(f"the {what} {saved} in the state in {path}, and {mine} in this partition")
     for kind, wanted in (("memories", memories), ("replicated", replicated)):
         for name, memory in wanted.items():
-            if name not in found[kind]:
+            if name not in state[kind]:
                 raise SpirogradValueError(
-                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(found[kind]) or 'none'}"
+                    f"the state in {path} has no `{name}` among its {kind}; it has {', '.join(state[kind]) or 'none'}"
                 )
-            if found[kind][name] != _kind(memory):
-                raise SpirogradValueError(f"`{name}` in the state in {path} is {found[kind][name]}, and here {_kind(memory)}")
+            if state[kind][name] != _kind(memory):
+                raise SpirogradValueError(f"`{name}` in the state in {path} is {state[kind][name]}, and here {_kind(memory)}")
     for memory in memories.values():
         partition.check(memory)
-    return found
+    return state
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """``state.json``. Raises SpirogradDamagedError unless all its values have the types and lengths that `save` gives them."""
+    """Return the contents of ``state.json``. Raises SpirogradDamagedError unless all values have the types and lengths that `save`
+    writes."""
     file = path / "state.json"
     with _disk():
         data = file.read_bytes()
     try:
-        found = loads(data, nan=True)  # `values` may have some
-        if not isinstance(found, dict) or type(found.get("format")) is not int:
+        state = loads(data, nan=True)  # `values` may have some
+        if not isinstance(state, dict) or type(state.get("format")) is not int:
             raise Damage("is missing", "format")
-        if found["format"] != _FORMAT:
-            raise SpirogradRuntimeError(f"the state in {path} has format {found['format']}, and this version reads {_FORMAT}")
+        if state["format"] != _FORMAT:
+            raise SpirogradRuntimeError(f"the state in {path} has format {state['format']}, and this version reads {_FORMAT}")
         for name, is_right in _FIELDS.items():
-            if not is_right(found.get(name)):
+            if not is_right(state.get(name)):
                 raise Damage("is missing, or not what `save` writes", name)
-        axes = len(found["shape"])
-        axed = {"halo": found["halo"], "periodic": found["periodic"]} | {f"blocks[{k}]": block for k, block in enumerate(found["blocks"])}
+        axes = len(state["shape"])
+        axed = {"halo": state["halo"], "periodic": state["periodic"]} | {f"blocks[{k}]": block for k, block in enumerate(state["blocks"])}
         for name, value in axed.items():
             if len(value) != axes:
                 raise Damage(f"has {len(value)} axes, and the domain {axes}", name)
     except Damage as damage:
         raise SpirogradDamagedError(str(file), damage.problem, damage.field) from None
-    return found
+    return state
 
 
 def _is_number(value: object) -> bool:
@@ -292,7 +293,7 @@ def _is_range(value: Any) -> bool:
 
 
 def _are_memories(value: object) -> bool:
-    """By name, the type and the shape of the elements."""
+    """Return whether a value maps names to types and shapes of elements."""
     return isinstance(value, dict) and all(
         name.isidentifier()
         and isinstance(kind, dict)
@@ -321,23 +322,23 @@ def _loaded(path: Path, memory: Any) -> Array:
 
 
 def _array(path: Path, like: Array, shape: tuple[int, ...] | None = None) -> Array:
-    """The array in a file, of the type of ``like`` and of its shape or ``shape``. It is mapped, so that no header has it take memory that
-    the file does not have; objects, which Python would have to unpickle, are refused."""
+    """Return the array in a file, of the type of ``like`` and of its shape or ``shape``. It is memory-mapped, so a header cannot make it
+    allocate more memory than the file has; arrays of objects, which Python would unpickle, are rejected."""
     wanted = like.shape if shape is None else shape
     try:
-        found = np.lib.format.open_memmap(path, mode="r")
+        contents = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, TypeError, OverflowError) as error:
         raise SpirogradDamagedError(str(path), f"it is no array: {error}") from None
     except OSError as error:
         raise SpirogradRuntimeError(f"a state cannot be written or read: {error}") from None
-    if found.dtype != like.dtype or found.shape != wanted:
-        raise SpirogradDamagedError(str(path), f"it is {found.dtype} of shape {found.shape}, expected {like.dtype} of shape {wanted}")
-    return found
+    if contents.dtype != like.dtype or contents.shape != wanted:
+        raise SpirogradDamagedError(str(path), f"it is {contents.dtype} of shape {contents.shape}, expected {like.dtype} of shape {wanted}")
+    return contents
 
 
 def _gathered(path: Path, manifest: dict[str, Any], partition: Partition, name: str, memory: Any) -> Array:
-    """The contents of a memory on this process, its halo included: of each file what it needs. Where the domain is periodic, the halo at
-    one end has the cells of the other."""
+    """Return the contents of a memory on this process, including its halo, from the files that contain them. In a periodic domain, the halo
+    at one end has the cells of the other."""
     local = memory.to_numpy()
     wanted = Region((first, first + n) for first, n in zip(partition.origin, partition.local_shape))
     shifts = [(-n, 0, n) if around else (0,) for n, around in zip(partition.shape, partition.periodic)]

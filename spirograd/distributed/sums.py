@@ -1,9 +1,8 @@
-"""Sums over processes, and values that all processes have, with their derivatives.
+"""Sums over processes, and values replicated on all processes, with their derivatives.
 
-The derivative is that of the program of all processes together, in which memory is of two kinds: each process has its own, or all have
-copies of one. `total` makes copies of one sum of values that are the processes' own, and `replicate` begins the use of a copy by
-each process on its own. Each is the transpose of the other (M. Shoeybi et al.: Megatron-LM, 2019, calls them g and f), and `all_reduce` is
-both.
+Derivatives are those of the program of all processes together, which has two kinds of memory: local to a process, or replicated on all.
+`total` sums local values to a replicated one, and `replicate` begins the local use of a replicated value. Each is the transpose of the
+other (M. Shoeybi et al.: Megatron-LM, 2019, calls them g and f), and `all_reduce` is both.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _OPERATIONS = ("add", "min", "max")
 def all_reduce(memory: Any, op: str = "add") -> None:
     """Replace each element of ``memory``, a field or an ndarray, by its sum over all processes, or by ``op``: "add", "min", "max".
 
-    The same bits on every process. A tape differentiates sums: the gradient on each process becomes the sum of the gradients on all, for
-    each process goes on with the sum on its own. Of the loss itself take `total`. Gradients can be summed, too: ``all_reduce(w.grad)``
-    after the tape. Raises SpirogradTypeError for other types than f32, f64, i32 and i64, SpirogradValueError for other names of operations
-    and for memory that differs between processes, on all of them; SpirogradUnsupportedError for "min" and "max" of memory with gradients in
-    a tape.
+    The result has the same bits on every process. A tape differentiates sums: the gradient on each process becomes the sum of the gradients
+    on all, because each process uses the sum locally. For the loss itself, use `total`. Gradients can be summed, too:
+    ``all_reduce(w.grad)`` after the tape. Raises SpirogradTypeError for types other than f32, f64, i32 and i64, SpirogradValueError, on all
+    processes, for unknown operations and for memory that differs between processes, and SpirogradUnsupportedError for "min" and "max" of
+    memory with gradients in a tape.
     """
     if op not in _OPERATIONS:
         raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(_OPERATIONS)}")
@@ -44,17 +43,17 @@ def all_reduce(memory: Any, op: str = "add") -> None:
 def total(loss: object) -> None:
     """Replace the ``loss`` of each process, a field or an ndarray, by the sum over all processes: the loss of the program.
 
-    The last thing in a tape. All processes start the reverse pass from 1 for one and the same number, so that its gradient goes back to
-    each process as it is. Errors as of `all_reduce`.
+    Call it last in a tape. All processes start the reverse pass from 1 for the same number, so its gradient is passed on unchanged. Errors
+    as for `all_reduce`.
     """
     _run("total", loss, lambda: _reduce(loss, "add"), lambda: None)
 
 
 def replicate(memory: Any) -> None:
-    """Have all processes use the values that process 0 has in ``memory``, a field or an ndarray: parameters, for example.
+    """Copy the values of process 0 in ``memory``, a field or an ndarray such as parameters, to all processes.
 
-    In the reverse pass its gradient becomes the sum over all processes, on each of them: that with respect to the one set of values. The
-    first thing in a tape, before any kernel reads the memory. Errors as of `all_reduce`.
+    In the reverse pass, its gradient becomes the sum over all processes, on each of them: the gradient with respect to the replicated
+    values. Call it first in a tape, before any kernel reads the memory. Errors as for `all_reduce`.
     """
     _run("replicate", memory, lambda: _broadcast(memory), lambda: _reduce(memory.grad, "add"))
 
@@ -75,14 +74,14 @@ def _run(name: str, memory: Any, function: Callable[[], None], reverse: Callable
 
 
 def _after_comparison(what: str, reverse: Callable[[], None]) -> None:
-    """The reverse pass, where all processes are in that of the same function: else one that has left its own, by an error, would take the
-    numbers of others for those of its next sum."""
+    """Run the reverse pass after checking that all processes are in that of the same function. Otherwise a process that has left its own,
+    by an error, would mistake the numbers of others for those of its next sum."""
     world.alike(f"the reverse pass of {what}", lambda: None, "")
     reverse()
 
 
 def _described(memory: object, what: str) -> str:
-    """What must be the same on all processes. Raises SpirogradTypeError for what cannot be summed."""
+    """Return the description that must be the same on all processes. Raises SpirogradTypeError for memory that cannot be summed."""
     if not isinstance(memory, (ScalarField, Ndarray)) or isinstance(memory, BufferView) or memory.sparse_path is not None:
         raise SpirogradTypeError(f"{what} takes a dense field of scalars, vectors or matrices, or an ndarray, not {describe(memory)}")
     if memory.dtype not in _TYPES:
@@ -100,13 +99,13 @@ def _broadcast(memory: object) -> None:
 
 
 def _transform(memory: Any, change: Callable[[object], None], what: str) -> None:
-    """Have the transport change the contents: in a tensor on the GPU where it takes those, else in an array of the host."""
+    """Apply an operation of the transport to the contents: in a tensor on the GPU if it takes them, else in an array on the host."""
     transport = world.transport()
     if transport.size == 1 or not memory.view.count:
         return
     if transport.takes_gpu:
         contents, put = memory.to_torch(device="cuda").contiguous(), memory.from_torch
-    else:  # fields with other layouts give arrays with other strides
+    else:  # fields of different layouts give arrays with different strides
         contents, put = np.asarray(memory.to_numpy(), order="C"), memory.from_numpy
     with world.waiting(what):
         change(contents)

@@ -17,14 +17,15 @@ from spirograd.base.errors import SpirogradRuntimeError, render
 from spirograd.distributed.launchers import Place
 from spirograd.distributed.transport import Message, Transport, TransportFailure
 
-_NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # in messages of gloo: where they are raised, and guesses
+_NOISE = re.compile(r"\[\S+:\d+\] |\. This is typically.*")  # parts of gloo's messages to remove: where they are raised, and guesses
 
-_JOINING = 300.0  # seconds that processes may start after each other, at least
-_WATCHDOG = 10.0  # seconds after which torch ends a process that waits on its GPU, beyond those after which a wait of the host is an error
+_JOINING = 300.0  # least number of seconds that processes may start after each other
+_WATCHDOG = 10.0  # seconds, in addition to the timeout of the host, after which torch ends a process that waits on its GPU
 
 
 class TorchTransport(Transport):
-    """``place``: of this process. If the program has set torch.distributed up, its processes are used, else those of the launcher."""
+    """Communication of the process at ``place``. If the program has set up torch.distributed, its processes are used, else those of the
+    launcher."""
 
     name = "torch"
     tags = 1 << 31
@@ -52,7 +53,7 @@ class TorchTransport(Transport):
         self._torch.cuda.set_device(ordinal)
         with _failures():
             self._gpu = self._dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout + _WATCHDOG))
-            # All processes take part in the first operation of a group, and not all do in each exchange of halos.
+            # All processes must take part in the first operation of a group, but not all take part in each exchange of halos.
             self._dist.all_reduce(self._torch.zeros(1, device="cuda"), group=self._gpu)
         self.takes_gpu = True
 
@@ -80,10 +81,10 @@ class TorchTransport(Transport):
         return wait
 
     def all_reduce(self, array: object, op: str) -> None:
-        found = self._dist.ReduceOp
+        operations = self._dist.ReduceOp
         tensor, group = self._tensor(array)
         with _failures():
-            self._dist.all_reduce(tensor, {"add": found.SUM, "min": found.MIN, "max": found.MAX}[op], group)
+            self._dist.all_reduce(tensor, {"add": operations.SUM, "min": operations.MIN, "max": operations.MAX}[op], group)
 
     def broadcast(self, array: object) -> None:
         tensor, group = self._octets(array)
@@ -91,13 +92,13 @@ class TorchTransport(Transport):
             self._dist.broadcast(tensor, 0, group)
 
     def all_gather(self, value: object) -> list[Any]:
-        found: list[object] = [None] * self.size
+        gathered: list[object] = [None] * self.size
         with _failures():
-            self._dist.all_gather_object(found, value, self._host)
-        return found
+            self._dist.all_gather_object(gathered, value, self._host)
+        return gathered
 
     def close(self) -> None:
-        """The default group stays until Python ends: torchrun's store has its addresses, so that a second one would not find its peers."""
+        """Keep the default group until Python ends: torchrun's store has its addresses, so a second group would not find its peers."""
         if self._dist.is_initialized():
             for group in filter(None, (self._gpu, self._host)):
                 self._dist.destroy_process_group(group)
@@ -108,7 +109,7 @@ class TorchTransport(Transport):
         return array, self._gpu
 
     def _octets(self, array: Any) -> tuple[Any, Any]:
-        """The bytes of an array, of whatever type."""
+        """Return the bytes of an array of any type."""
         if isinstance(array, np.ndarray):
             return self._torch.from_numpy(array.reshape(-1).view(np.uint8)), self._host
         return array.reshape(-1).view(self._torch.uint8), self._gpu
@@ -135,11 +136,11 @@ def _check_address() -> None:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """What torch raises when others end or do not answer."""
+    """Return the exceptions that torch raises if other processes end or do not answer."""
     try:
         yield
-    except RuntimeError as error:  # torch.distributed.DistError is one, and so are errors of gloo
+    except RuntimeError as error:  # includes torch.distributed.DistError and errors of gloo
         if isinstance(error, SpirogradRuntimeError):
             raise
-        found = _NOISE.sub("", str(error)).strip()
-        raise TransportFailure(found.splitlines()[0] if found else type(error).__name__) from None
+        message = _NOISE.sub("", str(error)).strip()
+        raise TransportFailure(message.splitlines()[0] if message else type(error).__name__) from None

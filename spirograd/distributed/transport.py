@@ -1,7 +1,7 @@
-"""What communication between processes needs of a library: the interface, and that of a process that is alone.
+"""The interface of communication between processes, and its implementation for a single process.
 
-Messages are contiguous NumPy arrays, or, where `takes_gpu` holds, torch tensors in the memory of this process's GPU. All processes call the
-same functions in the same order; between two of them messages arrive in the order in which they were sent.
+Messages are contiguous NumPy arrays, or, if `takes_gpu`, torch tensors in the memory of this process's GPU. All processes call the same
+functions in the same order; messages between two processes arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_NUMBERS = 1 << 10  # of exchanges that tags tell apart: a process cannot begin so many before its neighbours have begun the first
+_NUMBERS = 1 << 10  # exchanges that tags distinguish: a process cannot begin this many before its neighbours have begun the first
 
-Message = tuple[int, Any]  # the other process, and what is sent to it or overwritten by what it sends
+Message = tuple[int, Any]  # the other process, and the memory that is sent to it or received from it
 
 
 class TransportFailure(Exception):
-    """A process ended, or did not answer in time. ``str``: what the library says."""
+    """A process ended, or did not answer in time. ``str``: the message of the library."""
 
 
 class Transport(ABC):
     """Communication with the other processes. ``timeout``: seconds that a process waits for others before it raises TransportFailure.
-    ``exchanges``: how many halo exchanges this process has begun, ``lanes``: for how many memories and directions; the same numbers on all
-    processes between calls of the program. ``failed``: whether a message did not arrive, so that those after it could pair with others."""
+    ``exchanges``: the number of halo exchanges that this process has begun; ``lanes``: the number of their memories and directions; both
+    are the same on all processes between calls of the program. ``failed``: whether a message did not arrive, so that later ones could be
+    mismatched."""
 
     name = "single"
     rank = 0
     size = 1
     takes_gpu = False
-    tags = 1 << 15  # as many as every MPI library has
+    tags = 1 << 15  # the number of tags that every MPI library supports
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -38,34 +39,34 @@ class Transport(ABC):
         self.failed = False
 
     def gpu(self, ordinal: int) -> str | None:
-        """What tells a CUDA device apart from all others, if the library can send from its memory; else None."""
+        """Return a unique identifier of a CUDA device, if the library can send from its memory; else None."""
         return None
 
     def use_gpu(self, ordinal: int) -> None:
-        """From now on take messages in the memory of a CUDA device, too: one that no other process has, and that `gpu` names."""
+        """Accept messages in the memory of a CUDA device, which no other process uses and which `gpu` identifies."""
         raise NotImplementedError(f"{self.name} cannot send from the memory of a GPU")
 
     @abstractmethod
     def abandon(self) -> None:
-        """What was posted to another GPU, and has not arrived, does not arrive any more: a kernel of the library that waits for it ends."""
+        """Abandon messages between GPUs that have not arrived, so that kernels of the library that wait for them end."""
 
     @abstractmethod
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
-        """Begin to send and to receive messages, which pair with those of the same ``tag``, except between GPUs, where they have no tags.
-        Returns what waits until all have arrived; until then messages must stay as they are. On a GPU it has the current stream of torch
+        """Begin to send and receive messages, which are matched by ``tag``, except between GPUs, where there are no tags. Return a function
+        that waits until all have arrived; until then the messages must not be changed. On a GPU, the function makes torch's current stream
         wait."""
 
     def tag(self, lanes: Sequence[int]) -> int:
-        """The tag of halo exchange number ``exchanges``, of the memories and directions that have these numbers: an exchange of other
-        memory, which has the same number on a process that has left one out, does not pair with it. With the fewest tags that MPI allows
-        that holds for the first 32 lanes, and for exchanges of one memory each; what pairs otherwise is found by the count of exchanges."""
+        """Return the tag of halo exchange number ``exchanges`` of the memories and directions with these numbers. An exchange of other
+        memory with the same number, on a process that has omitted one, then does not match it. With the fewest tags that MPI allows, this
+        holds for the first 32 lanes, and for exchanges of one memory each; other mismatches are found by the count of exchanges."""
         several = zlib.crc32(repr(tuple(lanes)).encode())
         moved = (lanes[0] if len(lanes) == 1 else several) % (self.tags // _NUMBERS)
         return moved * _NUMBERS + self.exchanges % _NUMBERS
 
     @abstractmethod
     def all_reduce(self, array: object, op: str) -> None:
-        """Replace an array of f32, f64, i32 or i64 by the sum ("add"), "min" or "max" over all processes. The same bits everywhere."""
+        """Replace an array of f32, f64, i32 or i64 by the sum ("add"), "min" or "max" over all processes, with the same bits on each."""
 
     @abstractmethod
     def broadcast(self, array: object) -> None:
@@ -73,31 +74,31 @@ class Transport(ABC):
 
     @abstractmethod
     def all_gather(self, value: object) -> list[Any]:
-        """What all processes pass, by rank: values that can be pickled."""
+        """Return the values that all processes pass, by rank; they must be picklable."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the library holds. Others that wait for this process then fail."""
+        """Release the resources of the library. Other processes that wait for this one then fail."""
 
 
 class SingleProcess(Transport):
-    """A process that is alone sends nothing: halos that wrap around the domain are copied on the device."""
+    """The transport of a single process, which sends nothing: halos that wrap around the domain are copied on the device."""
 
     def post(self, sent: Sequence[Message], received: Sequence[Message], tag: int) -> Callable[[], None]:
         assert not sent and not received
         return lambda: None
 
     def abandon(self) -> None:
-        """Nothing was posted."""
+        """Do nothing: there are no messages."""
 
     def all_reduce(self, array: object, op: str) -> None:
-        """One array is its own sum."""
+        """Do nothing: a single array is its own sum."""
 
     def broadcast(self, array: object) -> None:
-        """The array is that of process 0."""
+        """Do nothing: the array is that of process 0."""
 
     def all_gather(self, value: object) -> list[Any]:
         return [value]
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing."""

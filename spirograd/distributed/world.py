@@ -1,4 +1,4 @@
-"""The processes that run a program together: `init`, who this process is, and how all of them learn of what is wrong with one."""
+"""The processes of a program: `init`, the identity of this process, and the propagation of errors to all processes."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def init(
 ) -> None:
     """Join the other processes of the program, and start a session: `sg.init(arch, **options)`, on a device of this process's own.
 
-    ``device``: by default the number of this process on its machine, as the launcher says (`LOCAL_RANK` of torchrun, and what mpirun
-    sets); processes on CPUs divide the cores. ``transport``: "torch" (torch.distributed: gloo, and NCCL for CUDA), "mpi" (mpi4py) or
-    "single"; by default that of the launcher. ``timeout``: seconds that a process waits for another before it raises an error; for others
-    to start, 300 at least.
+    ``device``: by default the number of this process on its machine, as given by the launcher (such as `LOCAL_RANK` of torchrun); processes
+    on CPUs divide the cores. ``transport``: "torch" (torch.distributed: gloo, and NCCL for CUDA), "mpi" (mpi4py) or "single"; by default
+    that of the launcher. ``timeout``: seconds that a process waits for another before it raises an error; for others to start, 300 at
+    least.
 
     Raises SpirogradRuntimeError on every process if one of them cannot start; SpirogradValueError for unknown options.
     """
@@ -83,13 +83,13 @@ def init(
 
 
 def _has_several(arch: Any) -> bool:
-    """Whether there may be several devices of a back end: processes on the CPU share one."""
+    """Return whether a back end may have several devices. Processes on the CPU share one."""
     wanted = knobs.get("SG_ARCH") or arch or api.cpu
     return any(name not in (api.cpu, api.interpreter, api.python) for name in ([wanted] if isinstance(wanted, str) else wanted))
 
 
 def _use_gpu(transport: Transport) -> None:
-    """Have messages go from one GPU to the other, where all processes can."""
+    """Send messages between GPUs directly, if all processes can."""
     session = context.session()
     if session.arch != "cuda":  # the last session may have been on CUDA
         transport.takes_gpu = False
@@ -112,7 +112,7 @@ def _use_gpu(transport: Transport) -> None:
 
 
 def end() -> None:
-    """Leave the other processes. At the end of Python this happens by itself."""
+    """Leave the other processes. This happens automatically at the end of Python."""
     global _transport
     if _transport is not None:
         transport, _transport = _transport, None
@@ -122,45 +122,45 @@ def end() -> None:
 
 
 def transport() -> Transport:
-    """How this process reaches the others. Raises SpirogradRuntimeError before `init`."""
+    """Return the transport to the other processes. Raises SpirogradRuntimeError before `init`."""
     if _transport is None:
         raise SpirogradRuntimeError("there are no processes to work with yet: call `sg.distributed.init(arch=...)` first")
     return _transport
 
 
 def rank() -> int:
-    """The number of this process, counted from 0."""
+    """Return the number of this process, counted from 0."""
     return transport().rank
 
 
 def size() -> int:
-    """How many processes run the program."""
+    """Return how many processes run the program."""
     return transport().size
 
 
 def barrier() -> None:
-    """Wait until all processes are here. Raises SpirogradRuntimeError on all of them if one is in another function of `sg.distributed`, or
-    if they have begun different numbers of halo exchanges: what they computed meanwhile is wrong then. It does not know whether sums
-    before it were of the same memory."""
+    """Wait until all processes call this function. Raises SpirogradRuntimeError on all of them if one is in another function of
+    `sg.distributed`, or if they have begun different numbers of halo exchanges, because their results are then wrong. It cannot detect
+    whether earlier sums were of the same memory."""
     together("a barrier", lambda: None)
 
 
 @contextlib.contextmanager
 def waiting(what: str, begun: bool = False) -> Iterator[None]:
-    """Turn failures of the transport during ``what`` into SpirogradRuntimeError, which names this process, ``what`` and the timeout. After
-    one, all others fail, because messages could pair with those of something else; but what has ``begun`` is waited for."""
-    found = transport()
+    """Convert failures of the transport during ``what`` to SpirogradRuntimeError, which names this process, ``what`` and the timeout. After
+    a failure, all later calls fail, because messages could be mismatched; only transfers that have ``begun`` are waited for."""
+    link = transport()
     try:
-        if found.failed and not begun:
+        if link.failed and not begun:
             raise TransportFailure("an earlier message failed")
         yield
     except TransportFailure as failure:
-        if not found.failed:
-            found.failed = True
-            found.abandon()
+        if not link.failed:
+            link.failed = True
+            link.abandon()
         problem = (
-            f"process {found.rank} of {found.size} failed in {what}: another process ended, or did not take part within "
-            f"{found.timeout:g} s ({failure})"
+            f"process {link.rank} of {link.size} failed in {what}: another process ended, or did not take part within "
+            f"{link.timeout:g} s ({failure})"
         )
         raise SpirogradRuntimeError(render(problem, None, "end this process, and go on from the state saved last")) from None
 
@@ -172,7 +172,7 @@ def gathered(what: str, value: object) -> list[Any]:
 
 
 def together(what: str, function: Callable[[], T]) -> T:
-    """Call ``function`` on all processes, and return what it returns on this one. Where it raises, whatever that is, on one, all raise."""
+    """Call ``function`` on all processes, and return its result on this one. If it raises any exception on one process, all raise."""
     return _compared(what, _checked(function), _nothing, "")
 
 
@@ -182,12 +182,13 @@ def same(what: str, value: object) -> None:
 
 
 def alike(what: str, function: Callable[[], T], compared: str) -> T:
-    """As `together`; all raise SpirogradValueError, too, unless the results have the same text. ``compared``: what they describe."""
+    """Call ``function`` as `together`, and raise SpirogradValueError on all processes unless the results have the same text. ``compared``:
+    what the results describe."""
     return _compared(what, _checked(function), lambda result: result, compared)
 
 
 def _checked(function: Callable[[], T]) -> Callable[[], T]:
-    """``function``, where no transfer was dropped."""
+    """Return ``function`` with a check that no transfer was dropped."""
 
     def checked() -> T:
         open_transfers.check()
@@ -201,7 +202,8 @@ def _nothing(result: object) -> None:
 
 
 def _compared(what: str, function: Callable[[], T], of: Callable[[object], object], compared: str) -> T:
-    """One sum over processes of five numbers tells whether all is well, and all are in ``what``; only if not, texts are gathered."""
+    """Compare the processes by one sum of five numbers, which shows whether all are in ``what`` without errors; only if not, gather
+    texts."""
     error: BaseException | None = None
     result: Any = None
     digest = 0
@@ -211,28 +213,28 @@ def _compared(what: str, function: Callable[[], T], of: Callable[[object], objec
     except BaseException as raised:
         error = raised
     begun = transport().exchanges
-    found = np.array([error is not None, digest, -digest, begun, -begun], np.int64)
+    facts = np.array([error is not None, digest, -digest, begun, -begun], np.int64)
     try:
         with waiting(what):
-            transport().all_reduce(found, "max")
-        if found[0]:
+            transport().all_reduce(facts, "max")
+        if facts[0]:
             _raise_on_all(what, error)
     except SpirogradError:
         if error is None:
             raise
     if error is not None:
-        raise error  # outside of `except`: it keeps its own cause
-    if found[3] != -found[4]:
+        raise error  # outside of `except`, so that it keeps its own cause
+    if facts[3] != -facts[4]:
         numbers = ", ".join(map(str, gathered(what, begun)))
         problem = f"{what}: processes have begun different numbers of halo exchanges, by rank {numbers}"
         raise SpirogradRuntimeError(render(problem, None, "all processes exchange the same memory in the same order, also after errors"))
-    if found[1] != -found[2]:
+    if facts[1] != -facts[2]:
         _raise_difference(what, of(result), compared)
     return result  # type: ignore[no-any-return]
 
 
 def _raise_difference(what: str, value: object, compared: str) -> None:
-    """Raise for the first process that is in another function than process 0, or else has another value."""
+    """Raise for the first process that is in another function than process 0, or that has another value."""
     places, values = zip(*gathered(what, (what, value)))
     for number, other in enumerate(places):
         if other != places[0]:
@@ -244,7 +246,7 @@ def _raise_difference(what: str, value: object, compared: str) -> None:
 
 
 def _raise_on_all(what: str, error: BaseException | None) -> None:
-    """Raise what another process raised. ``error``: what this one did."""
+    """Raise the error that another process raised. ``error``: the error of this process."""
     mine = None if error is None else str(error) if isinstance(error, SpirogradError) else f"{type(error).__name__}: {error}"
     for number, text in enumerate(gathered(what, mine)):
         if text is not None:

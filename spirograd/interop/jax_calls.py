@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from spirograd.ad.thread_tapes import is_any_open
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.once import once_in_process
-from spirograd.base.records import dataclass
 from spirograd.interop import xla_frames
+from spirograd.interop.jax_kernels import Call
 from spirograd.interop.linearization import Linearization
 from spirograd.lang import context
 
-if TYPE_CHECKING:
-    from spirograd.interop.jax_functions import JaxFunction
-
 TARGET = "spirograd_kernel"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A kernel with all that is fixed when JAX traces a call of it.
-
-    ``function``: the kernel and its outputs. ``fixed``: names and texts of numbers that are not arrays; ``names``: the other arguments, in
-    the order in which they are passed. ``shapes``, ``dtypes``: of the outputs, or of the number that the kernel returns.
-    """
-
-    function: JaxFunction
-    fixed: tuple[tuple[str, str], ...]
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-
-    @property
-    def active_outputs(self) -> tuple[str, ...]:
-        """The outputs that have gradients."""
-        return tuple(name for name, dtype in zip(self.function.outputs, self.dtypes) if np.dtype(dtype).kind == "f")
-
-    def values(self, given: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the arguments of the kernel by name: those ``given`` for `names`, ``outputs``, and what is fixed."""
-        function = self.function
-        numbers = {name: function.number(text) for name, text in self.fixed}
-        passed = {name: value if name in function.arrays else value.number() for name, value in zip(self.names, given)}
-        return {**function.constants, **numbers, **passed, **dict(zip(function.outputs, outputs))}
-
-    def split(self, given: Sequence[Any], *counts: int) -> list[list[Any]]:
-        """Split ``given`` into parts: one value for each of `names`, one for each output, then ``counts`` values for each part."""
-        remaining = iter(given)
-        return [list(itertools.islice(remaining, count)) for count in (len(self.names), len(self.function.outputs), *counts)]
 
 
 # What a call does, and with respect to which arguments: (kind, Call, names of the arguments, names of the directions).
@@ -107,7 +69,7 @@ def _address(buffer: Any) -> int:
 
 
 def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, then zeros, which are the results."""
+    """Launch the kernel. Arguments: `Call.names`, then zeros, which are the results."""
     passed, zeros = call.split(given)
     _same(zeros, results)
     returned = call.function.launch(call.values(passed, zeros))
@@ -116,8 +78,8 @@ def _launch(call: Call, wanted: Sequence[str], along: Sequence[str], given: list
 
 
 def _gradient(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, the outputs, their adjoints (of those with gradients), zeros. Results: the adjoints, which the kernel uses
-    up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
+    """Run the gradient. Arguments: `Call.names`, the outputs, the adjoints of active ones, zeros. Results: the adjoints, which the kernel
+    uses up, and the gradients, in place of the zeros. The adjoint of a returned number is 1."""
     passed, outputs, adjoints, zeros = call.split(given, len(call.active_outputs), len(wanted))
     _same([*adjoints, *zeros], results)
     values = call.values(passed, outputs)
@@ -135,7 +97,7 @@ def _linearized(call: Call, wanted: Sequence[str], along: Sequence[str], parts: 
 
 
 def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
+    """Compute tangents. Arguments: `Call.names`, the outputs, the directions ``along``. Results: the tangents of outputs with gradients."""
     run = _linearized(call, wanted, along, call.split(given, len(along)))
     run.tangent()
     for name, result in zip(call.active_outputs, results):
@@ -143,7 +105,8 @@ def _tangent(call: Call, wanted: Sequence[str], along: Sequence[str], given: lis
 
 
 def _hessian(call: Call, wanted: Sequence[str], along: Sequence[str], given: list[Any], results: list[Any]) -> None:
-    """Arguments: `Call.names`, the outputs, their adjoints, the directions. Results: the derivatives of the gradients ``wanted``."""
+    """Compute Hessian-vector products. Arguments: `Call.names`, the outputs, their adjoints, directions. Results: the derivatives of the
+    gradients ``wanted``."""
     parts = call.split(given, len(call.active_outputs), len(along))
     run = _linearized(call, wanted, along, parts)
     run.second(dict(zip(call.active_outputs, parts[2])))

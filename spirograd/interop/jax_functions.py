@@ -5,20 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, SpirogradUnsupportedError, render
+from spirograd.base.errors import SpirogradRuntimeTypeError, SpirogradTypeError, render
 from spirograd.base.python_limits import deep_recursion
-from spirograd.interop.jax_calls import Call
+from spirograd.interop.jax_kernels import Call, JaxKernel
 from spirograd.interop.jax_primitives import alike, primitives
-from spirograd.interop.kernel_function import Framework, PureFunction
 from spirograd.ir.text import to_text
 from spirograd.lang import context
-from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
-from spirograd.lang.frontend.parameters import ArrayParameter, Packer, ScalarParameter
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, ScalarParameter
 from spirograd.lang.scalar import describe
 
 
@@ -51,18 +49,8 @@ def jax_function(
     return functools.wraps(function.kernel.function)(lambda *args, **kwargs: function(args, kwargs))
 
 
-class JaxFunction(PureFunction):
-    """A kernel as JAX sees it. ``results``: the names of the outputs, or one name for the number that the kernel returns."""
-
-    framework = Framework(
-        "JAX", lambda v: isinstance(v, (HostBuffer, DeviceBuffer)), lambda copy, v: v.copy_to(copy), "jax_function", "a function of JAX"
-    )
-
-    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
-        super().__init__(kernel, outputs, constants)
-        self.results = tuple(self.outputs) or ("the result",)
-        self._numbers: dict[str, Any] = {}  # by their texts
-        self._digests: dict[Call, str] = {}
+class JaxFunction(JaxKernel):
+    """A kernel that is called with values of JAX, and with numbers."""
 
     # --- calls -----------------------------------------------------------------------------------------------------------
 
@@ -143,22 +131,12 @@ class JaxFunction(PureFunction):
     def _fixed(self, name: str, value: Any) -> str:
         """Return a text that stands for a number; different texts for 0.0 and -0.0, for 1 and True."""
         number = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-        self.parameters[name].pack(number, Packer(context.session()))  # raises for what does not fit
+        parameter = self.parameters[name]
+        assert isinstance(parameter, (AggregateParameter, ScalarParameter)), name
+        parameter.numbers(number)  # raises for what does not fit
         text = repr(number)
         self._numbers[text] = copy.deepcopy(number)  # the caller may change a list
         return text
-
-    def digest(self, call: Call) -> str:
-        """Return a hash of the IR of the kernel in a call; empty before the call."""
-        return self._digests.get(call, "")
-
-    def replaces(self, other: JaxFunction) -> bool:
-        """Return whether this is the same function as ``other``, now and later: objects that a kernel belongs to, or gets, may change."""
-        return self.kernel is other.kernel and [*self.outputs] == [*other.outputs] and not (self.bound or self.constants or other.constants)
-
-    def number(self, text: str) -> Any:
-        """Return the number that a text of `Call.fixed` stands for."""
-        return self._numbers[text]
 
     def _types(self, given: dict[str, Any]) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
         """Return the shapes and types of the results."""
@@ -189,36 +167,6 @@ class JaxFunction(PureFunction):
             hint = "`jax.config.update('jax_enable_x64', True)` when the program starts, or declare a type of 32 bits"
             raise SpirogradRuntimeTypeError(render(f"{self.label}: {what} is {wanted.name}, which JAX has only with x64", None, hint))
         return str(wanted.name)
-
-    # --- what a kernel must be -------------------------------------------------------------------------------------------
-
-    def _stand_ins(self, call: Call, types: Mapping[str, Any], wanted: Collection[str] = ()) -> dict[str, Any]:
-        """Return arguments of the kernel with the types of a call, which take no memory. ``wanted``: the arrays with gradients."""
-
-        def like(name: str, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
-            buffer = np.broadcast_to(np.zeros((), dtype), shape).view(HostBuffer)
-            buffer.requires_grad = name in wanted
-            return buffer
-
-        passed = [like(name, types[name].shape, types[name].dtype) for name in call.names]
-        return call.values(passed, [like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)])
-
-    def check_gradient(self, call: Call, types: Mapping[str, Any], wanted: Collection[str]) -> None:
-        """Raise if the kernel has no gradient with respect to the arguments ``wanted``. ``types``: of its arguments by name."""
-        self.differentiable(self._stand_ins(call, types, {*wanted, *call.active_outputs}))
-
-    def check_differentiable(self, names: Collection[str]) -> None:
-        """Raise if there is a number among the arguments that a derivative is taken with respect to."""
-        for name in names:
-            if name not in self.arrays:
-                problem = f"{self.label}: argument `{name}` is a number, with respect to which kernels have no derivative"
-                hint = f"declare `{name}: sg.types.ndarray()`, and pass an array of one element; or `jax.lax.stop_gradient({name})`"
-                raise SpirogradUnsupportedError(problem, None, hint)
-
-    def refuse_third(self) -> Any:
-        """Raise for derivatives that there are not."""
-        hint = "differentiate at most twice, and not with respect to a direction"
-        raise SpirogradUnsupportedError(f"{self.label} has first and second derivatives, no third ones", None, hint)
 
 
 __all__ = ["jax_function"]

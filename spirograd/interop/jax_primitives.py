@@ -25,7 +25,7 @@ import numpy as np
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.once import once_in_process
 from spirograd.interop import jax_calls
-from spirograd.interop.jax_calls import Call
+from spirograd.interop.jax_kernels import Call
 
 
 def alike(jax: Any, args: Sequence[Any]) -> list[Any]:

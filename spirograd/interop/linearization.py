@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from spirograd.ad.entries import footprint_of
-from spirograd.ad.memories import Collector
 from spirograd.ad.second_order import second_of, tangents_of
 from spirograd.ad.versions import Saved, Stored, memory_identity
 from spirograd.base.errors import SpirogradRuntimeError, render
@@ -19,6 +18,7 @@ from spirograd.interop.kernel_function import KernelFunction
 from spirograd.ir.nodes import ArrayRef
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.parameters import ArrayParameter
+from spirograd.lang.frontend.steps import objects_of
 
 
 class Linearization:
@@ -72,7 +72,7 @@ class Linearization:
     def _forward(self) -> None:
         derivative = tangents_of(self.session, self.function.kernel, self.specialization)
         packer = self.function.kernel.pack(self.session, self.specialization, self.args)
-        derivative.plan.main.launch(packer.scalars, packer.arrays, derivative.trees, drawn=self.number)
+        derivative.plan.main.launch(packer.on(derivative.trees), drawn=self.number)
 
     @contextlib.contextmanager
     def _other_memory(self) -> Iterator[None]:
@@ -81,17 +81,17 @@ class Linearization:
         Raises SpirogradRuntimeError for what would be wrong.
         """
         others = self._used_memory()
-        gradients = [whole for whole in others if whole.has_grad()]
-        for whole in gradients:
-            whole.make_duals()
+        gradients = [storage for storage in others if storage.has_grad()]
+        for storage in gradients:
+            storage.make_duals()
         self._check()
         for memory in self.saved:
             memory.swap()
-        used = [memory for whole in others for memory in (whole, *([whole.grad] if whole.has_grad() else ()))]
+        used = [memory for storage in others for memory in (storage, *([storage.grad] if storage.has_grad() else ()))]
         current = [Saved(Stored("", memory), None) for memory in used]
         try:
-            for whole in gradients:
-                for shadow in (whole.grad, whole.dual, whole.grad.dual):
+            for storage in gradients:
+                for shadow in (storage.grad, storage.dual, storage.grad.dual):
                     shadow.fill(0.0)
             yield
         finally:
@@ -114,14 +114,14 @@ class Linearization:
     def _used_memory(self) -> list[Any]:
         """Return the fields and ndarrays that the kernel uses beside the copies: those that it writes, or that have gradients."""
         own = {id(copy) for copy in self.copies.values()}
-        arrays = Collector(self.function.kernel, self.specialization, self.args).arrays
+        arrays = objects_of(self.specialization.steps, self.args)
         memories: dict[Any, Any] = {}
         footprint = footprint_of(self.specialization)
         written = {access.arg if access.arg is not None else access.key for access in footprint.written}
         for access in footprint.used:
-            whole = access.whole if access.arg is None else arrays[access.arg]
-            if id(whole) in own or (access.arg is not None and not isinstance(whole, Ndarray)):
+            storage = access.storage if access.arg is None else arrays[access.arg]
+            if id(storage) in own or (access.arg is not None and not isinstance(storage, Ndarray)):
                 continue
-            if (access.key if access.arg is None else access.arg) in written or whole.has_grad():
-                memories[memory_identity(whole)[0]] = whole
+            if (access.key if access.arg is None else access.arg) in written or storage.has_grad():
+                memories[memory_identity(storage)[0]] = storage
         return list(memories.values())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spirograd.ad.entries import derivative_footprint_of
-from spirograd.ad.memories import Collector
 from spirograd.ad.versions import Saved, Stored
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradUnsupportedError, render
 from spirograd.base.once import once_in_process
@@ -21,6 +20,7 @@ from spirograd.lang.data.device_arrays import is_torch
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.data.scalar_field import ScalarField
 from spirograd.lang.frontend.parameters import ScalarParameter
+from spirograd.lang.frontend.steps import objects_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,14 +114,14 @@ class TorchFunction(KernelFunction):
         return result, specialization.last_number, [] if host is None else self._saved(specialization, args, host)
 
     def _saved(self, specialization: Any, args: Any, host: dict[str, Any]) -> list[Saved]:
-        arrays = Collector(self.kernel, specialization, args).arrays
+        arrays = objects_of(specialization.steps, args)
         saved: dict[int, Saved] = {}
         for access, _ in derivative_footprint_of(self.gradient_of(specialization)).residuals:
-            whole = access.whole if access.arg is None else arrays[access.arg]
-            if isinstance(whole, np.ndarray):
-                host.update({name: value.copy() for name, value in host.items() if value is whole})
-            elif id(whole) not in saved and (access.arg is None or isinstance(whole, Ndarray)):
-                saved[id(whole)] = Saved(Stored(access.name, whole), None)
+            storage = access.storage if access.arg is None else arrays[access.arg]
+            if isinstance(storage, np.ndarray):
+                host.update({name: value.copy() for name, value in host.items() if value is storage})
+            elif id(storage) not in saved and (access.arg is None or isinstance(storage, Ndarray)):
+                saved[id(storage)] = Saved(Stored(access.name, storage), None)
         return list(saved.values())
 
 
@@ -160,10 +160,10 @@ class Call:
         """Raise if a gradient that torch is to differentiate begins at memory that torch does not know."""
         _, specialization, args = self.function.specialized(self.arguments(tensors))
         gradient = self.function.gradient_of(specialization)
-        arrays = Collector(self.function.kernel, specialization, args).arrays
+        arrays = objects_of(specialization.steps, args)
         for place in gradient.derivative.active_outputs:
-            whole = gradient.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
-            if isinstance(whole, (ScalarField, Ndarray)) and whole.grad is not None and whole.grad.to_numpy().any():
+            storage = gradient.fields[place.ref] if isinstance(place.ref, FieldRef) else arrays[place.ref.arg]
+            if isinstance(storage, (ScalarField, Ndarray)) and storage.grad is not None and storage.grad.to_numpy().any():
                 problem = f"the gradient of `{place.ref.name}` is not zero: torch cannot differentiate a gradient that begins there"
                 raise SpirogradRuntimeError(render(problem, place.loc, "write to an output of the `torch_function` instead"))
 

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass, replace
+from spirograd.interop.kernel_function import PureFunction
 from spirograd.interop.torch_batches import looped, over_autograd_batches
 from spirograd.interop.torch_maps import Context, refuse_number
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from spirograd.interop.torch_operator import TorchOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Maps:
     second: Callable[..., Any]
 
 
-def functions_of(torch: Any, operator: TorchOperator, custom: Maps) -> Maps:
+def functions_of(torch: Any, operator: PureFunction, custom: Maps) -> Maps:
     """Return the maps as functions of autograd, which call those of ``custom`` operators."""
     maps = replace(custom)
     rules = Rules(torch, operator, maps)
@@ -77,7 +76,7 @@ def _batched(torch: Any, label: str, maps: Maps, name: str, info: Any, dims: Seq
 class Rules:
     """For each map, what it saves (``setup_context``), and its derivatives (``backward``, ``jvp``)."""
 
-    def __init__(self, torch: Any, operator: TorchOperator, maps: Maps) -> None:
+    def __init__(self, torch: Any, operator: PureFunction, maps: Maps) -> None:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 
@@ -122,12 +121,12 @@ class Rules:
 
     # --- launch ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
+    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.mark_non_differentiable(*(out for out in outputs if not out.is_floating_point()))
         self._save(ctx, [*outputs, *inputs])
 
-    def backward_of_launch(self, ctx: Context, *adjoints: Tensor | None) -> Any:
+    def backward_of_launch(self, ctx: Context, *adjoints: Tensor | None) -> tuple[Tensor | None, ...]:
         _, outputs, args = self._parts(0, self._saved(ctx))
         along = self._active(args, ctx.needs_input_grad)
         if not any(along):
@@ -146,10 +145,10 @@ class Rules:
 
     # --- gradient ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_gradient(self, ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
+    def setup_context_of_gradient(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
         self._save(ctx, inputs)
 
-    def backward_of_gradient(self, ctx: Context, *cotangents: Tensor | None) -> Any:
+    def backward_of_gradient(self, ctx: Context, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         asked = self._active(args, ctx.needs_input_grad[-len(args) :])
@@ -158,7 +157,7 @@ class Rules:
         by_adjoints = self._spread(results, self._floats(adjoints))
         return None, *by_adjoints, *[None] * self.results, *self._spread(results, asked)
 
-    def jvp_of_gradient(self, ctx: Context, _: Any, *tangents: Any) -> Any:
+    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: Any) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         by_adjoints, _, by_args = self._parts(self.results, tangents)
@@ -177,7 +176,7 @@ class Rules:
 
     setup_context_of_tangent = setup_context_of_gradient
 
-    def backward_of_tangent(self, ctx: Context, *adjoints: Tensor | None) -> Any:
+    def backward_of_tangent(self, ctx: Context, *adjoints: Tensor | None) -> tuple[Tensor | None, ...]:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         weights = self._filled(self._spread(adjoints, self._floats(outputs)), outputs)
@@ -191,7 +190,7 @@ class Rules:
             by_args = self._spread(results[sum(self._floats(weights)) :], asked)
         return None, *by_directions, *[None] * self.results, *by_args
 
-    def jvp_of_tangent(self, ctx: Context, _: Any, *tangents: Any) -> Any:
+    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: Any) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         by_directions, _, by_args = self._parts(len(directions), tangents)
@@ -201,12 +200,12 @@ class Rules:
 
     # --- second --------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_second(self, ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
+    def setup_context_of_second(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
         """Save nothing: there are no third derivatives."""
 
-    def backward_of_second(self, ctx: Context, *cotangents: Tensor | None) -> Any:
+    def backward_of_second(self, ctx: Context, *cotangents: Tensor | None) -> NoReturn:
         self._refuse("first and second derivatives, no third ones", "differentiate at most twice")
 
-    def jvp_of_second(self, ctx: Context, *tangents: Any) -> Any:
+    def jvp_of_second(self, ctx: Context, *tangents: Any) -> NoReturn:
         problem = "first and second derivatives, no third ones, and in forward mode a second one would have a tangent, which is a third"
         self._refuse(problem, "call `torch.autograd.grad` after the dual level, or differentiate at most twice")

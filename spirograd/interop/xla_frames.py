@@ -18,7 +18,7 @@ _MAJOR = 0  # XLA_FFI_API_MAJOR
 _EXECUTE = 3  # XLA_FFI_ExecutionStage_EXECUTE
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
-# XLA_FFI_DataType of what kernels can have.
+# The XLA_FFI_DataType of each type that kernels can have.
 _TYPES = {
     1: np.dtype(np.bool_), 2: np.dtype(np.int8), 3: np.dtype(np.int16), 4: np.dtype(np.int32), 5: np.dtype(np.int64),
     6: np.dtype(np.uint8), 7: np.dtype(np.uint16), 8: np.dtype(np.uint32), 9: np.dtype(np.uint64),
@@ -29,18 +29,18 @@ _Address = ctypes.c_void_p
 
 
 class _Structure(ctypes.Structure):
-    """``size``: of the structure as XLA has it, without what it may append."""
+    """A structure of XLA. ``size``: its bytes, without what later versions append."""
 
     @classmethod
     def at(cls, address: int) -> Any:
-        found: Any = cls.from_address(address)
-        found.check()
-        return found
+        structure: Any = cls.from_address(address)
+        structure.check()
+        return structure
 
     def check(self) -> None:
-        found: Any = self
-        if found.size < self.least():
-            sizes = f"{found.size} bytes, expected {self.least()}"
+        structure: Any = self
+        if structure.size < self.least():
+            sizes = f"{structure.size} bytes, expected {self.least()}"
             raise RuntimeError(f"`{type(self).__name__}` of XLA has {sizes}: this version of JAX is not supported")
 
     @classmethod
@@ -130,12 +130,12 @@ class _StreamArguments(_Structure):
 
 
 _Function = ctypes.CFUNCTYPE(_Address, _Address)
-# What a handler runs: the number of the call, the arguments, the results. Memory of a device comes with its stream.
+# A function that a handler runs: takes the number of the call, the arguments, the results. Memory of a device comes with its stream.
 Run = Callable[[int, list[Any], list[Any]], None]
 
 
 def handler(run: Run, on_device: bool) -> Any:
-    """A function of C for `jax.ffi.register_ffi_target`: it has the attribute `call`, an integer, and must not be freed.
+    """Return a function of C for `jax.ffi.register_ffi_target`: it has the attribute `call`, an integer, and must not be freed.
 
     ``on_device``: for CUDA, where the buffers are `DeviceBuffer`; else `HostBuffer`. What ``run`` raises becomes an error of XLA.
     """
@@ -157,14 +157,15 @@ def handler(run: Run, on_device: bool) -> Any:
 
 
 def address_of(function: Any) -> int:
-    """The address of a `handler`."""
-    found: int = ctypes.cast(function, _Address).value or 0
-    return found
+    """Return the address of a `handler`."""
+    address: int = ctypes.cast(function, _Address).value or 0
+    return address
 
 
 def _tell_version(api: Any, metadata: Any) -> None:
-    """XLA takes handlers of its own version only. Minor versions append to structures, which `_Structure.check` lets pass; another major
-    version may have others."""
+    """Set the version of the handler to the version of XLA, which accepts no other.
+
+    Minor versions append to structures, which `_Structure.check` lets pass; another major version may have others."""
     if api.major != _MAJOR:
         raise RuntimeError(f"XLA has version {api.major} of its interface for handlers, expected {_MAJOR}: this JAX is not supported")
     metadata.major, metadata.minor, metadata.traits = api.major, api.minor, 0
@@ -182,14 +183,14 @@ def _buffers(given: Any, stream: int | None) -> list[Any]:
     return [_buffer(BufferOfXla.at(given.items[k]), stream) for k in range(given.count)]
 
 
-def _buffer(found: Any, stream: int | None) -> Any:
-    dtype = _TYPES.get(found.dtype)
+def _buffer(buffer: Any, stream: int | None) -> Any:
+    dtype = _TYPES.get(buffer.dtype)
     if dtype is None:
-        raise RuntimeError(f"XLA passes a buffer of the type with the number {found.dtype}, which kernels do not have")
-    shape = tuple(found.dims[: found.rank])
+        raise RuntimeError(f"XLA passes a buffer of the type with the number {buffer.dtype}, which kernels do not have")
+    shape = tuple(buffer.dims[: buffer.rank])
     if stream is None:
-        return HostBuffer.at(found.data or 0, dtype, shape)
-    return DeviceBuffer(found.data or 0, dtype, shape, stream)
+        return HostBuffer.at(buffer.data or 0, dtype, shape)
+    return DeviceBuffer(buffer.data or 0, dtype, shape, stream)
 
 
 def _stream(frame: Any) -> int:
@@ -203,5 +204,5 @@ def _stream(frame: Any) -> int:
 def _error(frame: Any, message: str) -> int | None:
     given = _ErrorArguments(_ErrorArguments.least(), None, message.encode("utf-8", "replace"), _INTERNAL)
     api: Any = Api.from_address(frame.api)
-    made: int | None = _Function(api.error_create)(ctypes.addressof(given))
-    return made
+    error: int | None = _Function(api.error_create)(ctypes.addressof(given))
+    return error

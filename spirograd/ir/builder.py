@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, u1
+from spirograd.base.dtypes import VOID, DType, Lanes, Type, Vec, i32, like, u1
 from spirograd.base.loc import Loc
 from spirograd.ir import ops
 from spirograd.ir.nodes import LoopAttr, Op, Region
@@ -17,11 +17,11 @@ def result_type(code: OpCode, args: Sequence[Op]) -> Type:
     if code.rule == "same":
         return args[0].type
     if code.rule == "compare":
-        return u1
+        return like(args[0].type, u1)
     if code is ops.select:
         return args[1].type
     if code is ops.extract:
-        assert isinstance(args[0].type, Vec)
+        assert isinstance(args[0].type, (Vec, Lanes))
         return args[0].type.elem
     if code is ops.insert:
         return args[0].type

@@ -8,12 +8,13 @@ from typing import Any, NoReturn, Protocol
 from spirograd.base.dtypes import VOID, DType, Vec, i32, u1, u32, u64
 from spirograd.base.matrix_shapes import LANES, SHAPES, TOTAL, USES, held_entries, row_stride
 from spirograd.ir import ops
-from spirograd.ir.nodes import Op, SharedRef
+from spirograd.ir.nodes import Kernel, Op, SharedRef
 
 
 class Verifier(Protocol):
     """What rules need of the verifier, see `spec`. ``path``: the operations in whose regions the current one stands."""
 
+    kernel: Kernel
     level: str
     path: list[Op]
 

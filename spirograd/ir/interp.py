@@ -47,6 +47,8 @@ def compile_for_run(
     on_op: OnOp | None = None,
     lanes: int = 1,
     detects_races: bool = False,
+    chunks: int = 1,
+    uncontended: bool = False,
 ) -> Program:
     """Prepare ``kernel``, of any level, for running with argument blocks of the layout ``block``.
 
@@ -54,9 +56,11 @@ def compile_for_run(
     have a ``fault`` entry: without one a fault raises SpirogradAssertionError at once. Raises ValueError if the block lacks another entry
     that the kernel needs. ``on_op(op, values)`` is called after each operation but constants and arguments, and those
     at which threads of a group wait for each other. ``lanes``: the size of subgroups. ``detects_races``: see `interp_races`.
+    ``chunks``: how many chunks a range is cut into, ``uncontended``: whether uncontended variants run, both at the level "loops".
     """
     c = Compiler(kernel, block, temps, maker_of)
     c.faults, c.on_op, c.lanes, c.races = list(faults), on_op, lanes, Races() if detects_races else None
+    c.chunks, c.uncontended = chunks, uncontended
     c.checks = {site: k for k, site in enumerate(faults)}
     c.prints = {site: k for k, site in enumerate(prints)}
     for function in kernel.functions:

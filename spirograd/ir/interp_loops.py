@@ -49,7 +49,7 @@ def _for(c: Compiler, op: Op, region: CompileRegion) -> Loop:
 
 def _while(c: Compiler, op: Op, region: CompileRegion) -> Loop:
     out, initial = c.entry(op), c.args(op)
-    tested, condition, (verdict,) = region(op.regions[0])
+    tested, condition, (verdict, *more) = region(op.regions[0])
     carried, steps, results = region(op.regions[1])
 
     def loop(env: Env) -> Iterator[list[Any]]:
@@ -60,7 +60,7 @@ def _while(c: Compiler, op: Op, region: CompileRegion) -> Loop:
             yield condition
             if not env[verdict]:
                 break
-            for s, value in zip(carried, values):
+            for s, value in zip(carried, [*values, *[env[s] for s in more]]):
                 env[s] = value
             yield steps
             values = [env[s] for s in results]

@@ -65,6 +65,9 @@ class Compiler:
         self.prints: dict[PrintSite, int] = {}
         self.on_op: OnOp | None = None
         self.lanes = 1  # of a subgroup
+        self.lane_slots = 1  # thread slots of a thread in the current task
+        self.chunks = 1  # into which the range of a task is cut
+        self.uncontended = False  # whether the uncontended variants of tasks run
         self.order: dict[Op, int] = {}  # numbers of the operations of a grouped loop, as they stand in the program
         self.races: Any = None  # `interp_races.Races`, if they are looked for
         self.functions: dict[str, tuple[list[int], list[Step], list[int]]] = {}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.artifact import FAULT_FLAG
-from spirograd.base.dtypes import DType, storage, u1
-from spirograd.ir import ops
+from spirograd.base.dtypes import DType, Lanes, i64, scalar_of, storage, u1
+from spirograd.ir import interp_lanes, ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
 from spirograd.ir.interp_memory import Memory
@@ -38,6 +38,8 @@ def _evaluation(c: Compiler, op: Op) -> Step:
     """A pure operation, by its evaluator."""
     t, out, args = op.type, c.entry(op), c.args(op)
     function = FAST.get(op.code)
+    if interp_lanes.has_lanes(op):
+        return _evaluation_of_lanes(c, op)
     if function is not None:
         return _apply(function, out, args)
     if op.code is ops.cast and isinstance(t, DType) and (t.is_float or _is_wider(t, op.args[0].type)):
@@ -46,6 +48,17 @@ def _evaluation(c: Compiler, op: Op) -> Step:
     if evaluate is None:
         raise ValueError(f"{op.code.name} cannot be interpreted here")
     return _apply(functools.partial(evaluate, t), out, args)
+
+
+def _evaluation_of_lanes(c: Compiler, op: Op) -> Step:
+    """A pure operation on lanes."""
+    if op.code in FAST:
+        return _apply(FAST[op.code], c.entry(op), c.args(op))
+    if op.code is ops.extract:
+        return interp_lanes.extract_lane(c, op)
+    evaluate = op.code.evaluate
+    assert evaluate is not None, op
+    return interp_lanes.over_lanes(c, op, functools.partial(evaluate, scalar_of(op.type)))
 
 
 def _is_wider(t: DType, source: Any) -> bool:
@@ -107,6 +120,31 @@ def _if(c: Compiler, op: Op) -> Step:
     return step
 
 
+def _outlined(c: Compiler, op: Op) -> Step:
+    out = c.entry(op)
+    _, steps, results = c.region(op.regions[0])
+
+    def step(env: Env) -> None:
+        for run in steps:
+            run(env)
+        env[out] = tuple([env[r] for r in results])
+
+    return step
+
+
+def _stream(c: Compiler, op: Op) -> Step:
+    source, target = (c.view(ref)[0] for ref in op.attr)
+    first, count = c.args(op)
+
+    def step(env: Env) -> None:
+        start, n = int(env[first]), int(env[count])
+        if not 0 <= start <= start + n <= len(env[target]):
+            raise IndexError(f"{op} writes {n} elements from {start} on, of {len(env[target])}")
+        env[target][start : start + n] = env[source][:n]
+
+    return step
+
+
 def _loop(c: Compiler, op: Op) -> Step:
     if op.code is ops.for_ and op.attr.grouped:
         return grouped_loop(c, op)
@@ -125,6 +163,8 @@ def _loop(c: Compiler, op: Op) -> Step:
 def _task(c: Compiler, op: Op) -> Step:
     attr = op.attr
     assert isinstance(attr, TaskAttr) and (attr.kind != "invocations" or attr.group_size == 1), "one invocation is interpreted"
+    if attr.kind == "chunks":
+        return _chunks(c, op)
     if attr.kind != "range_for":
         _, steps, _ = c.region(op.regions[0])
 
@@ -164,6 +204,27 @@ def _task(c: Compiler, op: Op) -> Step:
             flush(env)
 
     return range_for
+
+
+def _chunks(c: Compiler, op: Op) -> Step:
+    """Runs a task chunk by chunk, as `Compiler.chunks` says."""
+    _, bounds, limits = c.region(op.regions[0])
+    uncontended = c.uncontended and len(op.regions) > 2
+    c.lane_slots = op.attr.chunks.lanes
+    (begin, end), body, _ = c.region(op.regions[2 if uncontended else 1])
+    unit = op.attr.chunks.unit
+
+    def chunks(env: Env) -> None:
+        for run in bounds:
+            run(env)
+        first, last = (int(env[limit]) // unit for limit in limits[:2])
+        size = max(-(-(last - first) // c.chunks), 1)
+        for start in range(first, last, size):
+            env[begin], env[end] = i64.np.type(start), i64.np.type(min(start + size, last))
+            for run in body:
+                run(env)
+
+    return chunks
 
 
 def _copy(c: Compiler, copy: PrivateCopy, flush: Region) -> Step:
@@ -246,6 +307,8 @@ def _store_adstack(c: Compiler, op: Op) -> Step:
 def _load(c: Compiler, op: Op) -> Step:
     ref = ref_of(op)
     assert ref is not None
+    if isinstance(op.type, Lanes):
+        return interp_lanes.gather(c, op)
     if isinstance(ref, AdstackRef):
         return _load_adstack(c, op)
     locate, view, out = locate_access(c, op, ref, c.args(op)), c.view(ref)[0], c.entry(op)
@@ -341,6 +404,8 @@ def _call(c: Compiler, op: Op) -> Step:
     assert name is not None
     if name in c.recursive:
         return _recursive_call(c, op)
+    if isinstance(op.type, Lanes):
+        return interp_lanes.call(c, op, c.functions[name])
     params, steps, results = c.functions[name]
     args, out, several = c.args(op), c.entry(op), len(results) != 1
 
@@ -415,10 +480,11 @@ def _print(c: Compiler, op: Op) -> Step:
 _READINGS = itertools.count(1)
 _MAKERS: dict[OpCode, Maker] = {
     ops.const: _const, ops.result: _result, ops.if_: _if, **dict.fromkeys(LOOPS, _loop), ops.task: _task,
+    ops.outlined: _outlined, ops.stream: _stream,
     ops.arg: _block_entry, ops.shape: _block_entry,
     ops.address: _block_entry, ops.seed: _block_entry, ops.slot: _block_entry, ops.adstack_word: _adstack_word,
     ops.thread_slot: _invocation, ops.builtin: _invocation, ops.claim: _invocation, ops.call: _call, ops.check: _check, ops.print_: _print,
-    ops.clock: _clock, ops.label: label, ops.stack_room: _stack_room,
+    **interp_lanes.MAKERS, ops.clock: _clock, ops.label: label, ops.stack_room: _stack_room,
     ops.load: _load, ops.store: _store, ops.atomic: _atomic, ops.cas: _cas, ops.call_memory: _call,
     **dict.fromkeys((ops.barrier, ops.workgroup_barrier, ops.subgroup_barrier, ops.subgroup_shuffle), _barrier),
 }  # fmt: skip

@@ -25,8 +25,8 @@ class LastUses:
         self._free: dict[Region, set[_Key]] = {}
 
     def is_last(self, user: Op, value: Op) -> bool:
-        """Whether ``value`` is dead once ``user`` has run: an operation that takes it, an `if` whose arms do, or a `yield` (then: once the
-        operation that owns its region has run)."""
+        """Whether ``value`` is dead once ``user`` has run: an operation that takes it, an `if` or `outlined` whose regions do, or a `yield`
+        (then: once the operation that owns its region has run)."""
         return (user, _key_of(value)) in self._last
 
     def scan(self, region: Region) -> None:
@@ -51,7 +51,7 @@ class LastUses:
         free = set().union(*[self._live_ins(region) for region in op.regions])
         # What a loop takes from outside is needed again in its next iteration.
         within = live | free
-        if op.code is ops.if_:
+        if op.code in (ops.if_, ops.outlined):
             within = live
             self._last.update((op, key) for key in free - live)
         for number, region in enumerate(op.regions):

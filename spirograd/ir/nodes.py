@@ -280,6 +280,16 @@ class LoopAttr:
 
     ``grouped``: workgroups of ``group_size`` consecutive iterations, counted from the first, have barriers, shared memory or subgroups.
     ``deactivates``: it sets a cell of a sparse node to zeros, which ends the life of what derivatives would need.
+
+    At the level "loops", a loop over the iterations of a chunk says in which order they may run: with ``any_order`` in any order, one after
+    the other; with ``independent`` also at the same time, because no iteration accesses what another one writes, except by atomics and in
+    memory of its thread. The loop carries one accumulator for each of ``reductions``.
+
+    - ``vectorise``: "": LLVM may vectorise the loop; "no": it must not; "rest": it does not optimise the loop, which has few iterations;
+      "vectors": the loop computes on vectors.
+    - ``row``: the iterations are rows of ``row`` columns; -1: of a number that is known at launch; 0: they are no rows. The last
+      loop-carried value is the first index of the chunk that lies in the row. In the loops over a chunk inside, the index less that of the
+      first column (`chunk_loops.first_column`) is the number of a column.
     """
 
     parallel: bool = False
@@ -288,6 +298,16 @@ class LoopAttr:
     apart: str = ""  # the option by which it stays a task of its own; "" if it need not
     grouped: bool = False
     deactivates: bool = False
+    any_order: bool = False
+    independent: bool = False
+    reductions: tuple[Reduction, ...] = ()
+    vectorise: str = ""
+    row: int = 0
+
+    @property
+    def over_chunk(self) -> bool:
+        """Whether the iterations are those of a task, which may run in another order."""
+        return self.any_order or self.independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +333,20 @@ class PrivateCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkAttr:
+    """What the pool of threads knows about a task whose range it cuts into chunks.
+
+    ``work``: units of work of an iteration, estimated; ``uncontended_work``: the same without atomics, 0 if it has none. ``unit``:
+    iterations that the pool hands out as one. ``lanes``: iterations that a thread runs at once, each of which has a thread slot.
+    """
+
+    work: int
+    uncontended_work: int = 0
+    unit: int = 1
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAttr:
     """Attributes of ``task``, one dispatch.
 
@@ -326,7 +360,10 @@ class TaskAttr:
       and counts no accumulator twice.
       Each entry of ``copies`` has a flush, which takes the number and the value of an element of the copy, and updates the memory that the
       copy stands for.
-    - "invocations": (body,), in device IR for GPUs, where both others become this. Each invocation runs it, in workgroups of
+    - "chunks": (bounds, body) or (bounds, body, uncontended), of the level "loops" for the CPU, which a range_for task becomes. ``body``
+      takes the bounds (i64) of a chunk and runs its iterations; ``uncontended`` does so without atomics, where no other thread runs any.
+      ``chunks`` is its `ChunkAttr`.
+    - "invocations": (body,), in device IR for GPUs, where serial and range_for tasks become this. Each invocation runs it, in workgroups of
       ``group_size``; ``coarsening`` is the number of iterations that an invocation runs at a time.
 
     ``places``: a serial task that only places the adstacks of the tasks after it. ``max_groups``: the task is dispatched as at most so many
@@ -344,6 +381,7 @@ class TaskAttr:
     max_groups: int = 0
     grouped: bool = False
     shares: int = 1
+    chunks: ChunkAttr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.base.dtypes import DType, Type, u1
+from spirograd.base.dtypes import DType, Type
 from spirograd.base.records import dataclass
+from spirograd.ir import evaluators
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +29,7 @@ class OpCode:
     ``domain``: which kinds of operand it takes: letters of "b" (u1), "i" (integers), "f" (floats), for typed operands.
     ``rule``: "same" (all operands and the result of one type), "compare" (operands of one type, result u1), "special" (see doc, checked in spec).
     ``level``: where it is legal: "kernel", "device" or "both"; "lowered": in a kernel and while it is lowered, but not in what code
-    generators take.
+    generators take; "loops": in loops over chunks only.
     ``elementary``: a function that some back ends lack for some types, which `transforms.math.expand_math` expands for them.
     ``evaluate(result_dtype, *numpy_scalars)`` is the meaning of a pure operation.
     """
@@ -42,7 +43,7 @@ class OpCode:
     commutative: bool = False
     level: str = "both"
     elementary: bool = False
-    evaluate: Callable[..., Any] | None = None
+    evaluate: Callable[..., object] | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -59,8 +60,9 @@ class OpCode:
 _LEVELS = {
     "kernel": ("kernel",),
     "lowered": ("kernel", "lowering"),
-    "both": ("kernel", "lowering", "device"),
-    "device": ("lowering", "device"),
+    "both": ("kernel", "lowering", "device", "loops"),
+    "device": ("lowering", "device", "loops"),
+    "loops": ("loops",),
 }
 BY_NAME: dict[str, OpCode] = {}
 
@@ -71,101 +73,13 @@ def _op(name: str, arity: int | None, effect: str, doc: str, **kw: Any) -> OpCod
     return code
 
 
-def _elementary(name: str, arity: int, doc: str, function: Callable[..., Any]) -> OpCode:
+def _elementary(name: str, arity: int, doc: str, function: Callable[..., object]) -> OpCode:
     """Declare an elementary function of floats: a member of `ELEMENTARY`."""
-    return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_math(function))
+    return _op(name, arity, "pure", doc, domain="f", rule="same", elementary=True, evaluate=_M(function))
 
 
-# --- evaluators ----------------------------------------------------------------------------------------------------------
-
-
-def _elementwise(function: Callable[..., object]) -> Callable[..., Any]:
-    def run(t: DType, *args: Any) -> Any:
-        return t.np.type(function(*args))
-
-    return run
-
-
-def _math(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Evaluate in f64 (f16 and f32 operands), then round: closer to the true value than any back end need be."""
-
-    def run(t: DType, *args: Any) -> Any:
-        return t.np.type(function(*[np.float64(a) for a in args]))
-
-    return run
-
-
-def _quotient(t: DType, a: Any, b: Any) -> Any:
-    """Truncating division."""
-    x, y = int(a), int(b)
-    if y == 0:
-        return t.np.type(0)
-    q = abs(x) // abs(y)
-    return _wrap(t, q if (x < 0) == (y < 0) else -q)
-
-
-def _remainder(t: DType, a: Any, b: Any) -> Any:
-    """Remainder with the sign of the dividend."""
-    x, y = int(a), int(b)
-    return t.np.type(0) if y == 0 else _wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * _trunc(x, y))
-
-
-def _trunc(x: int, y: int) -> int:
-    q = abs(x) // abs(y)
-    return q if (x < 0) == (y < 0) else -q
-
-
-def _floor_quotient(t: DType, a: Any, b: Any) -> Any:
-    return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) // int(b))
-
-
-def _floor_remainder(t: DType, a: Any, b: Any) -> Any:
-    return t.np.type(0) if int(b) == 0 else _wrap(t, int(a) % int(b))
-
-
-def _wrap(t: DType, value: int) -> Any:
-    """``value`` modulo the range of the integer type ``t``."""
-    return t.np.type(t.integer(value))
-
-
-def _cast(t: DType, a: Any) -> Any:
-    if t is u1:
-        return np.bool_(a != 0)
-    if t.is_int:
-        return t.np.type(t.integer(a.item() if isinstance(a, np.generic) else a))
-    return t.np.type(a)
-
-
-def _bitcast(t: DType, a: object) -> Any:
-    return np.asarray(a).view(t.np)[()]
-
-
-def _minimum(t: DType, a: Any, b: Any) -> Any:
-    return np.fmin(a, b) if t.is_float else min(a, b)
-
-
-def _maximum(t: DType, a: Any, b: Any) -> Any:
-    return np.fmax(a, b) if t.is_float else max(a, b)
-
-
-def _shift(left: bool) -> Callable[..., Any]:
-    def run(t: DType, a: Any, b: Any) -> Any:
-        count = int(b) % t.bits
-        return _wrap(t, int(a) << count if left else int(a) >> count)
-
-    return run
-
-
-def _bits(t: DType, value: Any) -> int:
-    return int(value) & ((1 << t.bits) - 1)
-
-
-def _power(x: float, y: float) -> float:
-    # Arrays, because NumPy takes a square root for the scalar exponent 0.5, which is wrong for -0.0 and -inf.
-    return float(np.power(np.array([x], np.float64), np.array([y], np.float64))[0])
-
-
-_E = _elementwise
+_E = evaluators.elementwise
+_M = evaluators.in_f64
 
 # --- structure -----------------------------------------------------------------------------------------------------------
 
@@ -188,6 +102,13 @@ while_ = _op(
     "control",
     "args initial; regions (condition, body), each taking the loop-carried values: condition yields u1, body the next ones.",
 )
+outlined = _op(
+    "outlined",
+    0,
+    "control",
+    "Runs its region, which has no parameters, once, as a function of its own; yields the results. attr: a name for the function.",
+    level="loops",
+)
 task = _op("task", 0, "control", "One dispatch; attr TaskAttr. Nothing is visible inside but what is defined inside.", level="both")
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
@@ -198,10 +119,10 @@ add = _op("add", 2, "pure", "a + b.", domain="if", rule="same", commutative=True
 sub = _op("sub", 2, "pure", "a - b.", domain="if", rule="same", evaluate=_E(np.subtract))
 mul = _op("mul", 2, "pure", "a * b.", domain="if", rule="same", commutative=True, evaluate=_E(np.multiply))
 div = _op("div", 2, "pure", "Float division.", domain="f", rule="same", evaluate=_E(np.divide))
-idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=_quotient)
-irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=_remainder)
+idiv = _op("idiv", 2, "pure", "Integer division, truncating.", domain="i", rule="same", evaluate=evaluators.quotient)
+irem = _op("irem", 2, "pure", "Integer remainder with the sign of the dividend.", domain="i", rule="same", evaluate=evaluators.remainder)
 floordiv = _op(
-    "floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=_floor_quotient
+    "floordiv", 2, "pure", "Integer division, rounding down.", domain="i", rule="same", level="lowered", evaluate=evaluators.floor_quotient
 )
 floormod = _op(
     "floormod",
@@ -211,9 +132,9 @@ floormod = _op(
     domain="i",
     rule="same",
     level="lowered",
-    evaluate=_floor_remainder,
+    evaluate=evaluators.floor_remainder,
 )
-neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else _wrap(t, -int(a)))
+neg = _op("neg", 1, "pure", "-a.", domain="if", rule="same", evaluate=lambda t, a: -a if t.is_float else evaluators.wrap(t, -int(a)))
 abs_ = _op(
     "abs",
     1,
@@ -221,11 +142,19 @@ abs_ = _op(
     "Absolute value (of the smallest integer: itself).",
     domain="if",
     rule="same",
-    evaluate=lambda t, a: np.abs(a) if t.is_float else _wrap(t, abs(int(a))),
+    evaluate=lambda t, a: np.abs(a) if t.is_float else evaluators.wrap(t, abs(int(a))),
 )
-min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, evaluate=_minimum)
-max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, evaluate=_maximum)
-fma = _op("fma", 3, "pure", "a * b + c; rounded once or twice.", domain="f", rule="same", evaluate=_E(lambda a, b, c: a * b + c))
+min_ = _op("min", 2, "pure", "The smaller.", domain="if", rule="same", commutative=True, evaluate=evaluators.minimum)
+max_ = _op("max", 2, "pure", "The larger.", domain="if", rule="same", commutative=True, evaluate=evaluators.maximum)
+fma = _op(
+    "fma",
+    3,
+    "pure",
+    "a * b + c; rounded once or twice.",
+    domain="f",
+    rule="same",
+    evaluate=_E(lambda a, b, c: a * b + c),
+)
 
 # --- bits ----------------------------------------------------------------------------------------------------------------
 
@@ -242,7 +171,7 @@ and_ = _op(
 or_ = _op("or", 2, "pure", "Bitwise or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_or))
 xor = _op("xor", 2, "pure", "Bitwise exclusive or.", domain="bi", rule="same", commutative=True, evaluate=_E(np.bitwise_xor))
 not_ = _op("not", 1, "pure", "Bitwise not (of u1: logical).", domain="bi", rule="same", evaluate=_E(np.invert))
-shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=_shift(True))
+shl = _op("shl", 2, "pure", "a << (b mod bits).", domain="i", rule="same", evaluate=evaluators.shift(True))
 shr = _op(
     "shr",
     2,
@@ -250,9 +179,11 @@ shr = _op(
     "a >> (b mod bits); fills with the sign of signed a, with 0 of unsigned a.",
     domain="i",
     rule="same",
-    evaluate=_shift(False),
+    evaluate=evaluators.shift(False),
 )
-popcnt = _op("popcnt", 1, "pure", "Number of one bits.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(_bits(t, a).bit_count()))
+popcnt = _op(
+    "popcnt", 1, "pure", "Number of one bits.", domain="i", rule="same", evaluate=lambda t, a: t.np.type(evaluators.bits(t, a).bit_count())
+)
 clz = _op(
     "clz",
     1,
@@ -260,7 +191,7 @@ clz = _op(
     "Number of leading zero bits; of 0: the width.",
     domain="i",
     rule="same",
-    evaluate=lambda t, a: t.np.type(t.bits - _bits(t, a).bit_length()),
+    evaluate=lambda t, a: t.np.type(t.bits - evaluators.bits(t, a).bit_length()),
 )
 ctz = _op(
     "ctz",
@@ -269,7 +200,7 @@ ctz = _op(
     "Number of trailing zero bits; of 0: the width.",
     domain="i",
     rule="same",
-    evaluate=lambda t, a: t.np.type((_bits(t, a) & -_bits(t, a)).bit_length() - 1 if _bits(t, a) else t.bits),
+    evaluate=lambda t, a: t.np.type((evaluators.bits(t, a) & -evaluators.bits(t, a)).bit_length() - 1 if evaluators.bits(t, a) else t.bits),
 )
 
 # --- comparison and choice -----------------------------------------------------------------------------------------------
@@ -288,8 +219,8 @@ select = _op(
     "what flows into the derivative b if the condition holds, so that the two differ only where b is NaN.",
     evaluate=lambda t, c, a, b: a if c else b,
 )
-cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=_cast)
-bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=_bitcast)
+cast = _op("cast", 1, "pure", "Conversion to the result type; to u1: a != 0.", evaluate=evaluators.cast)
+bitcast = _op("bitcast", 1, "pure", "The same bits as another type of the same width.", evaluate=evaluators.bitcast)
 
 stop_grad = _op(
     "stop_grad", 1, "pure", "Its operand; derivatives end here.", domain="bif", rule="same", level="kernel", evaluate=lambda t, a: a
@@ -330,7 +261,7 @@ opaque = _op(
 # --- math ----------------------------------------------------------------------------------------------------------------
 
 sqrt = _op("sqrt", 1, "pure", "Square root.", domain="f", rule="same", evaluate=_E(np.sqrt))
-rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_math(lambda a: 1.0 / np.sqrt(a)))
+rsqrt = _op("rsqrt", 1, "pure", "1 / sqrt(a).", domain="f", rule="same", evaluate=_M(lambda a: 1.0 / np.sqrt(a)))
 exp = _elementary("exp", 1, "e ** a.", np.exp)
 log = _elementary("log", 1, "Natural logarithm.", np.log)
 sin = _elementary("sin", 1, "Sine, of radians.", np.sin)
@@ -340,7 +271,7 @@ asin = _elementary("asin", 1, "Inverse sine, in radians.", np.arcsin)
 acos = _elementary("acos", 1, "Inverse cosine, in radians.", np.arccos)
 atan2 = _elementary("atan2", 2, "Angle of the point (b, a), in radians.", np.arctan2)
 tanh = _elementary("tanh", 1, "Hyperbolic tangent.", np.tanh)
-pow_ = _elementary("pow", 2, "a ** b of floats.", _power)
+pow_ = _elementary("pow", 2, "a ** b of floats.", evaluators.power)
 floor = _op("floor", 1, "pure", "Round down.", domain="f", rule="same", evaluate=_E(np.floor))
 ceil = _op("ceil", 1, "pure", "Round up.", domain="f", rule="same", evaluate=_E(np.ceil))
 trunc = _op("trunc", 1, "pure", "Round towards zero.", domain="f", rule="same", evaluate=_E(np.trunc))
@@ -428,6 +359,14 @@ stack_room = _op(
     "pure",
     "Whether the stack has room (u1) for the function that it stands in, which calls itself; false, too, once a fault is on record, so that "
     "calls that were made return soon.",
+)
+stream = _op(
+    "stream",
+    2,
+    "write",
+    "attr (SharedRef, Ref); args (index, count): stores the first elements of the memory of a chunk, past the caches where that is possible. "
+    "A barrier orders them.",
+    level="loops",
 )
 clock = _op("clock", 0, "barrier", "A counter (i64) of the device that goes up as time passes, read where it stands.")
 
@@ -528,6 +467,55 @@ TILES = frozenset((tile_entries, tile_rows, tile_product))
 MEETING_IN_SUBGROUPS = TILES | {subgroup_barrier, subgroup_read, subgroup_ballot, subgroup_reduce, subgroup_scan}
 MEETING = MEETING_IN_SUBGROUPS | {workgroup_barrier}
 
+# --- lanes ---------------------------------------------------------------------------------------------------------------
+# Values of type `Lanes` hold a value for each of several iterations of a loop, its lanes. Operations that combine scalars element by element
+# (arithmetic, comparisons, `select`, conversions, calls of functions that only compute) take such values, too: all operands of one width.
+# `extract` gives the value of one lane. `load` with an index for each lane is a gather.
+
+splat = _op("splat", 1, "pure", "The operand, in all lanes.", level="loops")
+lane_const = _op("lane_const", 0, "pure", "A constant for each lane; attr a tuple of them.", level="loops")
+load_lanes = _op(
+    "load_lanes",
+    None,
+    "read",
+    "attr (stride, Ref); args (*firsts, *masks), as many, or (*firsts, *masks, others): each lane k of a mask loads element first + k * stride, "
+    "and no lane is in two masks; lanes in none get their value of `others`, or 0. One first without mask: all lanes.",
+    level="loops",
+)
+store_lanes = _op(
+    "store_lanes",
+    None,
+    "write",
+    "attr (stride, Ref); args (first, values) or (first, values, mask): lane k of the mask, or each, stores to element first + k * stride.",
+    level="loops",
+)
+store_compressed = _op(
+    "store_compressed",
+    3,
+    "write",
+    "attr Ref; args (first, values, mask): the values of the lanes of the mask, one after the other.",
+    level="loops",
+)
+each_lane = _op(
+    "each_lane",
+    None,
+    "control",
+    "args (mask, *values): for one lane of the mask after the other, the region takes the lane's values; results are what it yields, for each "
+    "lane, and unspecified in other lanes.",
+    level="loops",
+)
+reduce_lanes = _op(
+    "reduce_lanes", 1, "pure", "attr the kind of a reduction: the values of all lanes, combined in any order.", level="loops"
+)
+ballot_lanes = _op(
+    "ballot_lanes", 1, "pure", "arg u1 lanes: an i64 with a bit for each lane, set where the operand is true.", level="loops"
+)
+lanes_of_bits = _op("lanes_of_bits", 1, "pure", "The u1 lanes of which an i64 has the bits.", level="loops")
+widen_mask = _op("widen_mask", 1, "pure", "arg u1 lanes: i32 lanes, -1 where the operand is true, else 0.", level="loops")
+narrow_mask = _op("narrow_mask", 1, "pure", "arg i32 lanes of a wide mask: u1 lanes, whether the operand is negative.", level="loops")
+any_lane = _op("any_lane", 1, "pure", "arg i32 lanes of a wide mask: whether any is negative (u1).", level="loops")
+lane_slots = _op("lane_slots", 0, "pure", "Thread slots (i32) that this thread has for its lanes. In tasks only.", level="loops")
+
 # --- diagnostics ---------------------------------------------------------------------------------------------------------
 
 check = _op(
@@ -544,10 +532,11 @@ label = _op(
 )
 
 # What gives values that only the kernel has: its arguments, and what its launch says.
-OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, builtin, slot))
+OUTSIDE = frozenset((arg, shape, seed, adstack_word, thread_slot, lane_slots, builtin, slot))
 # Those of them that functions may use which `call_memory` names.
 ARGUMENTS = frozenset((arg, shape, slot))
 ALL: tuple[OpCode, ...] = tuple(BY_NAME.values())
+ON_LANES = tuple([code for code in ALL if code.level == "loops" and code not in (outlined, stream)])
 ELEMENTARY = tuple(code for code in ALL if code.elementary)
 ATOMIC_KINDS = ("add", "mul", "min", "max", "and", "or", "xor", "exchange")
 # The pure operation that combines two partial results of an atomic or a reduction.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Kernel, Op, Region
@@ -63,6 +63,14 @@ class Rewriter:
             regions = tuple([self.region(r) for r in regions])
         if self.cloning or (args is not op.args and args != op.args) or (regions and regions != op.regions):
             op = Op(op.code, op.type, args, op.attr, regions, op.loc, op.primal)
+        self.b.ops.append(op)
+        return op
+
+    def keep(self, op: Op) -> Op:
+        """Append ``op`` without looking for operations to handle in its regions."""
+        replaced = self.env.keys()
+        if self.cloning or not replaced.isdisjoint(op.args) or not all(replaced.isdisjoint(region.live_ins) for region in op.regions):
+            return self.copy(op)
         self.b.ops.append(op)
         return op
 
@@ -157,3 +165,11 @@ class Rewriter:
             return kernel
         functions = tuple([f.with_body(self.region(f.body)) for f in kernel.functions])
         return kernel.with_body(self.region(kernel.body), functions)
+
+
+def copied(b: Builder, operations: Iterable[Op]) -> dict[Op, Op]:
+    """Append copies of ``operations``, which have no regions; returns the copy of each."""
+    copies: dict[Op, Op] = {}
+    for op in operations:
+        copies[op] = b.append(Op(op.code, op.type, tuple([copies.get(a, a) for a in op.args]), op.attr, (), op.loc, op.primal))
+    return copies

@@ -8,18 +8,19 @@ from typing import NoReturn
 
 import numpy as np
 
-from spirograd.base.adstack_layout import AdstackWord
 from spirograd.base.artifact import FaultSite, PrintSite, Slot
-from spirograd.base.dtypes import VOID, DType, Type, Vec, i32, i64, u1, u32, u64
+from spirograd.base.dtypes import VOID, DType, Lanes, Type, Vec, i32, i64, like, scalar_of, u1, u32, u64
 from spirograd.ir import ops
+from spirograd.ir.argument_rules import ARGUMENT_RULES
 from spirograd.ir.called_accesses import acting
 from spirograd.ir.group_rules import in_group, letter, matrix, subgroup, subgroup_barrier, tile
+from spirograd.ir.lane_rules import LANE_RULES
 from spirograd.ir.nodes import (
     AdstackRef,
     ArrayArg,
     ArrayRef,
     BufferRef,
-    BuiltIn,
+    ChunkAttr,
     FieldRef,
     Function,
     Kernel,
@@ -30,7 +31,6 @@ from spirograd.ir.nodes import (
     Reduction,
     Ref,
     Region,
-    ScalarArg,
     SharedRef,
     TaskAttr,
     TempRef,
@@ -39,8 +39,10 @@ from spirograd.ir.nodes import (
 )  # fmt: skip
 from spirograd.ir.ops import OpCode
 
-# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all.
-LEVELS = ("kernel", "lowering", "device")
+# In the order of the pipeline. "lowering": memory and arguments are those of the device, operations not yet all. "loops": device IR of the
+# CPU, whose tasks are loops over chunks.
+LEVELS = ("kernel", "lowering", "device", "loops")
+_VECTORISE = ("", "no", "rest", "vectors")
 _ROLES = ("primal", "grad", "dual", "grad_dual")
 # "nsw": an address that never wraps; "wrap": wraps on purpose; "reassoc": a reduction, in any order; "exact": rounded as written.
 _FLAGS: dict[OpCode, tuple[str, ...]] = {
@@ -50,6 +52,7 @@ _FLAGS: dict[OpCode, tuple[str, ...]] = {
     **dict.fromkeys((ops.and_, ops.or_, ops.xor), ("reassoc",)),
 }
 
+_VALUES = (DType, Vec, Lanes)
 _IN_FUNCTIONS = frozenset(("pure", "control", "structure", "read", "write", "atomic", "call", "label"))
 
 
@@ -109,7 +112,7 @@ class _Verifier:
         isolated = owner is not None and owner.code is ops.task
         self.visible = set() if isolated else set(outer)
         for p in region.params:
-            self.need(p.code is ops.param and isinstance(p.type, (DType, Vec)), p, "is no proper parameter of a region")
+            self.need(p.code is ops.param and isinstance(p.type, _VALUES), p, "is no proper parameter of a region")
             self.define(p)
         last = region.ops[-1] if region.ops else None
         if last is None or last.code is not ops.yield_:
@@ -129,7 +132,7 @@ class _Verifier:
         for a in op.args:
             if a not in visible:
                 self.fail(op, f"its operand {a!r} is not visible here")
-            if not (isinstance(a.type, (DType, Vec)) or (isinstance(a.type, tuple) and code is ops.result)):
+            if not (isinstance(a.type, _VALUES) or (isinstance(a.type, tuple) and code is ops.result)):
                 self.fail(op, f"its operand {a!r} is no value")
         if code.arity is not None and len(op.args) != code.arity:
             self.fail(op, f"takes {code.arity} operands")
@@ -168,32 +171,31 @@ Rule = Callable[[_Verifier, Op], None]
 def _flags(v: _Verifier, op: Op) -> None:
     if op.attr is None:
         return
-    t = op.type
-    v.need(op.attr in _FLAGS.get(op.code, ()), op, "has an attribute that it does not take")
-    v.need(isinstance(t, DType) and (t.is_int or op.attr not in ("nsw", "wrap")), op, f'"{op.attr}" is for integers')
-    v.need(isinstance(t, DType) and (t.is_float or op.attr != "exact"), op, '"exact" is for floats')
+    v.need(op.attr in _FLAGS.get(op.code, ()) and isinstance(op.type, (DType, Lanes)), op, "has an attribute that it does not take")
+    t = scalar_of(op.type)
+    v.need(t.is_int or op.attr not in ("nsw", "wrap"), op, f'"{op.attr}" is for integers')
+    v.need(t.is_float or op.attr != "exact", op, '"exact" is for floats')
 
 
-def _operands(v: _Verifier, op: Op) -> DType:
-    """Operands of one scalar type of the operation's domain."""
+def _operands(v: _Verifier, op: Op) -> Type:
+    """Operands of one type of the operation's domain: scalars, or lanes of them."""
     first = op.args[0].type
-    if not isinstance(first, DType):
+    if not isinstance(first, (DType, Lanes)):
         v.fail(op, "takes scalars")
     for a in op.args:
-        v.need(a.type is first, op, "its operands have different types")
-    if letter(first) not in op.code.domain:
+        v.need(a.type is first or a.type == first, op, "its operands have different types")
+    if letter(scalar_of(first)) not in op.code.domain:
         v.fail(op, f"does not take {first}")
     _flags(v, op)
     return first
 
 
 def _same(v: _Verifier, op: Op) -> None:
-    v.need(op.type is _operands(v, op), op, "its result has the type of its operands")
+    v.need(op.type == _operands(v, op), op, "its result has the type of its operands")
 
 
 def _compare(v: _Verifier, op: Op) -> None:
-    _operands(v, op)
-    v.need(op.type is u1, op, "its result is u1")
+    v.need(op.type == like(_operands(v, op), u1), op, "its result is u1")
 
 
 def _const(v: _Verifier, op: Op) -> None:
@@ -213,8 +215,8 @@ def _const(v: _Verifier, op: Op) -> None:
 
 def _result(v: _Verifier, op: Op) -> None:
     types = op.args[0].type
-    several = op.args[0].code in (ops.if_, ops.for_, ops.while_, ops.call, ops.call_memory) and isinstance(types, tuple)
-    v.need(several, op, "takes the results of a control operation or call")
+    several = op.args[0].code.effect == "control" or op.args[0].code in (ops.call, ops.call_memory)
+    v.need(several and isinstance(types, tuple), op, "takes the results of a control operation or call")
     assert isinstance(types, tuple)
     v.need(isinstance(op.attr, int) and 0 <= op.attr < len(types), op, "there is no such result")
     if op.type != types[op.attr]:
@@ -223,20 +225,21 @@ def _result(v: _Verifier, op: Op) -> None:
 
 def _select(v: _Verifier, op: Op) -> None:
     condition, a, b = op.args
-    v.need(condition.type is u1, op, "the condition is u1")
+    v.need(condition.type == like(op.type, u1), op, "the condition is u1")
     v.need(a.type == b.type == op.type, op, "both choices and the result have one type")
     v.need(op.attr in (None, "guard"), op, 'its attribute is None or "guard"')
 
 
 def _cast(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.args[0].type, DType) and isinstance(op.type, DType), op, "converts scalars")
+    source = op.args[0].type
+    v.need(all(isinstance(t, (DType, Lanes)) for t in (source, op.type)), op, "converts scalars")
+    v.need(op.type == like(source, scalar_of(op.type)), op, "converts each lane")
     _plain(v, op)
 
 
 def _bitcast(v: _Verifier, op: Op) -> None:
     _cast(v, op)
-    a, b = op.args[0].type, op.type
-    assert isinstance(a, DType) and isinstance(b, DType)
+    a, b = scalar_of(op.args[0].type), scalar_of(op.type)
     v.need(a is not u1 and b is not u1 and a.bits == b.bits, op, "both types have the same width, and neither is u1")
 
 
@@ -255,7 +258,7 @@ def _vec(v: _Verifier, op: Op) -> None:
 
 def _extract(v: _Verifier, op: Op) -> None:
     vector, index = op.args
-    if not isinstance(vector.type, Vec):
+    if not isinstance(vector.type, (Vec, Lanes)):
         v.fail(op, "takes a vector")
     v.need(isinstance(index.type, DType) and index.type.is_int, op, "its index is an integer")
     v.need(op.type is vector.type.elem, op, f"its result is {vector.type.elem}")
@@ -277,9 +280,14 @@ def _call(v: _Verifier, op: Op) -> None:
     if function is None:
         v.fail(op, "the kernel has no such function, or it stands further down")
     v.need(op.code is ops.call_memory or function.name in v.computing, op, "the function does more than compute")
-    params = tuple([p.type for p in function.body.params])
+    params, t = tuple([p.type for p in function.body.params]), op.type
+    if isinstance(t, Lanes):  # a call for each lane
+        v.need(op.code is ops.call and not isinstance(function.result, tuple), op, "a function of lanes computes one value")
+        params, result = tuple([like(t, scalar_of(p)) for p in params]), like(t, scalar_of(function.result))
+    else:
+        result = function.result
     v.need(tuple([a.type for a in op.args]) == params, op, f"the function takes {params}")
-    v.need(op.type == function.result, op, f"the function gives {function.result}")
+    v.need(t == result, op, f"the function gives {result}")
 
 
 def _call_memory(v: _Verifier, op: Op) -> None:
@@ -325,14 +333,28 @@ def _for(v: _Verifier, op: Op) -> None:
         inside = any(outer.code is ops.task for outer in v.path)
         v.need(v.level == "kernel" and not (inside or carried), op, "a parallel loop stands in a kernel before offload, without results")
     v.need(not op.attr.grouped or (op.attr.parallel and op.attr.group_size > 0), op, "a grouped loop is parallel, in groups of some size")
+    if op.attr.over_chunk or op.attr.vectorise or op.attr.row:
+        known = v.level == "loops" and op.attr.vectorise in _VECTORISE and op.attr.row >= -1
+        v.need(known, op, 'loops over chunks are of the level "loops"')
+    if op.attr.over_chunk or op.attr.reductions:
+        v.need(tuple([r.dtype for r in op.attr.reductions]) == carried, op, "it carries one accumulator for each of its reductions")
+
+
+def _outlined(v: _Verifier, op: Op) -> None:
+    scalars = isinstance(op.type, tuple) and all(isinstance(t, DType) for t in op.type)
+    v.need(scalars and len(op.regions) == 1 and isinstance(op.attr, str), op, "has one region, a name, and a tuple of scalars as results")
+    assert isinstance(op.type, tuple)
+    v.shape_of(op, op.regions[0], (), op.type)
 
 
 def _while(v: _Verifier, op: Op) -> None:
     carried = tuple([a.type for a in op.args])
     v.need(op.type == carried and len(op.regions) == 2, op, f"has two regions, and results {carried}")
     _plain(v, op)
-    v.shape_of(op, op.regions[0], carried, (u1,))
-    v.shape_of(op, op.regions[1], carried, carried)
+    # Where loops are planned, the condition may yield more, which the body takes after the loop-carried values.
+    more = tuple([r.type for r in op.regions[0].results[1:]]) if v.level == "loops" and op.regions[0].ops else ()
+    v.shape_of(op, op.regions[0], carried, (u1, *more))
+    v.shape_of(op, op.regions[1], (*carried, *more), carried)
 
 
 def _task(v: _Verifier, op: Op) -> None:
@@ -353,7 +375,10 @@ def _task(v: _Verifier, op: Op) -> None:
         v.need(len(op.regions) == 1 and not attr.reductions and attr.group_size > 0, op, "has one region and the size of its workgroups")
         v.shape_of(op, op.regions[0], (), ())
         return
-    v.need(attr.kind == "range_for", op, 'a task is "serial" or "range_for", or "invocations"')
+    if attr.kind == "chunks":
+        _chunks(v, op, attr)
+        return
+    v.need(attr.kind == "range_for" and v.level != "loops", op, 'a task is "serial" or "range_for", or "invocations", or "chunks"')
     v.need(len(op.regions) == 3 + len(attr.copies), op, "a range_for task has regions bounds, body and finish, and one for each copy")
     bounds, body, finish, *flushes = op.regions
     index = body.params[0].type if body.params else VOID
@@ -367,56 +392,15 @@ def _task(v: _Verifier, op: Op) -> None:
         v.shape_of(op, flush, (i32, copy.shared.dtype), ())
 
 
-# --- arguments -----------------------------------------------------------------------------------------------------------
-
-
-def _arg(v: _Verifier, op: Op) -> None:
-    args = v.kernel.args
-    v.need(isinstance(op.attr, int) and 0 <= op.attr < len(args), op, "there is no such argument")
-    argument = args[op.attr]
-    if not isinstance(argument, ScalarArg):
-        v.fail(op, "that argument is no scalar")
-    v.need(op.type is argument.dtype, op, f"that argument is {argument.dtype}")
-
-
-def _shape(v: _Verifier, op: Op) -> None:
-    attr, args = op.attr, v.kernel.args
-    v.need(isinstance(attr, tuple) and len(attr) == 2 and all(isinstance(k, int) for k in attr), op, "takes (argument, axis)")
-    v.need(0 <= attr[0] < len(args), op, "there is no such argument")
-    argument = args[attr[0]]
-    if not isinstance(argument, ArrayArg):
-        v.fail(op, "that argument is no array")
-    v.need(0 <= attr[1] < argument.ndim, op, f"that array has {argument.ndim} axes")
-    v.need(op.type is i32, op, "an extent is i32")
-
-
-def _address(v: _Verifier, op: Op) -> None:
-    attr, args = op.attr, v.kernel.args
-    v.need(isinstance(attr, tuple) and [type(k) for k in attr] in ([int, str], [str, int]), op, 'takes (argument, role) or ("tree", n)')
-    known = attr[0] == "tree" or (type(attr[0]) is int and 0 <= attr[0] < len(args) and isinstance(args[attr[0]], ArrayArg))
-    v.need(known, op, "that argument is no array")
-    v.need(op.type is u64, op, "an address is u64")
-
-
-def _builtin(v: _Verifier, op: Op) -> None:
-    v.need(op.type is i32 and isinstance(op.attr, BuiltIn), op, "is i32, its attribute a BuiltIn")
-
-
-def _adstack_word(v: _Verifier, op: Op) -> None:
-    known = isinstance(op.attr, tuple) and len(op.attr) == 2 and op.attr[0] in set(AdstackWord)
-    v.need(known and op.type is i32, op, "is i32, and takes (kind of slot, number)")
-
-
-def _launch_word(v: _Verifier, op: Op) -> None:
-    t = {ops.seed: u32, ops.clock: i64, ops.stack_room: u1}.get(op.code, i32)
-    v.need(op.type is t and op.attr is None, op, f"is {t}, without attribute")
-
-
-def _slot(v: _Verifier, op: Op) -> None:
-    v.need(isinstance(op.attr, Slot), op, "takes a Slot")
-    v.need(isinstance(op.type, DType), op, "is a scalar")
-    known = {"array": u64, "tree": u64, "seed": u32, "launch": u32, "scalar": op.attr.dtype, **dict.fromkeys(("shape", *AdstackWord), i32)}
-    v.need(op.attr.kind in known and known[op.attr.kind] in (None, op.type), op, f"that slot is {known.get(op.attr.kind)}")
+def _chunks(v: _Verifier, op: Op, attr: TaskAttr) -> None:
+    v.need(v.level == "loops" and isinstance(attr.chunks, ChunkAttr), op, 'is of the level "loops", with a ChunkAttr')
+    v.need(len(op.regions) in (2, 3), op, "has bounds, a body, and maybe an uncontended body")
+    bounds, *bodies = op.regions
+    types = tuple([value.type for value in bounds.results])
+    v.need(types in [(t, t, *slots) for t in (i32, i64, u32, u64) for slots in ((), (i32,))], op, f"its bounds are integers, not {types}")
+    v.shape_of(op, bounds, (), types)
+    for body in bodies:
+        v.shape_of(op, body, (i64, i64), ())
 
 
 # --- memory --------------------------------------------------------------------------------------------------------------
@@ -473,6 +457,10 @@ def _indices(v: _Verifier, op: Op, ref: Ref, others: int) -> tuple[Op, ...]:
 
 def _load(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
+    if v.level == "loops" and op.args and isinstance(op.args[0].type, Lanes):  # an index for each lane
+        v.need(len(op.args) == 1 and op.args[0].type.elem in (i32, i64), op, "an index is i32 or i64")
+        v.need(op.type == like(op.args[0].type, ref.dtype), op, f"the memory holds {ref.dtype}")
+        return
     _indices(v, op, ref, 0)
     v.need(op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
 
@@ -497,7 +485,7 @@ def _cas(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
     values = _indices(v, op, ref, 2)
     v.need(all(x.type is ref.dtype for x in values) and op.type is ref.dtype, op, f"the memory holds {ref.dtype}")
-    if v.level == "device":
+    if v.level in ("device", "loops"):
         v.need(ref.dtype.is_int and ref.dtype.bits >= 32, op, "device IR has cas on 32-bit and 64-bit integers")
 
 
@@ -505,6 +493,13 @@ def _claim(v: _Verifier, op: Op) -> None:
     ref = _reference(v, op, op.attr)
     _indices(v, op, ref, 0)
     v.need(ref.dtype is i32 and op.type is i32, op, "counts in i32")
+
+
+def _stream(v: _Verifier, op: Op) -> None:
+    pair = op.attr if isinstance(op.attr, tuple) and len(op.attr) == 2 else (None, None)
+    v.need(isinstance(pair[0], SharedRef) and isinstance(pair[1], BufferRef), op, "takes the memory of a chunk and a buffer")
+    v.need(pair[0].dtype is pair[1].dtype and op.type is VOID, op, "both hold one type, and it is void")  # type: ignore[union-attr]
+    v.need(op.args[0].type is op.args[1].type and op.args[0].type in (i32, i64), op, "index and count are i32 or i64")
 
 
 def _barrier(v: _Verifier, op: Op) -> None:
@@ -531,16 +526,16 @@ def _label(v: _Verifier, op: Op) -> None:
 # --- the tables ----------------------------------------------------------------------------------------------------------
 
 _SPECIAL: dict[OpCode, Rule] = {
-    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.task: _task,
+    ops.const: _const, ops.result: _result, ops.yield_: _yield, ops.if_: _if, ops.for_: _for, ops.while_: _while, ops.outlined: _outlined,
+    ops.task: _task,
     ops.call: _call, ops.select: _select, ops.cast: _cast, ops.bitcast: _bitcast, ops.vec: _vec, ops.extract: _extract, ops.insert: _insert,
-    ops.arg: _arg, ops.shape: _shape, ops.address: _address, ops.slot: _slot, ops.load: _load, ops.store: _store,
-    ops.clock: _launch_word, ops.seed: _launch_word, ops.adstack_word: _adstack_word, ops.thread_slot: _launch_word, ops.builtin: _builtin,
+    ops.load: _load, ops.store: _store,
     ops.atomic: _atomic, ops.cas: _cas, ops.claim: _claim, ops.barrier: _barrier, ops.check: _report, ops.print_: _report,
-    ops.label: _label, ops.stack_room: _launch_word, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
+    ops.label: _label, ops.stream: _stream, ops.workgroup_barrier: _barrier, ops.call_memory: _call_memory,
     **dict.fromkeys((ops.subgroup_reduce, ops.subgroup_scan, ops.subgroup_shuffle, ops.subgroup_read, ops.subgroup_ballot), subgroup),
     **dict.fromkeys((ops.tile_entries, ops.tile_rows, ops.tile_product), tile),
     **dict.fromkeys((ops.matrix_load, ops.matrix_store, ops.matrix_product), matrix),
-    ops.subgroup_barrier: subgroup_barrier,
+    ops.subgroup_barrier: subgroup_barrier, **LANE_RULES, **ARGUMENT_RULES,
 }  # fmt: skip
 _BY_RULE: dict[str, Rule] = {"same": _same, "compare": _compare}
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from spirograd.base import dtypes
 from spirograd.base.artifact import FaultSite, PrintSite, Slot
-from spirograd.base.dtypes import VOID, DType, Type, Vec
+from spirograd.base.dtypes import VOID, DType, Lanes, Type, Vec
 from spirograd.base.loc import Loc
 from spirograd.base.records import fields
 from spirograd.ir import ops
@@ -24,6 +24,7 @@ from spirograd.ir.nodes import (
     ArrayRef,
     BufferRef,
     BuiltIn,
+    ChunkAttr,
     FieldRef,
     Function,
     Kernel,
@@ -47,8 +48,8 @@ from spirograd.ir.nodes import (
 
 # Everything that an attribute may be made of, besides numbers, strings, tuples and dtypes.
 _CLASSES = (
-    ArrayArg, ArrayRef, BufferRef, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite, PrivateCopy, Reduction,
-    ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
+    ArrayArg, ArrayRef, BufferRef, ChunkAttr, FaultSite, FieldRef, Label, Layout, Loc, LoopAttr, MemoryCall, PrintSite,
+    PrivateCopy, Reduction, ScalarArg, SharedRef, Slot, AdstackRef, TaskAttr, TempRef, Term, Vec,
 )  # fmt: skip
 _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
@@ -63,7 +64,7 @@ class IRSyntaxError(ValueError):
 
 
 def type_text(t: Type) -> str:
-    """``i32``, ``vec<4,f32>``, ``(i32, f32)``, ``void``."""
+    """``i32``, ``vec<4,f32>``, ``lanes<16,f32>``, ``(i32, f32)``, ``void``."""
     if isinstance(t, DType):
         return t.name
     if isinstance(t, tuple):
@@ -394,15 +395,15 @@ class _Parser:
         name = line.match(_NAME, "a type")
         if name == "void":
             return VOID
-        if name == "vec":
+        if name in ("vec", "lanes"):
             line.expect("<")
             n = int(line.match(re.compile(r"\d+"), "a number"))
             line.expect(",")
             elem = self.type(line)
             line.expect(">")
             if not isinstance(elem, DType):
-                line.fail("the elements of a vector are scalars")
-            return Vec(n, elem)
+                line.fail("its elements are scalars")
+            return Vec(n, elem) if name == "vec" else Lanes(n, elem)
         if not isinstance(_NAMES.get(name), DType):
             line.fail(f"{name} is no type")
         return dtypes.by_name(name)
@@ -540,7 +541,7 @@ class _Parser:
             args.append(self.values[value])
         return tuple(args)
 
-    def constant(self, line: _Line, value: Any, t: DType) -> Any:
+    def constant(self, line: _Line, value: object, t: DType) -> Any:
         """A literal, rounded to its type: ``const[0.1] : f32`` is the nearest f32."""
         wanted = (int, float) if t.is_float else bool if t is dtypes.u1 else int
         if not isinstance(value, wanted) or (isinstance(value, bool) and t is not dtypes.u1):

@@ -29,7 +29,7 @@ class MatrixType(AggregateType):
 
     __slots__ = ("_dtype", "shape")
 
-    def __init__(self, n: int, m: int | None, dtype: Any) -> None:
+    def __init__(self, n: int, m: int | None, dtype: object) -> None:
         for extent in (n, m):
             if extent is not None and (not isinstance(extent, (int, np.integer)) or extent < 1):
                 raise type_error(f"the extents of a vector or matrix type are positive integers, got {extent!r}")
@@ -97,7 +97,7 @@ class MatrixType(AggregateType):
 
     __sg_traceable__ = True
 
-    def __call__(self, *args: Any) -> Matrix:
+    def __call__(self, *args: object) -> Matrix:
         """A value of this type from one scalar, from entries, rows, vectors, or any of these strung together."""
         if not args:
             raise type_error(f"{self!r} needs values", f"`{self!r}(0)` fills with zeros")
@@ -130,7 +130,7 @@ class MatrixType(AggregateType):
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: Any) -> fields.MatrixField:
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
 
-    def cast(self, value: Any) -> Matrix:
+    def cast(self, value: object) -> Matrix:
         """``value`` converted to this type."""
         return self(value)
 
@@ -147,7 +147,7 @@ class MatrixType(AggregateType):
         return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
 
 
-def _flatten(x: object) -> list[Any]:
+def _flatten(x: object) -> list[object]:
     if scalar.is_scalar(x):
         return [x]
     if isinstance(x, Matrix):
@@ -203,7 +203,7 @@ class NdarrayType(NearNames):
 
     def __init__(
         self,
-        dtype: Any = None,
+        dtype: object = None,
         ndim: int | None = None,
         element_dim: int | None = None,
         element_shape: Sequence[int] | None = None,
@@ -238,7 +238,7 @@ class NdarrayType(NearNames):
             raise type_error(f"NDArray takes a type and a number of axes, got {len(parts)} parameters", "write `NDArray[sg.f32, 2]`")
         return cls(*parts)
 
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return (self.dtype, self.ndim, self.element_dim, self.element_shape, self.needs_grad, self.boundary)
 
     def __eq__(self, other: object) -> bool:
@@ -311,7 +311,7 @@ class Reference:
 
     __slots__ = ("dtype",)
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: object) -> None:
         self.dtype = arithmetic.as_dtype(dtype)
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,16 @@ from spirograd.lang.scalar import Value, as_value, dtype_of, emit, is_scalar, ty
 from spirograd.lang.traced_numbers import TracedNumber
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Elementwise(Protocol):
+    """A function of numbers, vectors and matrices, of the kernel or of Python; its result is one of these."""
+
+    __name__: str
+    __qualname__: str
+
+    def __call__(self, *args: Any) -> Any: ...
+
 
 
 def elementwise(function: F) -> F:
@@ -46,7 +56,7 @@ def traceable(function: F) -> F:
     return function
 
 
-def _unary_math(name: str, code: OpCode, python: Callable[[Any], Any], doc: str) -> Callable[[Any], Any]:
+def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str) -> Elementwise:
     def run(x: Any) -> Any:
         return emit(code, scalar.to_float(x)) if isinstance(x, Value) else _python(python, x)
 
@@ -90,7 +100,7 @@ def _nearest_number(x: Any) -> Any:
     return whole + np.copysign(1.0, x) if builtins.abs(x - whole) >= 0.5 else whole
 
 
-def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Callable[..., Any]:
+def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Elementwise:
     def run(x: Any, dtype: DType | None = None) -> Any:
         y = (emit_value(x) if x.dtype.is_float else x) if isinstance(x, Value) else _python(python, x)
         return y if dtype is None else cast(y, dtype)
@@ -162,7 +172,7 @@ def _classify(code: OpCode, python: Callable[[Any], bool], x: Any) -> bool | Val
     return emit(code, x) if x.dtype.is_float else scalar.constant(False)
 
 
-def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: str) -> Callable[..., Any]:
+def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: str) -> Elementwise:
     @elementwise
     def two(a: Any, b: Any) -> Any:
         if not isinstance(a, Value) and not isinstance(b, Value):
@@ -186,7 +196,7 @@ min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The 
 max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more. A NaN counts only if all are NaN.")
 
 
-def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Callable[[Any, Any], Any]:
+def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Elementwise:
     def run(a: Any, b: Any) -> Any:
         return function(a, b)
 
@@ -294,7 +304,7 @@ def as_dtype(t: Any) -> DType:
     raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
 
 
-def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Callable[[Any], Any]:
+def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Elementwise:
     def run(x: Any) -> Any:
         if not isinstance(x, Value):
             return python(int(x))

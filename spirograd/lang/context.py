@@ -6,19 +6,25 @@ import contextlib
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
 from spirograd.base.errors import SpirogradRuntimeError
-from spirograd.base.protocols import Allocation
-from spirograd.base.recorder import Recorder
 from spirograd.base.records import dataclass
 from spirograd.ir.builder import Builder
 from spirograd.lang.language_options import LanguageOptions
-from spirograd.lang.session_protocol import Session
 
-# Kernels, what is compiled of them, their arguments and memory are classes that this module does not know.
-AnyRecorder = Recorder[Any, Any, Any, Any]
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
+    from spirograd.base.recorder import Recorder
+    from spirograd.lang.data.ndarray import Ndarray
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.frontend.kernel import Kernel
+    from spirograd.lang.frontend.specialization import Specialization
+    from spirograd.lang.frontend.steps import Packer
+    from spirograd.lang.session_protocol import Session
+
+    ProgramRecorder = Recorder[Kernel, Specialization, Packer, ScalarField | Ndarray]
 
 
 @dataclass(slots=True)
@@ -35,7 +41,7 @@ class GroupScope:
 
 class _Scope(threading.local):
     trace: Trace | None = None
-    recorder: AnyRecorder | None = None
+    recorder: ProgramRecorder | None = None
     watched = False  # whether there is one of these
 
 
@@ -125,12 +131,12 @@ def set_trace(trace: Trace | None) -> Trace | None:
     return before
 
 
-def recorder() -> AnyRecorder | None:
+def recorder() -> ProgramRecorder | None:
     """What sees every launch of a kernel by this thread, or None."""
     return _scope.recorder
 
 
-def set_recorder(new: AnyRecorder | None) -> AnyRecorder | None:
+def set_recorder(new: ProgramRecorder | None) -> ProgramRecorder | None:
     """Make ``new`` see every launch of this thread; returns the one before."""
     before = _scope.recorder
     _scope.recorder = new

@@ -38,7 +38,7 @@ class _Square:
         """Whether entries are known at run time only."""
         return any(isinstance(x, Value) for row in self.rows for x in row)
 
-    def result(self, rows: Sequence[Sequence[Any]]) -> Matrix:
+    def result(self, rows: Sequence[Sequence[object]]) -> Matrix:
         made = Matrix([list(row) for row in rows])
         return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
 

@@ -19,7 +19,7 @@ _REPEAT = 300  # calls after which implementations are timed again, unless the u
 class Implementation:
     """A registered function. ``is_compatible``: whether it can run on some arguments; None: it always can."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     is_compatible: Callable[..., bool] | None
 
     def fits(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
@@ -41,7 +41,7 @@ class Trial:
 class PerformanceDispatcher:
     """A function with several implementations; see `perf_dispatch`."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., object], options: dict[str, Any]) -> None:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__signature__ = inspect.signature(function)
@@ -54,13 +54,13 @@ class PerformanceDispatcher:
     def register(self, implementation: Callable[..., object] | None = None, *, is_compatible: Callable[..., bool] | None = None) -> Any:
         """Add an implementation, as a decorator. ``is_compatible``: called with the arguments of a call, tells whether this one can run."""
 
-        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        def add(function: Callable[..., object]) -> Callable[..., Any]:
             self._implementations.append(Implementation(function, is_compatible))
             return function
 
         return add if implementation is None else add(implementation)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run one of the implementations that can run on these arguments. Raises SpirogradRuntimeError if there is none."""
         fitting = [k for k, one in enumerate(self._implementations) if one.fits(args, kwargs)]
         if not fitting:

@@ -104,7 +104,7 @@ def length(node: object, index: object) -> Any:
     _only_in_kernels("length")
 
 
-def _atomic(kind: str, x: object, y: object) -> Any:
+def _atomic(kind: str, x: object, y: object) -> object:
     return plain_python.atomic(kind, x, y) if plain_python.state.running else _only_in_kernels(f"atomic_{kind}")
 
 
@@ -191,7 +191,7 @@ class ndrange:
 
     __sg_traceable__ = True
 
-    def __init__(self, *ranges: Any, axes: tuple[int, ...] | None = None) -> None:
+    def __init__(self, *ranges: object, axes: tuple[int, ...] | None = None) -> None:
         if not ranges:
             raise type_error("ndrange needs at least one extent", "as in `sg.ndrange(8, (1, 4))`")
         self.bounds: list[tuple[Any, Any]] = []
@@ -208,7 +208,7 @@ class ndrange:
 
     def __iter__(self) -> Iterator[Any]:
         if any(isinstance(x, Value) for pair in self.bounds for x in pair):
-            raise type_error("the bounds of a static ndrange must be known while compiling", "leave `sg.static` away to loop at run time")
+            raise type_error("the bounds of a static ndrange must be known while compiling", "omit `sg.static` to loop at run time")
         order = [range(int(self.bounds[axis][0]), int(self.bounds[axis][1])) for axis in self.axes]
         for position in itertools.product(*order):
             out = [0] * len(position)
@@ -227,7 +227,7 @@ class grouped:
 
     __sg_traceable__ = True
 
-    def __init__(self, space: Any) -> None:
+    def __init__(self, space: object) -> None:
         self.space = space
 
     def __iter__(self) -> Iterator[Any]:

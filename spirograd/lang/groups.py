@@ -26,7 +26,7 @@ def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
     """The scope of a parallel loop whose body is about to be traced, in groups of ``size`` (0: the default)."""
     options = language_options()
     if size < 0:
-        raise type_error(f"`block_dim` is the number of threads of a group, got {size}", "set it to 1 or more, or leave it out")
+        raise type_error(f"`block_dim` is the number of threads of a group, got {size}", "set it to 1 or more, or omit it")
     size = size or options.group_size or min(_DEFAULT_SIZE, options.max_group_size)
     return GroupScope((index, begin.op), (begin.op, end.op), size)
 

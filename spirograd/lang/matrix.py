@@ -226,7 +226,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     def __array__(self, dtype: Any = None, copy: object = None) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: leave `copy` away")
+            raise SpirogradValueError("`copy=False`: a vector or matrix holds no array, so NumPy gets a copy: omit `copy`")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     # --- entries ---

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
+from spirograd.base.arguments import Plan
 from spirograd.base.caps import Capabilities
 from spirograd.base.device import CallsNatively, Device, SharesMemory
 from spirograd.base.dtypes import DType
 from spirograd.base.options import CompileOptions
-from spirograd.base.protocols import Allocation, CellPool, Memory, OwnWrites, Place, Plan, SideStream, StreamOrder, Transfers, WorkRecording
+from spirograd.base.protocols import Allocation, CellPool, Memory, OwnWrites, Place, StreamOrder, Transfers, WorkRecording
 from spirograd.ir import nodes
 from spirograd.lang.language_options import LanguageOptions
 
@@ -91,7 +92,7 @@ class Session(CompileTarget, Protocol):
         """Whether kernels that can fail or print were launched since `sync`."""
 
     @property
-    def streams(self) -> StreamOrder[SideStream] | None:
+    def streams(self) -> StreamOrder[Any] | None:
         """The streams beside the one that all work goes to; None on devices with one queue."""
 
     @property

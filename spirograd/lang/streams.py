@@ -8,14 +8,16 @@ import weakref
 from collections.abc import Container
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.device import SharesMemory
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError, SpirogradTypeError, render
-from spirograd.base.protocols import SideStream, StreamOrder
 from spirograd.lang import context
 from spirograd.lang.scalar import describe, is_number
-from spirograd.lang.session_protocol import Session
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import SideStream, StreamOrder
+    from spirograd.lang.session_protocol import Session
 
 # A device gives all of its work to one stream at a time, so blocks of several threads come one after the other.
 _blocks = threading.RLock()

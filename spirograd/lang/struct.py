@@ -27,7 +27,7 @@ Methods = Mapping[str, Callable[..., Any]]
 _RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_dict", "field"})
 
 
-def _member(value: object) -> Any:
+def _member(value: object) -> object:
     """A member as the language has it: lists become vectors, dicts become structs."""
     if isinstance(value, (Matrix, Struct)) or scalar.is_scalar(value):
         return value
@@ -56,7 +56,7 @@ def _like(value: Any, old: Any, name: str) -> Any:
     return value
 
 
-def _misfit(name: str, old: object, value: object) -> Any:
+def _misfit(name: str, old: object, value: object) -> object:
     raise type_error(f"member `{name}` is {scalar.describe(old)} and cannot be assigned {scalar.describe(value)}")
 
 
@@ -71,9 +71,9 @@ class Struct(metaclass=NearNamesOfClass):
     __sg_traceable__ = True
     _members: dict[str, object]
     _methods: Methods
-    _write: Callable[[str, Any], None] | None
+    _write: Callable[[str, object], None] | None
 
-    def __init__(self, *args: Any, **members: Any) -> None:
+    def __init__(self, *args: object, **members: Any) -> None:
         if args:
             if len(args) != 1 or members or not isinstance(args[0], (Mapping, Struct)):
                 raise type_error("Struct takes one dict, or keyword arguments")
@@ -198,7 +198,7 @@ def check_name(name: object) -> str:
     return name
 
 
-def _leaves(x: object) -> list[Any]:
+def _leaves(x: object) -> list[object]:
     if isinstance(x, Struct):
         return [leaf for v in x._members.values() for leaf in _leaves(v)]
     return list(x.entries) if isinstance(x, Matrix) else [x]
@@ -232,7 +232,7 @@ class StructType(AggregateType):
         """The type itself, so that struct types can stand where scalar types do."""
         return self
 
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return (tuple(self.members.items()), tuple(self.methods.items()))
 
     def __eq__(self, other: object) -> bool:
@@ -247,7 +247,7 @@ class StructType(AggregateType):
     def __sg_describe__(self) -> str:
         return f"the type {self!r}"
 
-    def __call__(self, *args: Any, **given: Any) -> Struct:
+    def __call__(self, *args: object, **given: object) -> Struct:
         if len(args) == 1 and not given and isinstance(args[0], (Struct, Mapping)):
             given = dict(args[0].entries if isinstance(args[0], Struct) else args[0])
             args = ()
@@ -268,7 +268,7 @@ class StructType(AggregateType):
     def _assemble(self, members: Mapping[str, object]) -> Struct:
         return make_struct(members, self.methods)
 
-    def cast(self, value: Any) -> Struct:
+    def cast(self, value: object) -> Struct:
         """``value``, a struct or dict, converted to this type."""
         return self(value)
 
@@ -311,9 +311,9 @@ class StructType(AggregateType):
 
     def field(
         self,
-        shape: Any = None,
+        shape: object = None,
         name: str = "",
-        offset: Any = None,
+        offset: object = None,
         needs_grad: bool = False,
         needs_dual: bool = False,
         layout: Layout = Layout.AOS,
@@ -328,7 +328,7 @@ class StructType(AggregateType):
         return whole
 
 
-def _construct(t: ValueType, value: object) -> Any:
+def _construct(t: ValueType, value: object) -> object:
     """``value`` as a member of type ``t``; a number fills."""
     if isinstance(t, DType):
         if not scalar.is_scalar(value):
@@ -339,13 +339,13 @@ def _construct(t: ValueType, value: object) -> Any:
     return t(value)  # type: ignore[operator]
 
 
-def _fill(t: ValueType, value: object) -> Any:
+def _fill(t: ValueType, value: object) -> object:
     if isinstance(t, DType):
         return typed(value, t)
     return t(value) if isinstance(t, MatrixType) else t.filled_with_scalar(value)  # type: ignore[attr-defined]
 
 
-def struct(**members: Any) -> StructType:
+def struct(**members: object) -> StructType:
     """A struct type: ``types.struct(pos=vec3, mass=f32)``."""
     return StructType(members)
 

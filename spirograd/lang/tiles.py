@@ -165,7 +165,7 @@ def _check_solve(tile: Any, other: Any, lower: object) -> None:
     if not is_tile(other) or len(other.r.entries) != len(tile.r.entries):
         raise type_error(f"`solve_triangular_` takes a tile of the same size, not {describe(other)}")
     if lower is not True:
-        raise type_error("`solve_triangular_` solves with lower triangles only", "leave out `lower`")
+        raise type_error("`solve_triangular_` solves with lower triangles only", "omit `lower`")
 
 
 _METHODS: dict[str, Callable[..., object]] = {
@@ -227,7 +227,7 @@ class Outer:
 
     __sg_traceable__ = True
 
-    def __init__(self, a: Any, b: Any) -> None:
+    def __init__(self, a: object, b: object) -> None:
         self.a, self.b = a, b
 
     def __sg_describe__(self) -> str:

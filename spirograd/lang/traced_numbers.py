@@ -14,7 +14,8 @@ import math
 import numbers
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import FrameType
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class NumberRecord:
 class RefusedNumbers(NumberRecord):
     """The numbers that Python reads while ``recorder`` is set, which follows none of them: they are for looking at."""
 
-    def __init__(self, recorder: Any, refusal: str) -> None:
+    def __init__(self, recorder: object, refusal: str) -> None:
         super().__init__(refusal)
         self._recorder = recorder
 
@@ -136,7 +137,7 @@ class TracedNumber:
     def __ceil__(self) -> int:
         return math.ceil(self.left("an integer"))
 
-    def __round__(self, digits: Any = None) -> Any:
+    def __round__(self, digits: SupportsIndex | None = None) -> object:
         return builtins.round(self.left("a rounded number"), digits)
 
     def __complex__(self) -> complex:
@@ -166,7 +167,7 @@ class TracedNumber:
     def __hash__(self) -> int:
         return hash(self.value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return float, (self.value,)
 
     def __sg_describe__(self) -> str:
@@ -249,7 +250,7 @@ def _power_rates(y: float, a: Any, b: Any) -> tuple[float, float]:
 
 
 # For each function, its derivatives, from its value and its arguments.
-RATES: dict[Any, Callable[..., Sequence[Any]]] = {
+RATES: dict[object, Callable[..., Sequence[float]]] = {
     np.add: lambda y, a, b: (1.0, 1.0),
     np.subtract: lambda y, a, b: (1.0, -1.0),
     np.multiply: lambda y, a, b: (b, a),
@@ -302,7 +303,7 @@ def _is_operand(x: object) -> bool:
 def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
     """One of Python's operators: the value is Python's, errors among it."""
 
-    def run(self: TracedNumber, other: Any) -> Any:
+    def run(self: TracedNumber, other: object) -> Any:
         if not _is_operand(other):
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
@@ -316,11 +317,11 @@ def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -
     return run
 
 
-def _comparison(python: Callable[[object, object], bool]) -> Callable[[Any, Any], Any]:
+def _comparison(python: Callable[[object, object], bool]) -> Callable[[TracedNumber, object], object]:
     """A comparison. One that the program itself writes chooses what it does next, which the user is told; `min`, `max` and `sorted` choose
     one of the numbers, which keeps its history."""
 
-    def run(self: TracedNumber, other: Any) -> Any:
+    def run(self: TracedNumber, other: object) -> Any:
         if not _is_operand(other):
             return NotImplemented
         if self.is_open and _is_written(sys._getframe(1)):
@@ -330,7 +331,7 @@ def _comparison(python: Callable[[object, object], bool]) -> Callable[[Any, Any]
     return run
 
 
-def _is_written(frame: Any) -> bool:
+def _is_written(frame: FrameType) -> bool:
     """Whether the program in ``frame`` is at an operator of comparison."""
     if str(frame.f_globals.get("__name__", "")).startswith("spirograd."):
         return False

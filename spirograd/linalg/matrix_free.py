@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.checks_and_scratch import has_groups
+from spirograd.algorithms.checks_and_scratch import Array, has_groups
 from spirograd.algorithms.recorded import need_gradient, tape_of
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradTypeError, SpirogradValueError, render
@@ -43,7 +43,7 @@ _LONGEST_WAIT = 32
 class LinearOperator(NearNames):
     """A square matrix, given by its product with vectors: ``matvec_kernel(x, Ax)`` sets ``Ax`` to the product with ``x``."""
 
-    def __init__(self, matvec_kernel: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, matvec_kernel: Callable[[object, object], object]) -> None:
         self._kernel = matvec_kernel
         self._vectors: dict[object, tuple[object, list[object]]] = {}
 
@@ -57,19 +57,19 @@ class LinearOperator(NearNames):
         """Return ``count`` fields or ndarrays like ``like``, with gradients if ``needs_grad``. They are kept for the next call, because
         kernels are compiled for each field."""
         key = (needs_grad, isinstance(like, Ndarray), like.dtype, like.shape, like.element_shape, _origin(like))
-        owner, made = self._vectors.get(key, (None, []))
+        owner, vectors = self._vectors.get(key, (None, []))
         if owner is not session():
-            made = []
-        made += [_like(like, needs_grad) for _ in range(count - len(made))]
-        self._vectors[key] = session(), made
-        return made[:count]
+            vectors = []
+        vectors += [_like(like, needs_grad) for _ in range(count - len(vectors))]
+        self._vectors[key] = session(), vectors
+        return vectors[:count]
 
 
 def _origin(x: Any) -> tuple[int, ...]:
     return () if isinstance(x, Ndarray) else x.origin
 
 
-def _like(x: Any, needs_grad: bool = False) -> Any:
+def _like(x: Any, needs_grad: bool = False) -> object:
     shape = x.element_shape
     dtype = MatrixType(shape[0], shape[1] if len(shape) == 2 else None, x.dtype) if shape else x.dtype
     if isinstance(x, Ndarray):
@@ -81,7 +81,7 @@ def _like(x: Any, needs_grad: bool = False) -> Any:
 
 
 @arithmetic.traceable
-def _inner(a: Any, b: Any) -> Any:
+def _inner(a: Any, b: Any) -> object:
     """Return the inner product of two elements."""
     product = a * b
     return product.sum() if isinstance(product, Matrix) else product
@@ -233,7 +233,7 @@ def _checked(A: object, b: Any, x: Any, what: str) -> None:
 class _Progress:
     """The state of one solve, in memory of the device, and its messages."""
 
-    def __init__(self, dtype: Any, tolerance: float, quiet: bool, name: str) -> None:
+    def __init__(self, dtype: object, tolerance: float, quiet: bool, name: str) -> None:
         self.numbers, self.counters = ScalarNdarray(dtype, OMEGA + 1), ScalarNdarray(i32, 2)
         self.numbers[TOLERANCE] = tolerance
         self.quiet, self.name = quiet, name
@@ -282,7 +282,7 @@ def conjugate_gradients(
     return progress.iterate(iteration, maxiter), int(counters[COUNT])
 
 
-def MatrixFreeCG(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeCG(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by conjugate gradients; returns whether the norm of the residual became smaller than ``tol``.
 
     ``A``: symmetric and positive definite. ``b`` and ``x``, which holds the first guess: fields or ndarrays of one type and shape, whose
@@ -323,7 +323,7 @@ class _Transposed(LinearOperator):
     """The transposed operator: the reverse mode of the product. It is evaluated at zero, where the product has no derivative with respect
     to the memory that the operator reads."""
 
-    def __init__(self, A: LinearOperator, x: Any, tape: Any) -> None:
+    def __init__(self, A: LinearOperator, x: object, tape: Any) -> None:
         super().__init__(A._kernel)
         self._vectors = A._vectors
         self._at, self._product = A.vectors(x, 2, needs_grad=True)
@@ -347,9 +347,9 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     size = _norm(flow)
     if size == 0:
         return
-    whole = _norm(b)
+    norm = _norm(b)
     operator = A if symmetric else _Transposed(A, x, tape)
-    converged, count = solve(operator, flow, w, tol * size / whole if whole > 0 else tol, maxiter)
+    converged, count = solve(operator, flow, w, tol * size / norm if norm > 0 else tol, maxiter)
     if not converged:
         problem = f"the gradient of `x` of {name} was not solved for: its residual is above the tolerance after {count} iterations"
         hint = "raise `tol` or `maxiter`" + ("; the matrix must be symmetric and positive definite" if symmetric else "")
@@ -365,7 +365,7 @@ def _adjoint(tape: Any, A: LinearOperator, b: Any, x: Any, tol: float, maxiter: 
     inner.grad()
 
 
-def MatrixFreeBICGSTAB(A: LinearOperator, b: object, x: object, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
+def MatrixFreeBICGSTAB(A: LinearOperator, b: Array, x: Array, tol: float = 1e-6, maxiter: int = 5000, quiet: bool = True) -> bool:
     """Solve ``A @ x = b`` by BiCGSTAB, for operators that are not symmetric; otherwise as `MatrixFreeCG`. A tape multiplies with the
     transposed matrix by the derivative of the operator's kernel."""
     return _solved(A, b, x, tol, maxiter, quiet, "MatrixFreeBICGSTAB")
@@ -394,7 +394,7 @@ def _bicgstab(A: LinearOperator, b: object, x: Any, tol: float, maxiter: int, qu
 _SOLVERS = {"MatrixFreeCG": (conjugate_gradients, True), "MatrixFreeBICGSTAB": (_bicgstab, False)}
 
 
-def _solved(A: LinearOperator, b: object, x: object, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
+def _solved(A: LinearOperator, b: Array, x: Array, tol: float, maxiter: int, quiet: bool, name: str) -> bool:
     _checked(A, b, x, name)
     solve = _SOLVERS[name][0]
     tape = tape_of(b, x)

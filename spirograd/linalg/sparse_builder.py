@@ -90,16 +90,16 @@ class SparseMatrixBuilder(Triplets):
         tape = tape_of(self.values)
         if tape is None:
             return self._built(t)[0]
-        made: list[tuple[StoredEntries, object, int]] = []
+        sources: list[tuple[StoredEntries, object, int]] = []
 
         def run() -> SparseMatrix:
             matrix, n = self._built(t)
             entries = matrix.entries()
-            made.append((entries, entries.places(self.rows, self.columns, n), n))
+            sources.append((entries, entries.places(self.rows, self.columns, n), n))
             return matrix
 
         def reverse() -> None:
-            entries, places, n = made[0]
+            entries, places, n = sources[0]
             entries.send_gradient(places, self.values.grad, n)
 
         matrix: SparseMatrix = tape.with_reverse(run, reverse, (self.values,), saves=True)

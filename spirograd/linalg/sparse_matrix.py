@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spirograd.algorithms.recorded import refuse, tape_of
+from spirograd.algorithms.recorded import HasGradient, refuse, tape_of
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType, f32
 from spirograd.base.errors import SpirogradIndexError, SpirogradTypeError, SpirogradValueError
@@ -54,8 +54,8 @@ class SparseMatrix(NearNames):
         self,
         n: int | None = None,
         m: int | None = None,
-        sm: Any = None,
-        dtype: Any = f32,
+        sm: object = None,
+        dtype: object = f32,
         storage_format: str = "col_major",
         needs_grad: bool = False,
     ) -> None:
@@ -72,7 +72,7 @@ class SparseMatrix(NearNames):
         self._held.sum_duplicates()
         self.storage_format = storage_format
         self._needs_grad = needs_grad
-        self._on_device: tuple[Any, StoredEntries] | None = None
+        self._on_device: tuple[object, StoredEntries] | None = None
         if needs_grad:
             self.entries()  # tapes set all gradients to zero when they begin, so these must exist by then
 
@@ -132,10 +132,10 @@ class SparseMatrix(NearNames):
         rows, columns = places.coords
         numbers = sampled(held, rows, columns).astype(held.dtype)
         result = self._like(scipy_module("sparse").coo_array((numbers, (rows, columns)), held.shape), needs_grad=True)
-        made, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
+        own, parts = result.entries(), [(source.entries(), adjoint) for source, adjoint in sources if source.has_grad()]
 
         def reverse() -> None:
-            flow = made.take_gradient()
+            flow = own.take_gradient()
             for entries, adjoint in parts:
                 entries.add_gradient(sampled(adjoint(flow), *entries.positions()))
 
@@ -144,7 +144,7 @@ class SparseMatrix(NearNames):
             tape.with_reverse(lambda: None, reverse, [entries.values for entries, _ in parts])
         return result
 
-    def _same_shape(self, other: SparseMatrix, symbol: str) -> Any:
+    def _same_shape(self, other: SparseMatrix, symbol: str) -> object:
         if other.shape != self.shape:
             raise SpirogradValueError(f"`{symbol}` needs matrices of one shape, got {self.shape} and {other.shape}")
         return other._held
@@ -251,7 +251,7 @@ class SparseMatrix(NearNames):
             self._on_device = session, StoredEntries(self._held, self.dtype, self._needs_grad)
         return self._on_device[1]
 
-    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: object) -> None:
+    def _refuse_on_tape(self, name: str, what: str, hint: str, *others: HasGradient | None) -> None:
         """Raise SpirogradUnsupportedError if a tape records and one of the matrices has gradients, which would be lost."""
         if tape_of(self, *others) is not None:
             refuse(name, what, hint)
@@ -268,7 +268,7 @@ class SparseMatrix(NearNames):
                 )
         return int(indices[0]), int(indices[1])
 
-    def __getitem__(self, indices: Any) -> float:
+    def __getitem__(self, indices: object) -> float:
         return float(self._held[self._position(indices)])
 
     def __setitem__(self, indices: object, value: float) -> None:
@@ -312,7 +312,7 @@ def _is_number(x: object) -> bool:
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
-def _ones(held: Any) -> Any:
+def _ones(held: Any) -> object:
     """Return a matrix with a one for each stored entry."""
     ones = held.copy().astype(np.float64)
     ones.data[:] = 1

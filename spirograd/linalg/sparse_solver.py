@@ -109,7 +109,7 @@ class SparseSolver(NearNames):
             n = self._factors.shape[0]
             raise SpirogradTypeError(f"`out` is a field or ndarray of {n} elements of {self.dtype}, not {describe(out)}")
         memory = b if isinstance(b, (ScalarField, Ndarray)) else None
-        tape = tape_of(memory, self._entries and self._entries.values)
+        tape = tape_of(memory, self._entries.values if self._entries is not None else None)
         if tape is None:
             return self._stored(self._solved(b), b, out)
         if out is None and not isinstance(b, Ndarray):
@@ -175,9 +175,9 @@ class _Solution:
         w = self._factors.solve(self._out.grad.to_numpy().astype(np.float64), trans="T")
         self._out.grad.fill(0)
         if self._b is not None and self._b.has_grad():
-            found = ScalarNdarray(self._out.dtype, len(w))
-            found.from_numpy(w.astype(self._out.dtype.np))
-            add_to(found, self._b.grad, len(w))
+            adjoint = ScalarNdarray(self._out.dtype, len(w))
+            adjoint.from_numpy(w.astype(self._out.dtype.np))
+            add_to(adjoint, self._b.grad, len(w))
         if self._entries is None:
             return
         rows, columns = self._entries.positions()

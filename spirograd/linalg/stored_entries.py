@@ -62,9 +62,9 @@ class StoredEntries:
 
     def take_gradient(self) -> Any:
         """Return the `gradient` and set it to zero."""
-        found = self.gradient()
+        gradient = self.gradient()
         self.values.grad.fill(0)
-        return found
+        return gradient
 
     def add_gradient(self, numbers: object) -> None:
         """Add a number to the gradient of each entry."""
@@ -72,9 +72,9 @@ class StoredEntries:
 
     def places(self, rows: object, columns: object, n: int) -> ScalarNdarray:
         """Return the index of the entry of each of ``n`` triplets."""
-        found = ScalarNdarray(i32, max(n, 1))
-        _find_entries(rows, columns, self.starts, self.columns, found, n)
-        return found
+        numbers = ScalarNdarray(i32, max(n, 1))
+        _find_entries(rows, columns, self.starts, self.columns, numbers, n)
+        return numbers
 
     def send_gradient(self, places: object, target: object, n: int) -> None:
         """Take the gradients of the entries, and add them to those of the triplets at these places."""

@@ -3,52 +3,18 @@ memory take the entries of the argument block that they use as their last parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, Type
+from spirograd.base.dtypes import DType
 from spirograd.ir import ops
-from spirograd.ir.nodes import BufferRef, Function, Kernel, Op, called, callee_of, ref_of
-from spirograd.ir.ops import OpCode
-from spirograd.llvmgen.function import STACK_LIMIT, BlockEntry, FunctionEmitter, Handler, entry_of
-from spirograd.llvmgen.module import Lanes, ModuleText, literal, returned_type, symbol, type_name
+from spirograd.ir.nodes import BufferRef, Function, Kernel, Region, called, callee_of, ref_of
+from spirograd.ir.vector_functions import has_vector_forms, on_lanes
+from spirograd.llvmgen.function import STACK_LIMIT, BlockEntry, FunctionEmitter, entry_of
+from spirograd.llvmgen.module import ModuleText, returned_type, symbol, type_name
 
 # The most calls in a kernel that LLVM may inline: that there are many is why there are functions.
 _FEW = 8
-# What `_WideEmitter` is for.
-_ON_LANES = frozenset((
-    ops.const, ops.add, ops.sub, ops.mul, ops.div, ops.neg, ops.abs_, ops.min_, ops.max_, ops.fma, ops.and_, ops.or_, ops.xor, ops.not_,
-    ops.shl, ops.shr, ops.eq, ops.ne, ops.lt, ops.le, ops.gt, ops.ge, ops.select, ops.cast, ops.bitcast, ops.sqrt, ops.rsqrt,
-    ops.floor, ops.ceil, ops.trunc, ops.round_, ops.isnan, ops.isinf,
-))  # fmt: skip
-_LANE_TYPES = frozenset((dt.f32, dt.f64, dt.i32, dt.u32, dt.i64, dt.u64))
-
-
-class _WideEmitter(FunctionEmitter):
-    """Emits plain operations on vectors of ``width`` lanes, constants included."""
-
-    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], width: int) -> None:
-        super().__init__(module, handlers)
-        self._width = width
-
-    @property
-    def width(self) -> int:
-        return self._width
-
-    def type_text(self, t: Type) -> str:
-        assert isinstance(t, DType)
-        return type_name(Lanes(self._width, t))
-
-    def overload(self, t: DType) -> str:
-        return f"v{self._width}{super().overload(t)}"
-
-    def literal(self, value: float, t: DType) -> str:
-        return f"splat ({type_name(t)} {literal(value, t)})"
-
-    def operand(self, op: Op) -> str:
-        text = super().operand(op)
-        return text if text.startswith(("%", "splat")) else f"splat ({type_name(op.type)} {text})"
 
 
 def vector_widths(caps: Capabilities) -> tuple[int, ...]:
@@ -133,28 +99,26 @@ class Callees:
 
     def _definition(self, name: str, function: Function, lanes: int) -> str:
         emitter = self._new_emitter()
-        if lanes > 1:
-            emitter = _WideEmitter(self._module, emitter.handlers, lanes)
         emitter.entries = self._entries.get(function.name)
-        body = function.body
+        body = function.body if lanes == 1 else on_lanes(function, lanes)
         emitter.last_uses.scan(body)
         emitter.bind(body.params, [f"%p{k}" for k in range(len(body.params))])
         emitter.region(body)
-        kind, returned = self._returned(emitter, function)
-        params = [f"{emitter.type_text(p.type)} %p{k}" for k, p in enumerate(body.params)]
+        kind, returned = self._returned(emitter, body)
+        params = [f"{type_name(p.type)} %p{k}" for k, p in enumerate(body.params)]
         params += [f"{entry.type} {entry.name}" for entry in emitter.entries or ()]
         group = self._module.attribute_group(self._attributes(function))
         return f"define internal {kind} @{name}({', '.join(params)}) {group} {{\n{emitter.body_text()}\n  {returned}\n}}\n"
 
-    def _returned(self, emitter: FunctionEmitter, function: Function) -> tuple[str, str]:
-        """The type of what a function returns, and the instruction at its end."""
-        if function.result == ():
+    def _returned(self, emitter: FunctionEmitter, body: Region) -> tuple[str, str]:
+        """The type of what a function with this body returns, and the instruction at its end."""
+        results = body.results
+        if not results:
             return "void", "ret void"
-        if not isinstance(function.result, tuple):
-            kind = emitter.type_text(function.result)
-            return kind, f"ret {kind} {emitter.operand(function.body.results[0])}"
-        kind, whole = returned_type(function.result), "poison"
-        for k, value in enumerate(function.body.results):
+        if len(results) == 1:
+            return type_name(results[0].type), f"ret {emitter.typed(results[0])}"
+        kind, whole = returned_type([value.type for value in results]), "poison"
+        for k, value in enumerate(results):
             whole = emitter.value(f"insertvalue {kind} {whole}, {emitter.typed(value)}, {k}")
         return kind, f"ret {kind} {whole}"
 
@@ -167,11 +131,3 @@ class Callees:
         if function.name in self._entries:
             return f"{inlined}nounwind"
         return f"{inlined}nounwind memory(none){returns}"
-
-
-def has_vector_forms(function: Function) -> bool:
-    """Whether a function is what expansions of elementary functions are: arithmetic on 32 or 64 bits with one result."""
-    ends = [*[p.type for p in function.body.params], *[v.type for v in function.body.results]]
-    if not function.body.params or isinstance(function.result, tuple) or not _LANE_TYPES.issuperset(ends):
-        return False
-    return all(op.code in _ON_LANES and (op.type in _LANE_TYPES or op.type is dt.u1) for op in function.body.ops[:-1])

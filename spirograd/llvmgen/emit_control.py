@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.base.dtypes import DType, Type
-from spirograd.ir.integer_ranges import range_of, type_range
-from spirograd.ir.nodes import Op, Region
+from spirograd.base.dtypes import DType, Lanes, Type
+from spirograd.ir.chunk_loops import note_ranges
+from spirograd.ir.nodes import LoopAttr, Op, Region
 from spirograd.llvmgen.function import FunctionEmitter, Phis
 from spirograd.llvmgen.local_arrays import copied_array, copy_text, new_array
 from spirograd.llvmgen.module import is_array, returned_type, type_name
@@ -17,13 +17,12 @@ def emit_result(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_call(e: FunctionEmitter, op: Op) -> None:
-    callee, attributes = e.module.callee(op.attr, e.width)
+    callee, attributes = e.module.callee(op.attr, op.type.n if isinstance(op.type, Lanes) else 1)
     _call(e, op, callee, [e.typed(a) for a in op.args], attributes)
 
 
 def emit_call_memory(e: FunctionEmitter, op: Op) -> None:
     """The function takes the entries of the argument block that it uses as further arguments: each caller loads them once."""
-    assert e.width == 1, "no loop with adstacks calls functions that access memory"
     callee, entries = e.module.memory_callee(op.attr.name)
     _call(e, op, callee, [*[e.typed(a) for a in op.args], *[f"{entry.type} {e.slot_value(*entry)}" for entry in entries]])
 
@@ -34,7 +33,7 @@ def _call(e: FunctionEmitter, op: Op, callee: str, operands: Sequence[str], attr
         e.line(f"call void {callee}({args})")
         return
     if not isinstance(op.type, tuple):
-        e.set(op, f"call {e.type_text(op.type)} {callee}({args}){attributes}")
+        e.set(op, f"call {type_name(op.type)} {callee}({args}){attributes}")
         return
     returned = returned_type(op.type)
     whole = e.value(f"call {returned} {callee}({args})")
@@ -83,15 +82,39 @@ def _merge_arrays(e: FunctionEmitter, op: Op, number: int, t: Type, arms: Sequen
 # --- loops ---
 
 
+# What LLVM leaves undone, for each value of `LoopAttr.vectorise`.
+_PROPERTIES: dict[str, tuple[str, ...]] = {
+    "": (),
+    "no": ('vectorize.enable", i1 false',),
+    "rest": ('vectorize.enable", i1 false', 'unroll.disable"', 'disable_nonforced"'),
+    "vectors": (),
+}
+
+
 def emit_for(e: FunctionEmitter, op: Op, suffix: str = "") -> None:
     """``suffix``: as of `counted_loop`."""
     assert isinstance(op.type, tuple)
     begin, end = (e.env[a] for a in op.args[:2])
     initial = _initial(e, op, op.args[2:])
-    index = op.regions[0].params[0]
-    assert isinstance(index.type, DType)
-    e.ranges[index] = type_range(index.type)._replace(low=range_of(op.args[0], e.ranges).low)
-    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix)
+    note_ranges(e.ranges, op)
+    outer, (accesses, branch) = e.memory_suffix, _loop_metadata(e, op.attr)
+    if op.attr.over_chunk:
+        e.memory_suffix = accesses
+    e.env[op] = counted_loop(e, op.args[0].type, begin, end, op.type, initial, op.regions[0], suffix or branch)
+    e.memory_suffix = outer
+
+
+def _loop_metadata(e: FunctionEmitter, attr: LoopAttr) -> tuple[str, str]:
+    """What LLVM is told of accesses in a loop, and of its branch back."""
+    if not attr.independent and not _PROPERTIES[attr.vectorise]:
+        return "", ""
+    node, accesses, properties = e.module.node, "", []
+    if attr.independent:
+        group = node("distinct !{}")
+        accesses = f", !llvm.access.group {group}"
+        properties += [node(f'!{{!"llvm.loop.parallel_accesses", {group}}}')]
+    properties += [node(f'!{{!"llvm.loop.{text}}}') for text in _PROPERTIES[attr.vectorise]]
+    return accesses, f", !llvm.loop {node('distinct !{' + ', '.join(['{self}', *properties]) + '}')}"
 
 
 def _initial(e: FunctionEmitter, op: Op, args: Sequence[Op]) -> list[str]:
@@ -172,10 +195,10 @@ def emit_while(e: FunctionEmitter, op: Op) -> None:
     carried = _with(initial, scalars, phis.names)
     condition, step = op.regions
     e.bind(condition.params, carried)
-    (test,) = e.region(condition)
+    test, *more = e.region(condition)
     e.line(f"br i1 {test}, label %{body}, label %{done}")
     e.start(body)
-    e.bind(step.params, carried)
+    e.bind(step.params, [*carried, *more])
     values = e.region(step)
     _next(e, op.type, carried, values)
     back = e.label

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Slot
-from spirograd.base.dtypes import DType
+from spirograd.base.dtypes import DType, Lanes
 from spirograd.ir.atomics import only_reads
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen import half
+from spirograd.llvmgen.emit_lanes import emit_gather
 from spirograd.llvmgen.function import STACK_LIMIT, FunctionEmitter, entry_of
 from spirograd.llvmgen.instructions import ByKind
 from spirograd.llvmgen.module import type_name
@@ -40,6 +41,9 @@ def emit_slot(e: FunctionEmitter, op: Op) -> None:
 
 
 def emit_load(e: FunctionEmitter, op: Op) -> None:
+    if isinstance(op.type, Lanes):
+        emit_gather(e, op)
+        return
     pointer = e.address(op.attr, op.args[0])
     e.set(op, f"load {type_name(op.type)}, {pointer}, align {op.attr.dtype.size}{e.access_suffix(op.attr)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.base import dtypes as dt
-from spirograd.base.dtypes import DType, Vec
+from spirograd.base.dtypes import DType, Lanes, Vec
 from spirograd.ir import ops
 from spirograd.ir.nodes import Op
 from spirograd.llvmgen.function import FunctionEmitter
@@ -62,6 +62,9 @@ def _lane(e: FunctionEmitter, index: Op, n: int) -> str:
 
 def emit_extract(e: FunctionEmitter, op: Op) -> None:
     vector, index = op.args
+    if isinstance(vector.type, Lanes):
+        e.set(op, f"extractelement {e.typed(vector)}, {e.typed(index)}")
+        return
     assert isinstance(vector.type, Vec)
     lane = _lane(e, index, vector.type.n)
     if is_array(vector.type):

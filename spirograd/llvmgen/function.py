@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from spirograd.base import dtypes as dt
 from spirograd.base.artifact import Slot
-from spirograd.base.dtypes import DType, Type
+from spirograd.base.dtypes import DType, Lanes, Type, scalar_of
 from spirograd.base.loc import Loc
 from spirograd.ir.integer_ranges import Range
 from spirograd.ir.last_uses import LastUses
 from spirograd.ir.nodes import BufferRef, Op, Region, SharedRef
 from spirograd.ir.ops import OpCode
 from spirograd.llvmgen import abi, half
-from spirograd.llvmgen.module import ModuleText, is_array, literal, symbol, type_name
+from spirograd.llvmgen.module import ModuleText, is_array, symbol, type_name
 
 # Appends the instructions of an operation, and sets what its result is.
 Handler = Callable[["FunctionEmitter", Op], None]
@@ -47,12 +47,17 @@ def entry_of(slot: Slot, t: DType) -> BlockEntry:
 STACK_LIMIT = BlockEntry(Slot("stack_limit", offset=-1), "i64", 8)
 
 
+def overload(t: Type) -> str:
+    """A type in the name of an intrinsic."""
+    scalar = scalar_of(t)
+    return f"{f'v{t.n}' if isinstance(t, Lanes) else ''}{_OVERLOADS.get(scalar) or type_name(scalar)}"
+
+
 class FunctionEmitter:
     """Appends instructions to one function whose first parameter is ``ptr %block``, the argument block; or, if ``entries`` is a list, to
     one whose last parameters are the entries of the block that it uses, which the list collects; a tuple has them all.
 
-    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted. ``memory_suffix``:
-    metadata for every plain load and store.
+    Loads from the argument block are collected apart, for the entry block. ``handlers``: how each operation is emitted.
     """
 
     buffer_pointer = "ptr"  # the type of pointers into buffers
@@ -60,12 +65,13 @@ class FunctionEmitter:
     atomic_scope = ""  # between which threads atomics are atomic: ' syncscope("...")', or all of them
     atomic_metadata = ""  # what is known of the memory of atomics
 
-    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler], memory_suffix: str = "") -> None:
+    def __init__(self, module: ModuleText, handlers: Mapping[OpCode, Handler]) -> None:
         self.module = module
         self.handlers = handlers
-        self.memory_suffix = memory_suffix
+        self.memory_suffix = ""  # metadata for every plain load and store
         self.lines: list[str] = []
         self.entry: list[str] = []
+        self.function = ""  # its symbol
         self.label = "entry.end"  # the block being appended to
         self.env: dict[Op, Any] = {}  # operation -> operand text (control operations: a list of them)
         self.last_uses = LastUses(is_array)
@@ -74,7 +80,7 @@ class FunctionEmitter:
         # Elsewhere every 64-bit CPU has fused multiply-add; old x86 would call a slow function of libm.
         self.has_fma = "+fma" in module.caps.cpu_features or not half.is_x86(module.caps)
         self.entries: list[BlockEntry] | tuple[BlockEntry, ...] | None = None
-        self._stack: dict[SharedRef, str] = {}
+        self.locals: dict[SharedRef, str] = {}  # addresses of memory of the function, or of its caller
         self._slots: dict[tuple[int, str], str] = {}
         self._count = 0
 
@@ -108,29 +114,12 @@ class FunctionEmitter:
         """What was appended, from the label of the entry block up to where the function returns."""
         return "\n".join(["entry:", *self.entry, "  br label %entry.end", "entry.end:", *self.lines])
 
-    # How plain operations write types, operands and constants; different where they work on several lanes.
-
-    @property
-    def width(self) -> int:
-        """How many lanes the operation being emitted works on."""
-        return 1
-
-    def type_text(self, t: Type) -> str:
-        return type_name(t)
-
-    def overload(self, t: DType) -> str:
-        """The type in the name of an intrinsic."""
-        return _OVERLOADS.get(t) or type_name(t)
-
     def operand(self, op: Op) -> str:
         text: str = self.env[op]
         return text
 
-    def literal(self, value: float, t: DType) -> str:
-        return literal(value, t)
-
     def typed(self, op: Op) -> str:
-        return f"{self.type_text(op.type)} {self.operand(op)}"
+        return f"{type_name(op.type)} {self.env[op]}"
 
     def set(self, op: Op, text: str) -> None:
         """Append an instruction whose result is ``op``."""
@@ -165,29 +154,30 @@ class FunctionEmitter:
 
     def flags(self, op: Op) -> str:
         """Fast-math flags, or nsw/nuw."""
-        assert isinstance(op.type, DType)
-        if op.type.is_float:
+        t = scalar_of(op.type)
+        if t.is_float:
             # No "contract": `fma` says what is contracted.
             return "reassoc nsz " if op.attr == "reassoc" else ""
         if op.attr == "nsw":
-            return "nsw " if op.type.is_signed else "nuw "
+            return "nsw " if t.is_signed else "nuw "
         return ""
 
-    def call_intrinsic(self, name: str, t: DType, args: Sequence[str], flags: str = "", tail: str = "") -> str:
+    def call_intrinsic(self, name: str, t: Type, args: Sequence[str], flags: str = "", tail: str = "") -> str:
         """Call `llvm.<name>.<t>` on operands of type ``t``, which is its result's type too."""
-        tn = self.type_text(t)
+        tn = type_name(t)
         params = ", ".join([tn] * len(args)) + (", i1" if tail else "")
-        target = self.module.declare(f"llvm.{name}.{self.overload(t)}", tn, params)
+        target = self.module.declare(f"llvm.{name}.{overload(t)}", tn, params)
         return self.value(f"call {flags}{tn} {target}({', '.join(f'{tn} {a}' for a in args)}{tail})")
 
-    def convert(self, kind: str, value: str, source: DType, target: DType) -> str:
-        return self.value(f"{kind} {self.type_text(source)} {value} to {self.type_text(target)}")
+    def convert(self, kind: str, value: str, source: Type, target: Type) -> str:
+        return self.value(f"{kind} {type_name(source)} {value} to {type_name(target)}")
 
-    def resize(self, value: str, source: DType, target: DType) -> str:
+    def resize(self, value: str, source: Type, target: Type) -> str:
         """An integer as one of another width."""
-        if source.bits == target.bits:
+        narrow, wide = scalar_of(target), scalar_of(source)
+        if wide.bits == narrow.bits:
             return value
-        kind = "trunc" if target.bits < source.bits else "sext" if source.is_signed else "zext"
+        kind = "trunc" if narrow.bits < wide.bits else "sext" if wide.is_signed else "zext"
         return self.convert(kind, value, source, target)
 
     # --- the argument block and addresses ---
@@ -223,33 +213,31 @@ class FunctionEmitter:
         return f"{self.buffer_pointer} {self.pointer(ref, index)}"
 
     def _on_stack(self, ref: SharedRef, index: Op) -> str:
-        """A pointer to an element of the memory of a group, which one thread runs."""
-        array, t = self._stack.get(ref), type_name(ref.dtype)
+        """A pointer to an element of memory of the function."""
+        t = type_name(ref.dtype)
+        return self.value(f"getelementptr inbounds {t}, ptr {self.local_memory(ref)}, {type_name(index.type)} {self.env[index]}")
+
+    def local_memory(self, ref: SharedRef) -> str:
+        """The address of memory on the stack: of a chunk, or of a group, which one thread runs."""
+        array = self.locals.get(ref)
         if array is None:
-            array = self._stack[ref] = self.name()
-            self.entry.append(self.module.stack(array, f"[{ref.length} x {t}]", _STACK_ALIGNMENT))
-        return self.value(f"getelementptr inbounds {t}, ptr {array}, {type_name(index.type)} {self.env[index]}")
+            array = self.locals[ref] = self.name()
+            self.entry.append(self.module.stack(array, f"[{ref.length} x {type_name(ref.dtype)}]", _STACK_ALIGNMENT))
+        return array
 
     def pointer(self, ref: object, index: Op) -> str:
         """The same without its type; on several lanes, one for each."""
-        assert isinstance(ref, BufferRef) and isinstance(index.type, DType)
+        assert isinstance(ref, BufferRef)
         base = self.slot_value(ref.slot, self.buffer_pointer, 8)
         value, it = self.env[index], index.type
-        if not it.is_signed:  # indices are read as signed, so an unsigned one needs its zeros
+        if not scalar_of(it).is_signed:  # indices are read as signed, so an unsigned one needs its zeros
             value, it = self.resize(value, it, dt.u64), dt.u64
-        if ref.slot.kind == "adstacks":
-            value, it = self.adstack_index(value, it)
-        text = f"getelementptr inbounds {type_name(ref.dtype)}, {self.buffer_pointer} {base}, {self.type_text(it)} {value}"
-        return self.value(text)
-
-    def adstack_index(self, index: str, t: DType) -> tuple[str, DType]:
-        """Where an element of an adstack lies, from its number in the thread slots of a thread; different where a thread has several."""
-        return index, t
+        return self.value(f"getelementptr inbounds {type_name(ref.dtype)}, {self.buffer_pointer} {base}, {type_name(it)} {value}")
 
     def access_suffix(self, ref: BufferRef | SharedRef) -> str:
         """Metadata for plain accesses to ``ref``: iterations of a parallel loop access disjoint memory, except in adstacks, where those of
         one worker share a thread slot."""
-        return "" if isinstance(ref, SharedRef) or ref.slot.kind == "adstacks" else self.memory_suffix
+        return "" if isinstance(ref, BufferRef) and ref.slot.kind == "adstacks" else self.memory_suffix
 
 
 class Phis:

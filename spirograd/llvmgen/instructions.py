@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spirograd.base import dtypes as dt
-from spirograd.base.dtypes import DType, Type
+from spirograd.base.dtypes import DType, Type, scalar_of
 from spirograd.base.records import dataclass
 from spirograd.ir.integer_ranges import range_of
 from spirograd.ir.nodes import Op
@@ -23,8 +23,8 @@ class ByKind:
 
     def pick(self, t: Type) -> str:
         """The name for operands of type ``t``."""
-        assert isinstance(t, DType), t
-        name = self.float if t.is_float else self.signed if t.is_signed else self.unsigned
+        scalar = scalar_of(t)
+        name = self.float if scalar.is_float else self.signed if scalar.is_signed else self.unsigned
         assert name, (self, t)
         return name
 
@@ -41,12 +41,12 @@ class Instr(ByKind):
 @dataclass(frozen=True, slots=True)
 class Division(Instr):
     """A quotient or remainder of integers. That of numbers which are surely not negative is unsigned, which takes fewer instructions by a
-    constant, and many fewer for lanes."""
+    constant."""
 
     def __call__(self, e: FunctionEmitter, op: Op) -> None:
         a, b = op.args
-        divisor, dividend = range_of(b, e.ranges), range_of(a, e.ranges)
-        name = self.unsigned if divisor.low > 0 and dividend.low >= 0 else self.pick(op.type)
+        known = isinstance(op.type, DType) and range_of(b, e.ranges).low > 0 and range_of(a, e.ranges).low >= 0
+        name = self.unsigned if known else self.pick(op.type)
         e.set(op, f"{name} {e.flags(op)}{e.typed(a)}, {e.operand(b)}")
 
 
@@ -56,8 +56,7 @@ class Compare(ByKind):
 
     def __call__(self, e: FunctionEmitter, op: Op) -> None:
         a, b = op.args
-        assert isinstance(a.type, DType)
-        e.set(op, f"{'fcmp' if a.type.is_float else 'icmp'} {self.pick(a.type)} {e.typed(a)}, {e.operand(b)}")
+        e.set(op, f"{'fcmp' if scalar_of(a.type).is_float else 'icmp'} {self.pick(a.type)} {e.typed(a)}, {e.operand(b)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,6 @@ class Intrinsic(ByKind):
     flag: bool = False
 
     def __call__(self, e: FunctionEmitter, op: Op) -> None:
-        assert isinstance(op.type, DType)
         tail = ", i1 false" if self.flag else ""
         e.env[op] = e.call_intrinsic(self.pick(op.type), op.type, [e.operand(a) for a in op.args], e.flags(op), tail)
 

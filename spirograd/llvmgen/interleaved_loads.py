@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spirograd.base.dtypes import DType, u1
-from spirograd.llvmgen.function import FunctionEmitter
+from spirograd.base.dtypes import Lanes
+from spirograd.llvmgen.function import FunctionEmitter, overload
 from spirograd.llvmgen.module import type_name
-from spirograd.llvmgen.vector_emitter import VectorEmitter
 
 # Elements of an AVX2 register; how those that interleaved loads want get there, by how many lie between them: two vectors (those loaded,
 # then what was made of them), and for each place its number in both.
@@ -24,28 +23,31 @@ _PUT_TOGETHER: dict[int, tuple[tuple[int, int, tuple[int | None, ...]], ...]] = 
 }
 
 
-def interleaved_load(e: VectorEmitter, t: DType, count: int, ways: Sequence[tuple[str, str]]) -> str:
-    """A vector of every ``count``-th element of type ``t``, which has 32 bits. ``ways``: pointers to the element of the first lane, typed,
-    and the lanes that load from there, masks of which no two have a lane in common. Others get 0."""
-    lanes, masks = f"<{e.lanes} x i32>", e.vector_type(u1)
-    part, overload = f"<{_PART} x {type_name(t)}>", f"v{_PART}{FunctionEmitter.overload(e, t)}"
-    callee = e.module.declare(f"llvm.masked.load.{overload}.p0", part, f"ptr, i32, <{_PART} x i1>, {part}")
-    wide = [(pointer, e.value(f"sext {masks} {mask} to {lanes}")) for pointer, mask in ways]
+def interleaved_load(e: FunctionEmitter, t: Lanes, count: int, ways: Sequence[tuple[str, str]]) -> str:
+    """Lanes of every ``count``-th element, which has 32 bits. ``ways``: pointers to the element of the first lane, typed, and the lanes
+    that load from there, masks of which no two have a lane in common. Others get 0."""
+    lanes, elem = f"<{t.n} x i32>", type_name(t.elem)
+    part = Lanes(_PART, t.elem)
+    vector_type = type_name(part)
+    callee = e.module.declare(f"llvm.masked.load.{overload(part)}.p0", vector_type, f"ptr, i32, <{_PART} x i1>, {vector_type}")
+    wide = [(pointer, e.value(f"sext <{t.n} x i1> {mask} to {lanes}")) for pointer, mask in ways]
     parts = []
-    for lane in range(0, e.lanes, _PART):
+    for lane in range(0, t.n, _PART):
         vectors = []
         for start in range(lane * count, (lane + _PART) * count, _PART):
-            chosen = ", ".join(f"i32 {p // count if p % count == 0 else e.lanes}" for p in range(start, start + _PART))
+            chosen = ", ".join([f"i32 {p // count if p % count == 0 else t.n}" for p in range(start, start + _PART)])
             vector = "zeroinitializer"
             for pointer, mask in wide:
                 spread = e.value(f"shufflevector {lanes} {mask}, {lanes} zeroinitializer, <{_PART} x i32> <{chosen}>")
                 wanted = e.value(f"icmp slt <{_PART} x i32> {spread}, zeroinitializer")
-                at = e.value(f"getelementptr {type_name(t)}, {pointer}, i64 {start}")
-                vector = e.value(f"call {part} {callee}(ptr {at}, i32 {t.size}, <{_PART} x i1> {wanted}, {part} {vector})")
+                at = e.value(f"getelementptr {elem}, {pointer}, i64 {start}")
+                vector = e.value(
+                    f"call {vector_type} {callee}(ptr {at}, i32 {t.elem.size}, <{_PART} x i1> {wanted}, {vector_type} {vector})"
+                )
             vectors.append(vector)
         for a, b, places in _PUT_TOGETHER[count]:
-            picked = ", ".join("i32 poison" if k is None else f"i32 {k}" for k in places)
-            vectors.append(e.value(f"shufflevector {part} {vectors[a]}, {part} {vectors[b]}, <{_PART} x i32> <{picked}>"))
+            picked = ", ".join(["i32 poison" if k is None else f"i32 {k}" for k in places])
+            vectors.append(e.value(f"shufflevector {vector_type} {vectors[a]}, {vector_type} {vectors[b]}, <{_PART} x i32> <{picked}>"))
         parts.append(vectors[-1])
-    order = ", ".join(f"i32 {k}" for k in range(e.lanes))
-    return e.value(f"shufflevector {part} {parts[0]}, {part} {parts[1]}, <{e.lanes} x i32> <{order}>")
+    order = ", ".join([f"i32 {k}" for k in range(t.n)])
+    return e.value(f"shufflevector {vector_type} {parts[0]}, {vector_type} {parts[1]}, <{t.n} x i32> <{order}>")

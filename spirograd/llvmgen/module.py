@@ -11,7 +11,7 @@ import numpy as np
 
 from spirograd.base import dtypes as dt
 from spirograd.base.caps import Capabilities
-from spirograd.base.dtypes import DType, Type, Vec
+from spirograd.base.dtypes import DType, Lanes, Type, Vec
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 
@@ -38,27 +38,31 @@ BLOCK_PARAMETER = "ptr noalias nonnull readonly align 8 captures(none) %block"
 LARGEST_REGISTER = 2
 
 
-@dataclass(frozen=True)
-class Lanes(Vec):
-    """The values of several iterations that run in lockstep, in registers."""
-
-
 def is_array(t: Type) -> bool:
     """Whether values of this type live in stack memory."""
-    return isinstance(t, Vec) and t.n > LARGEST_REGISTER and not isinstance(t, Lanes)
+    return isinstance(t, Vec) and t.n > LARGEST_REGISTER
 
 
 def type_name(t: Type) -> str:
     """The LLVM type of a value."""
     if isinstance(t, DType):
         return LLVM_TYPES[t]
-    if isinstance(t, Vec):
+    if isinstance(t, (Vec, Lanes)):
         return f"<{t.n} x {LLVM_TYPES[t.elem]}>"
     raise TypeError(f"no LLVM value has type {t!r}")
 
 
-def literal(value: bool | int | float, t: DType) -> str:
-    """A constant. Floats are written as bits: a double's for f32 and f64 (exact for both), two bytes for f16."""
+def splat(text: str, t: Type) -> str:
+    """``text``, the scalar in all lanes of a constant if ``t`` is lanes."""
+    return f"splat ({type_name(t.elem)} {text})" if isinstance(t, Lanes) else text
+
+
+def literal(value: bool | int | float, t: Type) -> str:
+    """A constant, the same in all lanes if ``t`` is lanes. Floats are written as bits: a double's for f32 and f64 (exact for both), two
+    bytes for f16."""
+    if isinstance(t, Lanes):
+        return splat(literal(value, t.elem), t)
+    assert isinstance(t, DType)
     if t is dt.u1:
         return "true" if value else "false"
     if t is dt.f16:
@@ -89,9 +93,9 @@ def _no_function(name: str, lanes: int = 1) -> tuple[str, Any]:
 class ModuleText:
     """Collects what functions refer to; `text` puts the module together.
 
-    ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes, which only those in
-    ``plain`` take. ``memory_callee``: what stands before the arguments of a call of a function that accesses memory, and which entries of
-    the argument block (`BlockEntry`) it takes after them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
+    ``callee``: what stands before and behind the arguments of a call of a function of the kernel, on so many lanes. ``memory_callee``: what
+    stands before the arguments of a call of a function that accesses memory, and the entries of the argument block (`BlockEntry`) that it
+    takes after them. ``stack_space``: the address space of stack memory. ``flags``: module flags.
     """
 
     caps: Capabilities
@@ -107,7 +111,6 @@ class ModuleText:
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
     callee: Callable[[str, int], tuple[str, str]] = _no_function
-    plain: frozenset[str] = frozenset()
     memory_callee: Callable[[str], tuple[str, Sequence[Any]]] = _no_function
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spirograd.ir import ops
 from spirograd.ir.ops import OpCode
-from spirograd.llvmgen import emit_control, emit_memory, emit_scalar, emit_vector
+from spirograd.llvmgen import emit_control, emit_lanes, emit_memory, emit_outlined, emit_scalar, emit_stream, emit_vector
 from spirograd.llvmgen.function import Handler
 from spirograd.llvmgen.instructions import Compare, Division, Instr, Intrinsic, Math, Unsupported
 
@@ -22,6 +22,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.if_: emit_control.emit_if,
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
+    ops.outlined: emit_outlined.emit_outlined,
     ops.task: Unsupported("tasks are functions, made by emit_kernel"),
     # arithmetic
     ops.add: Instr("add", "add", "fadd"),
@@ -105,6 +106,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.claim: Unsupported("for devices with very many invocations: here each worker has a thread slot"),
     ops.barrier: emit_memory.emit_barrier,
     ops.clock: emit_memory.emit_clock,
+    ops.stream: emit_stream.emit_stream,
     ops.stack_room: emit_memory.emit_stack_room,
     # workgroups
     ops.workgroup_barrier: _GPU,
@@ -120,6 +122,20 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.matrix_store: _GPU,
     ops.matrix_product: _GPU,
     ops.subgroup_shuffle: _GPU,
+    # lanes
+    ops.splat: emit_lanes.emit_splat,
+    ops.lane_const: emit_lanes.emit_lane_const,
+    ops.load_lanes: emit_lanes.emit_load_lanes,
+    ops.store_lanes: emit_lanes.emit_store_lanes,
+    ops.store_compressed: emit_lanes.emit_store_compressed,
+    ops.each_lane: emit_lanes.emit_each_lane,
+    ops.reduce_lanes: emit_lanes.emit_reduce,
+    ops.ballot_lanes: emit_lanes.emit_ballot,
+    ops.lanes_of_bits: emit_lanes.emit_lanes_of_bits,
+    ops.widen_mask: emit_lanes.emit_widen_mask,
+    ops.narrow_mask: emit_lanes.emit_narrow_mask,
+    ops.any_lane: emit_lanes.emit_any_lane,
+    ops.lane_slots: emit_lanes.emit_lane_slots,
     # diagnostics
     ops.check: _KERNEL_LEVEL,
     ops.print_: _KERNEL_LEVEL,

@@ -54,7 +54,9 @@ _ENDS = {"Linux": _LINUX, "Darwin": _MACOS, "Windows": _WINDOWS}
 
 def stack_limit_module(system: str) -> str:
     """LLVM IR of `abi.STACK_LIMIT` and `abi.MAIN_STACK` for a system (`platform.system()`)."""
-    return _ENDS.get(system, _OTHERS) + f"""declare ptr @llvm.stacksave.p0()
+    return (
+        _ENDS.get(system, _OTHERS)
+        + f"""declare ptr @llvm.stacksave.p0()
 @{abi.MAIN_STACK} = global [2 x i64] zeroinitializer, align 8
 define i64 @{abi.STACK_LIMIT}() nounwind {{
   %here = call ptr @llvm.stacksave.p0()
@@ -78,3 +80,4 @@ ask:
   ret i64 %limit
 }}
 """
+    )

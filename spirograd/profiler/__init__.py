@@ -1,7 +1,7 @@
-"""`sg.profiler`: which tasks of kernels take how long on the device, by the device's own clock.
+"""`sg.profiler`: the times of the tasks of kernels, by the clock of the device.
 
-`init(kernel_profiler=True)` measures all launches of the session, `trace` those of a block. A kernel is one task for each of its parallel
-loops, and one for what stands between two of them. ``spirograd profile program.py`` measures programs that know nothing of it.
+`init(kernel_profiler=True)` measures all launches of the session, `trace` those of a block. A kernel has one task for each of its parallel
+loops, and one for the code between two of them. ``spirograd profile program.py`` measures programs without changes.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _logger = logging.getLogger("spirograd")
 
 
 def _profile() -> Profile | None:
-    """The profile of the session, with all launches so far; None, with a warning, if it has none."""
+    """Return the profile of the session, with all launches so far; None, with a warning, if it has none."""
     session = running()
     if not session.cfg.kernel_profiler:
         _logger.warning("the profiler is off: `init(kernel_profiler=True)` turns it on")
         return None
-    found: Profile = session.profile()
-    found.collect()
-    return found
+    profile: Profile = session.profile()
+    profile.collect()
+    return profile
 
 
 def print_kernel_profiler_info(mode: str = "count", sort: str = "time", limits: bool = False) -> None:
-    """Print what the tasks of all kernels took since `init` or the last `clear_kernel_profiler_info`.
+    """Print the times of the tasks of all kernels since `init` or the last `clear_kernel_profiler_info`.
 
     ``mode``: "count" for a line for each task; "trace" for a line for each run. ``sort``: "time", "count", "avg", "max", "bytes" or
-    "operations". ``limits``: measure how fast the device copies, if that was not measured yet, and show the share of it that each task
+    "operations". ``limits``: measure the copy bandwidth of the device, if it was not measured yet, and show the share of it that each task
     reaches. Waits for the device. Raises SpirogradRuntimeError for another mode or order.
     """
     if mode not in ("count", "trace"):
@@ -63,60 +63,60 @@ def print_kernel_profiler_info(mode: str = "count", sort: str = "time", limits: 
 
 
 def query_kernel_profiler_info(name: str) -> KernelInfo:
-    """How many launches of the kernel ``name`` were measured, and the shortest, longest and average one in milliseconds: ``counter``,
-    ``min``, ``max``, ``avg``. Waits for the device. Gradients are called ``name_grad``."""
+    """Return the number of measured launches of the kernel ``name``, and the shortest, longest and average one in milliseconds:
+    ``counter``, ``min``, ``max``, ``avg``. Waits for the device. Gradients are called ``name_grad``."""
     profile = _profile()
     return of_kernel([] if profile is None else profile.records, name)
 
 
 def clear_kernel_profiler_info() -> None:
-    """Forget what was measured so far."""
+    """Delete all measurements so far."""
     profile = _profile()
     if profile is not None:
         profile.clear()
 
 
 def get_kernel_profiler_total_time() -> float:
-    """Seconds that all measured tasks took together. Waits for the device."""
+    """Return the total time of all measured tasks in seconds. Waits for the device."""
     profile = _profile()
     return 0.0 if profile is None else sum(record.duration for record in profile.records) / 1e9
 
 
 def set_kernel_profiler_toolkit(toolkit_name: str = "default") -> bool:
-    """Whether tasks are measured by the toolkit ``toolkit_name``. There is "default" only: hardware counters are not read."""
+    """Return whether tasks are measured by the toolkit ``toolkit_name``. Only "default" exists, because hardware counters are not read."""
     if toolkit_name != "default":
         _logger.warning('there is no profiler toolkit `%s`: tasks are timed by the device\'s own clock; use "default"', toolkit_name)
     return toolkit_name == "default"
 
 
 def set_kernel_profiler_metrics(metric_list: Sequence[object] = ()) -> None:
-    """Without effect, with a warning if ``metric_list`` has metrics: hardware counters are not read."""
+    """Do nothing, and warn if ``metric_list`` has metrics: hardware counters are not read."""
     if metric_list:
         _logger.warning("metrics of the profiler are not collected: hardware counters are not read")
 
 
 @contextmanager
 def collect_kernel_profiler_metrics(metric_list: Sequence[object] = ()) -> Iterator[None]:
-    """As `set_kernel_profiler_metrics` of ``metric_list``, for a block."""
+    """Call `set_kernel_profiler_metrics` with ``metric_list`` for a block."""
     set_kernel_profiler_metrics(metric_list)
     yield
 
 
 def scope(name: str) -> AbstractContextManager[None]:
-    """A part of the program with a name, for traces and `print_scoped_profiler_info`: ``with sg.profiler.scope("solve"): ...``. Times are
-    those of the host. Without a profiler or a trace, a scope is not recorded."""
+    """Name a part of the program for traces and `print_scoped_profiler_info`: ``with sg.profiler.scope("solve"): ...``. Times are host
+    times. Without a profiler or a trace, a scope is not recorded."""
     return _spans.span(name, "scope")
 
 
 def print_scoped_profiler_info() -> None:
-    """Print where the host spent its time: in compiling and its passes, and in each `scope`. Needs ``kernel_profiler=True``."""
+    """Print the host time of compilation, of its passes, and of each `scope`. Needs ``kernel_profiler=True``."""
     profile = _profile()
     if profile is not None:
         print(_tables.scopes(profile.spans))
 
 
 def clear_scoped_profiler_info() -> None:
-    """Forget the scopes so far."""
+    """Delete the recorded scopes."""
     profile = _profile()
     if profile is not None:
         profile.spans.clear()

@@ -1,4 +1,4 @@
-"""How fast a device copies memory: the limit that tasks which move bytes are compared with."""
+"""The copy bandwidth of a device, with which tasks that move bytes are compared."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from spirograd.runtime.profiling import Profile
 from spirograd.session import Session, running
 from spirograd.types import ndarray as array
 
-# Of an array: on graphics cards, on the CPU, and on drivers for graphics cards that run on the CPU, which are slow.
+# Bytes of an array: on graphics cards, on the CPU, and with GPU drivers that run on the CPU, which are slow.
 _GPU_BYTES, _CPU_BYTES, _DRIVER_BYTES = 1 << 29, 1 << 26, 1 << 22
-_COPIES = 8  # by each of the kernels; the fastest counts
+_COPIES = 8  # copies by each of the kernels; the fastest one counts
 _FOUR = MatrixType(4, None, f32)
 
 
@@ -31,8 +31,8 @@ def _copy_four(target: array(dtype=_FOUR, ndim=1), source: array(dtype=_FOUR, nd
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second that the device of the session reads and writes while it copies, by its own clock, measured at the first call, with up
-    to 1 GiB of its memory; 0 on the interpreter, which has no such limit."""
+    """Return the bytes per second that the device of the session reads and writes while it copies, by its own clock. It is measured at the
+    first call, with up to 1 GiB of memory; 0 on the interpreter, which has no such limit."""
     session = running()
     if session.caps.target.interpreted:
         return 0.0
@@ -43,13 +43,14 @@ def copy_bandwidth() -> float:
 
 
 def _measured(session: Session, element: object, size: int, copy: Callable[[object, object], object]) -> float:
-    """Bytes a second of the fastest of several copies of elements of ``size`` bytes: drivers differ in what they make of both kernels."""
+    """Return the bytes per second of the fastest of several copies of elements of ``size`` bytes. Drivers compile both kernels
+    differently."""
     device = session.device
     caps = device.caps
     nbytes = _DRIVER_BYTES if caps.cpu_driver else _GPU_BYTES if caps.target.asynchronous else _CPU_BYTES
     count: int = min(nbytes, caps.max_allocation) // size
     target, source = (ndarray(element, shape=count) for _ in range(2))
-    copy(target, source)  # compiles it, and has memory there
+    copy(target, source)  # compile it, and allocate memory
     device.synchronize()
     profile = Profile(session.launcher, session.arch, tells=False)
     profile.start()

@@ -17,14 +17,14 @@ Event = dict[str, object]
 
 
 def write(path: str | os.PathLike[str], begin: int, spans: Sequence[Span], host: Sequence[HostRecord], tasks: Sequence[TaskRecord]) -> None:
-    """Write what lies after ``begin``, as ``path``. Times are nanoseconds of one clock."""
+    """Write everything after ``begin`` to ``path``. Times are nanoseconds of one clock."""
     events = [*_host_events(begin, spans, host), *_device_events(begin, host, tasks)]
     content = {"displayTimeUnit": "ns", "traceEvents": events}
     Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def _slice(name: str, category: str, begin: int, end: int, pid: int, tid: int, args: Event) -> Event:
-    """``begin`` and ``end`` in ns; the format has microseconds."""
+    """Return an event from ``begin`` to ``end`` in ns; the format has microseconds."""
     times = {"ts": begin / 1e3, "dur": max(end - begin, 0) / 1e3}
     return {"name": name, "cat": category, "ph": "X", **times, "pid": pid, "tid": tid, "args": args}
 
@@ -48,10 +48,11 @@ def _host_events(begin: int, spans: Sequence[Span], host: Sequence[HostRecord]) 
 
 
 def _device_events(begin: int, host: Sequence[HostRecord], tasks: Sequence[TaskRecord]) -> list[Event]:
-    """The tasks of each back end, each in a row where nothing else runs at the time, with an arrow from its launch."""
+    """Return the events of the tasks of each back end, each in a row in which nothing else runs at the time, with an arrow from its
+    launch."""
     events: list[Event] = []
     launches = {(r.arch, r.launch): r for r in host if r.category == "launch"}
-    devices: dict[str, list[int]] = {}  # until when each row is taken
+    devices: dict[str, list[int]] = {}  # the time until which each row is occupied
     for number, task in enumerate(sorted(tasks, key=lambda t: t.begin)):
         rows = devices.setdefault(task.key.arch, [])
         row = next((k for k, end in enumerate(rows) if end <= task.begin), len(rows))
@@ -73,7 +74,7 @@ def _device_events(begin: int, host: Sequence[HostRecord], tasks: Sequence[TaskR
 
 
 def _thread_events(begin: int, pid: int, tasks: Sequence[TaskRecord]) -> list[Event]:
-    """What each thread ran of the tasks of the CPU."""
+    """Return the events of each thread of CPU tasks."""
     events: list[Event] = []
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     rows: dict[int, int] = {}
@@ -89,7 +90,7 @@ def _thread_events(begin: int, pid: int, tasks: Sequence[TaskRecord]) -> list[Ev
 
 
 def _details(task: TaskRecord) -> Event:
-    """What is known about a run of a task."""
+    """Return the details of a run of a task."""
     details: Event = {"kernel": task.key.kernel, "launch": task.launch}
     if task.key.loc is not None:
         details["source"] = str(task.key.loc)

@@ -7,7 +7,7 @@ from spirograd.lang.data.nodes import Place, SNode
 
 
 def fields() -> str:
-    """The nodes of all field trees that have memory in the running session, with the bytes of a cell of each."""
+    """Return the nodes of all field trees that have memory in the running session, with the bytes of a cell of each."""
     trees = sorted([t for t in tuple(tree.with_memory) if t.has_memory()], key=lambda t: t.id)
     lines = [line for t in trees for line in (f"tree {t.id}: {t.nbytes} bytes", *_nodes(t.root, 1))]
     return "\n".join([*lines, f"{sum(t.nbytes for t in trees)} bytes in {len(trees)} field trees"])

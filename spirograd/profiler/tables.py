@@ -9,7 +9,7 @@ from spirograd.base.spans import Span
 from spirograd.profiler.totals import TaskTotals, by_task
 from spirograd.runtime.profiling import TaskKey, TaskRecord
 
-# What a table is sorted by -> the key, largest first; "name" the other way round.
+# Sort keys of tables, largest first; "name" in ascending order.
 SORTS: dict[str, Callable[[TaskTotals], float]] = {
     "time": lambda t: t.time,
     "count": lambda t: t.count,
@@ -22,32 +22,33 @@ _HEAD = ("%", "total ms", "count", "min ms", "avg ms", "max ms")
 
 
 def place(key: TaskKey) -> str:
-    """The line of a task, as `file.py:12`; "" if it has none."""
+    """Return the source line of a task, as `file.py:12`; "" if it has none."""
     return "" if key.loc is None else f"{Path(key.loc.file).name}:{key.loc.line}"
 
 
 def counts(records: Iterable[TaskRecord], sort: str = "time", copy: float = 0.0) -> str:
-    """A line for each task: its share of the time, its runs, and what it reached. ``copy``: bytes a second that the device copies."""
+    """Return a line for each task: its share of the time, its runs, and its rates. ``copy``: the copy bandwidth of the device in bytes per
+    second."""
     totals = by_task(records)
     totals.sort(key=SORTS[sort], reverse=True)
-    whole = sum(t.time for t in totals)
+    total_time = sum(t.time for t in totals)
     several = len({t.key.arch for t in totals}) > 1
     cpu = any(t.cpu >= 0 for t in totals)
     head = [*_HEAD, "GB/s", *(["of copy"] if copy else []), "GFLOP/s", *(["cpu ms"] if cpu else [])]
-    rows = [_row(t, whole, copy, cpu) for t in totals]
+    rows = [_row(t, total_time, copy, cpu) for t in totals]
     names = [_label(t.key, several) for t in totals]
     lines = _aligned(head, rows, ["task", *names])
-    total = f"{whole / 1e6:.3f} ms in {sum(t.count for t in totals)} runs of {len(totals)} tasks"
+    total = f"{total_time / 1e6:.3f} ms in {sum(t.count for t in totals)} runs of {len(totals)} tasks"
     return "\n".join([*lines, total])
 
 
-def _row(t: TaskTotals, whole: int, copy: float, cpu: bool) -> list[str]:
+def _row(t: TaskTotals, total_time: int, copy: float, cpu: bool) -> list[str]:
     times = [t.time, t.shortest, t.time / t.count, t.longest]
     total, shortest, average, longest = (f"{time / 1e6:.3f}" for time in times)
     least = "" if t.exact else ">"
     share = [f"{least}{t.bandwidth / copy:.0%}" if t.bandwidth else "-"] if copy else []
     return [
-        f"{t.time / whole:.1%}" if whole else "-",
+        f"{t.time / total_time:.1%}" if total_time else "-",
         total,
         str(t.count),
         shortest,
@@ -71,7 +72,7 @@ def _label(key: TaskKey, arch: bool) -> str:
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[str]:
-    """Columns aligned to the right, and one of names."""
+    """Format columns aligned to the right, and one of names."""
     widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
     cells = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in (head, *rows)]
     lines = [f"{line}  {name}" for line, name in zip(cells, names)]
@@ -79,7 +80,7 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence
 
 
 def runs(records: Sequence[TaskRecord], dropped: int = 0) -> str:
-    """A line for each run of a task: when it began, counted from the first one, and how long it took."""
+    """Return a line for each run of a task: when it began, relative to the first one, and how long it took."""
     first = min((record.begin for record in records), default=0)
     rows = [[f"{(r.begin - first) / 1e6:.3f}", f"{r.duration / 1e6:.3f}"] for r in records]
     lines = _aligned(["start ms", "took ms"], rows, ["task", *(_label(r.key, False) for r in records)])
@@ -88,7 +89,7 @@ def runs(records: Sequence[TaskRecord], dropped: int = 0) -> str:
 
 
 def scopes(spans: Iterable[Span]) -> str:
-    """Spans of the host as a tree: how often each was entered within the same ones, and the time in all."""
+    """Return spans of the host as a tree: the number of entries within the same outer spans, and the total time."""
     root = _Scope("")
     open_spans: dict[int, list[tuple[_Scope, Span]]] = {}
     for span in sorted(spans, key=lambda s: (s.thread, s.begin, -s.end)):

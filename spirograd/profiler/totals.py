@@ -1,4 +1,4 @@
-"""What the records of tasks add up to: times, bytes and operations of each task, and of each kernel's launches."""
+"""Totals of the records of tasks: times, bytes and operations of each task, and of each kernel's launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from spirograd.runtime.profiling import TaskKey, TaskRecord
 
 
 class KernelInfo(NamedTuple):
-    """Launches of a kernel: how many, and the shortest, longest and average one in milliseconds, all tasks of a launch together."""
+    """The launches of a kernel: their number, and the shortest, longest and average one in milliseconds, for all tasks of a launch
+    together."""
 
     counter: int
     min: float
@@ -22,8 +23,8 @@ class KernelInfo(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TaskTotals:
-    """Times are nanoseconds. ``nbytes``, ``operations``: of the runs of which they are known, which took ``known_time``; ``exact`` False:
-    at least so many. ``cpu``: processor time, -1 if it is not known."""
+    """The totals of a task. Times are nanoseconds. ``nbytes`` and ``operations``: of the runs for which they are known, which took
+    ``known_time``; lower bounds if ``exact`` is False. ``cpu``: processor time, -1 if unknown."""
 
     key: TaskKey
     count: int = 0
@@ -51,28 +52,28 @@ class TaskTotals:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second, 0 if they are not known."""
+        """Bytes per second, 0 if unknown."""
         return self.nbytes / self.known_time * 1e9 if self.known_time else 0.0
 
     @property
     def rate(self) -> float:
-        """Operations on floats a second, 0 if they are not known."""
+        """Operations on floats per second, 0 if unknown."""
         return self.operations / self.known_time * 1e9 if self.known_time else 0.0
 
 
 def by_task(records: Iterable[TaskRecord]) -> list[TaskTotals]:
-    """The totals of each task, in order of the first run."""
+    """Return the totals of each task, in order of the first run."""
     totals: dict[TaskKey, TaskTotals] = {}
     for record in records:
-        found = totals.get(record.key)
-        if found is None:
-            found = totals[record.key] = TaskTotals(record.key)
-        found.add(record)
+        task = totals.get(record.key)
+        if task is None:
+            task = totals[record.key] = TaskTotals(record.key)
+        task.add(record)
     return list(totals.values())
 
 
 def of_kernel(records: Iterable[TaskRecord], name: str) -> KernelInfo:
-    """The launches of the kernels called ``name``; zeros if there were none."""
+    """Return the launches of the kernels called ``name``; zeros if there were none."""
     launches: dict[tuple[str, int], int] = {}
     for record in records:
         if record.key.kernel == name:

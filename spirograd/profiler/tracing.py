@@ -1,4 +1,4 @@
-"""Recording what a block of Python has the host and the device do."""
+"""Traces of the host and the device during a block of Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spirograd.session import running
 
 
 class Recording(Sink):
-    """``begin``: when it began. ``spans``: of the host."""
+    """A recording. ``begin``: its start time; ``spans``: the spans of the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Recording(Sink):
 
 @contextmanager
 def recorded() -> Iterator[Recording]:
-    """Record in the block: the running session, and sessions that begin in it. Raises SpirogradUnsupportedError if the device of one cannot
-    tell when tasks ran."""
+    """Record during the block: the running session, and sessions that begin in it. Raises SpirogradUnsupportedError if a device cannot time
+    tasks."""
     recording = Recording()
     if context.has_session():
         profile = running().profile()
-        profile.collect()  # what ran before the block
+        profile.collect()  # work from before the block
         recording.measure(profile)
     spans.sinks.append(recording)
     spans.listeners.append(recording.spans.append)
@@ -47,12 +47,12 @@ def recorded() -> Iterator[Recording]:
 
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Write to ``path`` what the block does, for https://ui.perfetto.dev or chrome://tracing: compilation with its passes, launches,
-    copies, and on the device each task with its source line, with an arrow from its launch; of the CPU also what each thread ran, with
-    the range of its iterations.
+    """Write a trace of the block to ``path``, for https://ui.perfetto.dev or chrome://tracing: compilation with its passes, launches,
+    copies, and each task on the device with its source line and an arrow from its launch; on the CPU also the ranges of iterations of each
+    thread.
 
-    The block may call `init`; ``kernel_profiler=True`` is not needed. Raises SpirogradUnsupportedError if the device cannot tell when tasks
-    ran. What happened before an exception is written, too.
+    The block may call `init`; ``kernel_profiler=True`` is not needed. Raises SpirogradUnsupportedError if the device cannot time tasks.
+    After an exception, the events before it are written.
     """
     recording = None
     try:

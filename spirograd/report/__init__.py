@@ -1,1 +1,1 @@
-"""One page of HTML that shows kernels at every stage of their compilation, line by line beside the Python that they come from."""
+"""An HTML page that shows kernels at every stage of compilation, line by line beside their Python source."""

@@ -1,4 +1,4 @@
-"""The data of a page: one JSON document made of the kernels that a program compiled."""
+"""The data of a page: a JSON document with the kernels that a program compiled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from spirograd.report.places import Listing, Place, Places
 from spirograd.report.sources import Source, sources_of
 from spirograd.spirvgen.disasm import capabilities
 
-# Stage of IR -> its title.
-_IR = {"kernel.ir": "IR: kernel", "offload.ir": "IR: offloaded", "device.ir": "IR: device"}
+# Titles of the stages of IR.
+_IR = {
+    "kernel.ir": "IR: kernel",
+    "offload.ir": "IR: offloaded",
+    "device.ir": "IR: device",
+    "vectors.ir": "IR: vectors",
+    "loops.ir": "IR: loops",
+}
 _NATIVE = {
     "kernel.ll": ("LLVM", "llvm"),
     "kernel.opt.ll": ("LLVM optimised", "llvm"),
@@ -27,17 +33,17 @@ _NATIVE = {
 
 
 def document(compilations: Sequence[Compilation], title: str) -> Document:
-    """The document of a page. Each kernel is compiled once more, without its stages, for the time that this takes."""
+    """Return the document of a page. Each kernel is compiled again, without recording stages, to measure the time."""
     return {"title": title, "kernels": [kernel_entry(c) for c in compilations]}
 
 
 def merged(documents: Sequence[Document]) -> Document:
-    """One document with the kernels of all, which have the title of the first."""
+    """Merge documents into one with all kernels and the title of the first."""
     return {"title": documents[0]["title"], "kernels": [kernel for one in documents for kernel in one["kernels"]]}
 
 
 def kernel_entry(c: Compilation) -> dict[str, object]:
-    """What the page shows of one kernel."""
+    """Return the entry of one kernel."""
     compiled, places = c.compiled, Places()
     start = time.perf_counter()
     compile_kernel(c.kernel, c.caps, replace(c.options, keep_stages=False))
@@ -46,7 +52,8 @@ def kernel_entry(c: Compilation) -> dict[str, object]:
     if compiled.target.generator is Generator.SPIRV:
         stages += _shader_stages(c, places)
     elif compiled.target.generator is not Generator.INTERPRETER:
-        for name, listing in native.listings(compiled.stages, c.caps, c.options).items():
+        texts = {name: content for name, content in compiled.stages.items() if isinstance(content, str)}
+        for name, listing in native.listings(texts, c.caps, c.options).items():
             stages.append(_stage(*_NATIVE[name], "", listing, places))
     return {
         "name": compiled.name,
@@ -73,9 +80,10 @@ def _stage(title: str, language: str, task: str, listing: Listing, places: Place
 def _ir_stages(c: Compilation, places: Places) -> list[dict[str, object]]:
     stages = []
     for name, locs in c.compiled.stage_locs.items():
-        lines = c.compiled.stages[name].splitlines()
+        text = c.compiled.stages[name]
+        assert isinstance(text, str)
         found = [None if loc is None else (loc.file, loc.line) for loc in locs]
-        stages.append(_stage(_IR[name], "ir", "", Listing(lines, found), places))
+        stages.append(_stage(_IR[name], "ir", "", Listing(text.splitlines(), found), places))
     return stages
 
 
@@ -102,21 +110,21 @@ def _tasks(c: Compilation) -> list[dict[str, object]]:
 
 
 def _python(c: Compilation, places: Places) -> dict[str, object]:
-    """The Python source as a stage; ``numbers`` are those of its lines in their files, 0 for headings."""
+    """Return the Python source as a stage; ``numbers`` are the line numbers in the files, 0 for headings."""
     calls = {(loc.file, loc.line) for locs in c.compiled.stage_locs.values() for outer in locs if outer for loc in outer.chain()}
     known = set(places.all)
     lines: list[str] = []
-    found: list[Place | None] = []
+    lines_of: list[Place | None] = []
     numbers: list[int] = []
     for source in sources_of(c.kernel.loc, known | calls):
         lines += ["", _heading(source)] if lines else [_heading(source)]
         numbers += [0] * (len(lines) - len(numbers))
-        found += [None] * (len(lines) - len(found))
+        lines_of += [None] * (len(lines) - len(lines_of))
         for number, line in enumerate(source.lines, source.first):
             lines.append(line)
             numbers.append(number)
-            found.append(place if (place := (source.file, number)) in known else None)
-    stage = _stage("Python", "python", "", Listing(lines, found), places)
+            lines_of.append(place if (place := (source.file, number)) in known else None)
+    stage = _stage("Python", "python", "", Listing(lines, lines_of), places)
     return stage | {"numbers": numbers}
 
 

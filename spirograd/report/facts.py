@@ -1,4 +1,4 @@
-"""What a page says about a kernel besides its stages: arguments, the argument block, dispatches."""
+"""Facts about a kernel besides its stages: arguments, the argument block, dispatches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spirograd.ir.slot_names import slot_names
 
 
 def signature(kernel: Kernel) -> str:
-    """``name(argument: type, ...)``."""
+    """Return the signature as ``name(argument: type, ...)``."""
     parts = []
     for argument in kernel.args:
         text = argument.dtype.name
@@ -24,7 +24,7 @@ def signature(kernel: Kernel) -> str:
 
 
 def block_rows(compiled: CompiledKernel, kernel: Kernel) -> list[dict[str, object]]:
-    """The entries of the argument block, and for each the tasks whose descriptor sets bind it: ``task:binding``."""
+    """Return the entries of the argument block, each with the tasks whose descriptor sets bind it: ``task:binding``."""
     names = slot_names(kernel, compiled.args.slots)
     rows = []
     for slot in compiled.args.slots:
@@ -45,7 +45,7 @@ def _slot_type(slot: Slot) -> str:
 
 
 def dispatch(task: TaskInfo, kernel: Kernel, target: Target, max_groups: int) -> dict[str, str]:
-    """How a task is run: its ``bounds``, how they are ``known``, ``groups`` and ``group_size``; empty where there is no such thing."""
+    """Return the dispatch of a task: its ``bounds``, how they are ``known``, ``groups`` and ``group_size``; empty if it has none."""
     if task.kind == "serial":
         return {"bounds": "one invocation", "known": "constant", "groups": "1", "group_size": "1"}
     begin, end = task.begin, task.end

@@ -1,8 +1,8 @@
-"""LLVM IR, and the assembly or PTX that LLVM makes of it, with the line of Python that each of their lines comes from.
+"""Listings of LLVM IR, and of the assembly or PTX that LLVM compiles it to, with the Python line of each of their lines.
 
-The emitter's text says so in comments (``; file:line``), but LLVM's parser drops them. So the text is compiled once more, with these
-comments turned into debug locations. Debug locations do not change what the optimiser does; should the result differ from the real one
-after all, the stage is shown without places.
+The emitter's text has source lines in comments (``; file:line``), which LLVM's parser drops. The text is therefore compiled again, with
+debug locations in place of these comments. Debug locations should not affect the optimiser; if the result differs nevertheless, the stage
+is shown without source lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNMAPPED = "This stage comes out differently with debug locations, so its lines
 
 
 def listings(stages: dict[str, str], caps: Capabilities, options: CompileOptions) -> dict[str, Listing]:
-    """The stages of a kernel that LLVM compiles: ``kernel.ll``, ``kernel.opt.ll``, and its assembly."""
+    """Return the stages of a kernel that LLVM compiles: ``kernel.ll``, ``kernel.opt.ll``, and its assembly."""
     text = stages["kernel.ll"]
     lines = text.splitlines()
     places = source_places(lines)
@@ -42,7 +42,7 @@ def listings(stages: dict[str, str], caps: Capabilities, options: CompileOptions
 
 
 def source_places(lines: list[str]) -> list[Place | None]:
-    """The place of each line of the emitter's LLVM IR: that of the last comment in its function."""
+    """Return the source line of each line of the emitter's LLVM IR, from the last comment in its function."""
     places: list[Place | None] = []
     here: Place | None = None
     for line in lines:
@@ -59,8 +59,8 @@ def source_places(lines: list[str]) -> list[Place | None]:
 
 
 def with_debug_locations(lines: list[str], places: list[Place | None], files: list[str]) -> str:
-    """The module ``lines`` with a debug location on every instruction. Files appear as their numbers in ``files``, from 0."""
-    base = 1 + max((int(found[1]) for line in lines if (found := _NODE.match(line))), default=-1)
+    """Return the module ``lines`` with a debug location on every instruction. Files are given as their numbers in ``files``, from 0."""
+    base = 1 + max((int(match[1]) for line in lines if (match := _NODE.match(line))), default=-1)
     nodes = _Nodes(base, len(files))
     out: list[str] = []
     scope = -1
@@ -77,7 +77,7 @@ def with_debug_locations(lines: list[str], places: list[Place | None], files: li
 
 
 class _Nodes:
-    """The metadata of debug locations, numbered from ``base``: for each file a DIFile, after the unit's own."""
+    """The metadata of debug locations, numbered from ``base``: a DIFile for each file, after that of the unit."""
 
     def __init__(self, base: int, files: int) -> None:
         self._base = base
@@ -101,15 +101,15 @@ class _Nodes:
         )
 
     def location(self, function: int, file: int, line: int) -> int:
-        """A location in ``file`` (-1: nowhere, line 0) of the code of ``function``."""
+        """Return a location in ``file`` (-1: nowhere, line 0) of the code of ``function``."""
         scope = self._intern((function, file), f"!DILexicalBlockFile(scope: !{function}, file: !{self._file + 1 + file}, discriminator: 0)")
         return self._intern((function, file, line), f"!DILocation(line: {line}, scope: !{scope})")
 
     def _intern(self, key: tuple[int, ...], body: str) -> int:
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._add(body)
-        return found
+        number = self._found.get(key)
+        if number is None:
+            number = self._found[key] = self._add(body)
+        return number
 
     def text(self) -> list[str]:
         last = self._base + len(self._bodies)
@@ -129,17 +129,17 @@ def _place(files: list[str], number: int, line: int) -> Place | None:
 
 
 def _optimized(text: str, files: list[str]) -> tuple[list[str], list[Place | None]]:
-    """The lines of optimised IR, and their places from ``!dbg``."""
+    """Return the lines of optimised IR, with their source lines from ``!dbg``."""
     lines = text.splitlines()
-    nodes = {int(found[1]): found[2] for line in lines if (found := _NODE.match(line))}
+    nodes = {int(match[1]): match[2] for line in lines if (match := _NODE.match(line))}
 
     def refer(body: str, key: str) -> str:
-        found = re.search(rf"\b{key}: !(\d+)", body)
-        return nodes.get(int(found[1]), "") if found else ""
+        match = re.search(rf"\b{key}: !(\d+)", body)
+        return nodes.get(int(match[1]), "") if match else ""
 
     def place(line: str) -> Place | None:
-        found = _DEBUG.search(line)
-        body = nodes.get(int(found[1]), "") if found else ""
+        match = _DEBUG.search(line)
+        body = nodes.get(int(match[1]), "") if match else ""
         number = re.search(r'filename: "f(-?\d+)"', refer(refer(body, "scope"), "file"))
         at = re.search(r"\bline: (\d+)", body)
         return _place(files, int(number[1]), int(at[1])) if number and at else None
@@ -148,9 +148,9 @@ def _optimized(text: str, files: list[str]) -> tuple[list[str], list[Place | Non
 
 
 def _assembly(text: str, files: list[str]) -> tuple[list[str], list[Place | None]]:
-    """The lines of assembly, and their places from ``.loc``."""
+    """Return the lines of assembly, with their source lines from ``.loc``."""
     lines = text.splitlines()
-    numbers = {int(found[1]): int(found[2]) for line in lines if (found := re.match(r'\s*\.file\s+(\d+)\s.*["/]f(-?\d+)"', line))}
+    numbers = {int(match[1]): int(match[2]) for line in lines if (match := re.match(r'\s*\.file\s+(\d+)\s.*["/]f(-?\d+)"', line))}
     places: list[Place | None] = []
     here: Place | None = None
     for line in lines:
@@ -164,24 +164,24 @@ def _assembly(text: str, files: list[str]) -> tuple[list[str], list[Place | None
 
 
 def _ir_form(line: str) -> str | None:
-    """What identifies an instruction of LLVM IR, whatever its metadata and attributes are numbered; None for other lines."""
+    """Return an instruction of LLVM IR without the numbers of metadata and attributes; None for other lines."""
     return re.sub(r"(, !\w[\w.]* !\d+)+| #\d+", "", line) if line.startswith("  ") and not line.startswith("  ;") else None
 
 
 def _assembly_form(line: str) -> str | None:
-    """An instruction of assembly without its comment; None for labels and directives."""
+    """Return an instruction of assembly without its comment; None for labels and directives."""
     line = line.split("#")[0].strip()
     return None if not line or line.startswith(".") or line.endswith(":") else line
 
 
 def _ptx_form(line: str) -> str | None:
-    """An instruction of PTX; None for labels, directives and debug sections."""
+    """Return an instruction of PTX; None for labels, directives and debug sections."""
     line = line.strip()
     return line if line.endswith(";") and not line.startswith(".") else None
 
 
 def _gcn_form(line: str) -> str | None:
-    """The same for AMD's GPUs."""
+    """Return an instruction of AMD's assembly; None for other lines."""
     return _assembly_form(line.split(";")[0])
 
 
@@ -189,7 +189,7 @@ _FORMS = {Generator.LLVM: _assembly_form, Generator.PTX: _ptx_form, Generator.CO
 
 
 def _aligned(real: str, lines: list[str], places: list[Place | None], form: Callable[[str], str | None]) -> Listing:
-    """The ``real`` text of a stage with the places of the same instructions in ``lines``."""
+    """Return the ``real`` text of a stage with the source lines of the same instructions in ``lines``."""
     shown = real.splitlines()
     located = [(key, place) for line, place in zip(lines, places) if (key := form(line)) is not None]
     keys = [form(line) for line in shown]

@@ -1,4 +1,4 @@
-"""Documents as pages: one file of HTML with its style, its program and its data inside, which fetches nothing."""
+"""Pages of documents: one self-contained HTML file with its style, script and data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypedDict
 
 _OPEN = '<script type="application/json" id="report-data">'
 _CLOSE = "</script>"
-# Inside of <script> a browser looks for "</script" and "<!--" only; without these three characters there is neither.
+# Inside of <script>, a browser looks for "</script" and "<!--" only, which cannot occur without these three characters.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -22,19 +22,19 @@ class Document(TypedDict):
 
 
 def page(document: Document) -> str:
-    """The page of a document (see `document.document`)."""
-    data = re.sub("[<>&]", lambda found: _ESCAPES[found[0]], json.dumps(document, separators=(",", ":")))
+    """Return the page of a document (see `document.document`)."""
+    data = re.sub("[<>&]", lambda match: _ESCAPES[match[0]], json.dumps(document, separators=(",", ":")))
     parts = {
         "TITLE": html.escape(document["title"]),
         "STYLE": _package_file("report.css"),
         "DATA": f"{_OPEN}{data}{_CLOSE}",
         "PROGRAM": _package_file("report.js"),
     }
-    return re.sub(r"\{\{(TITLE|STYLE|DATA|PROGRAM)\}\}", lambda found: parts[found[1]], _package_file("template.html"))
+    return re.sub(r"\{\{(TITLE|STYLE|DATA|PROGRAM)\}\}", lambda match: parts[match[1]], _package_file("template.html"))
 
 
 def document_of(text: str) -> Document:
-    """The document inside of a page. Raises ValueError if ``text`` is not a page that `page` made."""
+    """Return the document in a page. Raises ValueError if ``text`` is not a page that `page` made."""
     start = text.find(_OPEN)
     end = text.find(_CLOSE, start)
     if start < 0 or end < 0:

@@ -1,4 +1,4 @@
-"""Lines of stages and the lines of Python that they come from."""
+"""Source lines of the lines of stages."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import field
 
 from spirograd.base.records import dataclass
 
-# (file, line) of Python, as the compiler knows them.
+# A Python source line: (file, line).
 Place = tuple[str, int]
 
 
 @dataclass(slots=True)
 class Places:
-    """Numbers for places, so that a stage says in one small number where a line comes from."""
+    """A numbering of source lines, so that a stage refers to them by small numbers."""
 
     all: list[Place] = field(default_factory=list)
     _numbers: dict[Place, int] = field(default_factory=dict)
 
     def number(self, place: Place | None) -> int:
-        """The number of ``place``; -1 for none."""
+        """Return the number of ``place``; -1 for none."""
         if place is None:
             return -1
-        found = self._numbers.get(place)
-        if found is None:
-            found = self._numbers[place] = len(self.all)
+        number = self._numbers.get(place)
+        if number is None:
+            number = self._numbers[place] = len(self.all)
             self.all.append(place)
-        return found
+        return number
 
     def numbers(self, places: Iterable[Place | None]) -> list[int]:
         return [self.number(place) for place in places]
@@ -34,9 +34,9 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The lines of one stage, the place of each, and what the reader should know about it (why there is no text, or no places).
+    """The lines of one stage, the source line of each, and a note for the reader (why there is no text, or no source lines).
 
-    ``also``: number of a line -> places that it comes from besides, where one line computes what several lines of Python say.
+    ``also``: further source lines by the number of a line, if one line computes several lines of Python.
     """
 
     lines: list[str]

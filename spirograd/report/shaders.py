@@ -1,4 +1,4 @@
-"""SPIR-V modules as text: disassembled, and translated to Metal, each with the lines of Python that its lines come from."""
+"""Listings of SPIR-V modules: disassembled, and translated to Metal, with the Python line of each of their lines."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SECONDS = 60
 
 
 def disassembly(module: bytes) -> Listing:
-    """The module as text, with places from OpLine."""
+    """Return the disassembly of the module, with source lines from OpLine."""
     pairs = disassembled_lines(module)
     return Listing([line for line, _ in pairs], [place for _, place in pairs])
 
 
 def metal(module: bytes) -> Listing:
-    """The module in the Metal shading language. Where that cannot be had, no lines and a note that says why."""
+    """Return the module in the Metal shading language; if that is not possible, no lines and a note with the reason."""
     program = shutil.which(TRANSLATOR)
     if program is None:
         return Listing([], [], _MISSING)
@@ -42,9 +42,9 @@ def metal(module: bytes) -> Listing:
 
 
 def _without_directives(text: str) -> Listing:
-    """The text without ``#line``, which says where the lines after it come from, up to the end of the function.
+    """Return the text without ``#line`` directives, which give the source lines of the following lines up to the end of the function.
 
-    Several in a row: expressions that the translator has put into the one line that follows.
+    Several directives in a row are expressions that the translator merged into the next line.
     """
     lines: list[str] = []
     places: list[Place | None] = []

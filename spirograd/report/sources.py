@@ -1,4 +1,4 @@
-"""The Python of a kernel: the text of its own function and of those inlined in it."""
+"""The Python source of a kernel: of its function and of the functions inlined in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spirograd.report.places import Place
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Lines of a file, from line ``first`` on: a function with its decorators, or what is left where there is no function."""
+    """Lines of a file, from line ``first`` on: a function with its decorators, or lines outside of functions."""
 
     name: str
     file: str
@@ -23,19 +23,19 @@ class Source:
 
 
 def sources_of(kernel: Loc | None, places: Iterable[Place]) -> list[Source]:
-    """The functions that the ``places`` lie in, that of the ``kernel`` first, then in order of file and line."""
+    """Return the functions that contain the ``places``, that of the ``kernel`` first, then in order of file and line."""
     own = [] if kernel is None else [(kernel.file, kernel.line)]
     wanted = dict.fromkeys([*own, *sorted(places)])
-    found: dict[tuple[str, int], Source] = {}
+    sources: dict[tuple[str, int], Source] = {}
     for file, line in wanted:
-        if not any(s.file == file and s.first <= line < s.first + len(s.lines) for s in found.values()):
+        if not any(s.file == file and s.first <= line < s.first + len(s.lines) for s in sources.values()):
             source = _around(file, line)
-            found.setdefault((source.file, source.first), source)
-    return list(found.values())
+            sources.setdefault((source.file, source.first), source)
+    return list(sources.values())
 
 
 def _around(file: str, line: int) -> Source:
-    """The innermost function around a line; the line alone where it is in none, or where the file cannot be read."""
+    """Return the innermost function around a line; the line alone if it is in none, or if the file cannot be read."""
     best: tuple[int, int, str] | None = None
     for first, last, name in _functions(file):
         if first <= line <= last and (best is None or first >= best[0]):
@@ -48,14 +48,14 @@ def _around(file: str, line: int) -> Source:
 
 @functools.lru_cache(maxsize=64)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
-    """(first line, last line, name) of all functions of a file; none if it is not Python that can be read."""
+    """Return (first line, last line, name) of all functions of a file; none if the file cannot be parsed."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return ()
-    found = []
+    functions = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            found.append((first, node.end_lineno or node.lineno, node.name))
-    return tuple(found)
+            functions.append((first, node.end_lineno or node.lineno, node.name))
+    return tuple(functions)

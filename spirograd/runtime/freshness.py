@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ast
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from spirograd.base.arguments import ALLOCATION_NAMES, Arguments
 from spirograd.base.artifact import CompiledKernel, part_name
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
-from spirograd.runtime.allocations import Allocation
-from spirograd.runtime.launcher import ALLOCATION_NAMES
 
 Key = tuple[Any, ...]
 
@@ -40,23 +39,21 @@ class Freshness:
         """The scalar arguments that it depends on."""
         return {*self._inputs.floats, *self._inputs.scalars}
 
-    def generations(self, arrays: Sequence[object], trees: Mapping[int, Allocation]) -> list[tuple[dict[str, int], str]]:
+    def generations(self, arguments: Arguments) -> list[tuple[dict[str, int], str]]:
         """The generations that it depends on, each with its part, for launches with these very arrays, where `key` is not None."""
-        owners = [(getattr(arrays[k], name), "") for k, role in self._inputs.arrays for name in ALLOCATION_NAMES[role]]
-        owners += [(trees[tree], part) for tree, parts in self._inputs.fields.items() for part in ("", *parts)]
+        owners = [(getattr(arguments.arrays[k], name), "") for k, role in self._inputs.arrays for name in ALLOCATION_NAMES[role]]
+        owners += [(arguments.trees[tree], part) for tree, parts in self._inputs.fields.items() for part in ("", *parts)]
         return [(owner.generations, part) for owner, part in owners]
 
-    def key(
-        self, scalars: Sequence[object], arrays: Sequence[object], trees: Mapping[int, Allocation], drawn: int | None = None
-    ) -> Key | None:
-        """A key for these arguments, as of `LaunchPlan.launch`: launches with equal keys, of one `Freshness`, have equal results.
+    def key(self, arguments: Arguments, drawn: int | None = None) -> Key | None:
+        """A key for these arguments: launches with equal keys, of one `Freshness`, have equal results.
 
         None if that cannot be known: something that is read may be written unseen (arrays of NumPy and torch that are used in place, memory
         that was handed out: `Allocation.shared`), or random numbers would be new ones. Take it before the results are found: what happens
         to memory meanwhile then makes a difference to the next key. As long as the expressions, not as the data.
         """
         try:
-            return self._key(scalars, arrays, trees, drawn)
+            return self._key(arguments.scalars, arguments.arrays, arguments.trees, drawn)
         except (struct.error, TypeError, OverflowError):  # a scalar that is no number: the launch says so, in better words
             return None
 

@@ -9,19 +9,19 @@ from threading import get_ident
 
 # Taking the next tick is atomic, so two threads can never write the same generation. Compiled launches take ticks as well.
 tick = itertools.count(1).__next__
-_observed: dict[int, list[OwnWrites]] = {}  # by thread
+observed: dict[int, list[OwnWrites]] = {}  # by thread
 
 
 def write(generations: dict[str, int], part: str) -> None:
     """Give ``part`` the next generation: the calling thread has written to it."""
     now = generations[part] = tick()
-    if _observed:
+    if observed:
         observe(now)
 
 
 def observe(now: int) -> None:
     """Note that the write at the tick ``now`` is one of the calling thread."""
-    for own in _observed.get(get_ident(), ()):
+    for own in observed.get(get_ident(), ()):
         if now != own.end:
             own.gaps.append((own.end, now))
         own.end = now + 1
@@ -39,7 +39,7 @@ class OwnWrites:
         self.end = self._begin + 1
         self.gaps: list[tuple[int, int]] = []
         self._thread = get_ident()
-        _observed[self._thread] = [*_observed.get(self._thread, ()), self]
+        observed[self._thread] = [*observed.get(self._thread, ()), self]
 
     def are_all(self) -> bool:
         """Whether no other thread has written to anything meanwhile."""
@@ -55,9 +55,9 @@ class OwnWrites:
 
     def close(self) -> None:
         """Keep track of no further writes."""
-        left = [own for own in _observed.pop(self._thread, ()) if own is not self]
+        left = [own for own in observed.pop(self._thread, ()) if own is not self]
         if left:
-            _observed[self._thread] = left
+            observed[self._thread] = left
 
 
 _begin_of = operator.itemgetter(0)

@@ -14,15 +14,17 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from itertools import pairwise
 from operator import methodcaller
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
 from spirograd.base.device import RecordsWork, Sections, Step, one_by_one
 from spirograd.base.errors import SpirogradRuntimeError, render
-from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.runtime import stream_order
 from spirograd.runtime.generations import observe, tick
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
 
 _lock = threading.RLock()  # one recording at a time in a process
 current: GraphRecording | None = None

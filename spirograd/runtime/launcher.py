@@ -3,83 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import itertools
 import struct
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from operator import attrgetter
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spirograd.base import protocols, validity
+from spirograd.base import validity
+from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
 from spirograd.base.errors import AdStackOverflow, OutOfDeviceMemory, SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.loc import Loc
-from spirograd.base.protocols import Place
 from spirograd.base.sizes.size_nodes import Size
 from spirograd.base.spans import span
 from spirograd.base.validity import NotPrepared, Record
-from spirograd.runtime import graph_recording, stream_order
+from spirograd.runtime import allocations, graph_recording, stream_order
 from spirograd.runtime.adstack_heap import AdstackHeap, AdstackSizes, HeapPlan
-from spirograd.runtime.allocations import Allocation, Memory
+from spirograd.runtime.allocations import Memory
 from spirograd.runtime.faults_and_prints import Diagnostics
-from spirograd.runtime.generations import write
+from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
 from spirograd.runtime.native.launch_preparation import Prepared, Recording
-from spirograd.runtime.packing import ROLE_ATTRIBUTES, Scalar, build_counter, build_packer, fit_scalars
+from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
 
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, Scalar
+
 _NO_SIZES = AdstackSizes()
+_Part = tuple["Allocation | None", str]  # memory, None for that of other libraries, and which part of it
 _PLANS_KEPT = 16  # by a kernel with adstacks
-
-
-class ArrayBinding:
-    """An array argument as a launch sees it: device addresses, extents, and the allocations whose generations writes bump: None where the
-    memory is not ours, which whoever makes the binding says of those of other roles than "primal", too."""
-
-    __slots__ = (
-        "address", "allocation", "dual_address", "dual_allocation", "grad_address", "grad_allocation", "grad_dual_address",
-        "grad_dual_allocation", "shape",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        address: int,
-        shape: Sequence[int],
-        grad_address: int = 0,
-        dual_address: int = 0,
-        allocation: protocols.Allocation | None = None,
-        grad_dual_address: int = 0,
-    ) -> None:
-        self.address = address
-        self.shape = tuple(shape)
-        self.grad_address = grad_address
-        self.dual_address = dual_address
-        self.grad_dual_address = grad_dual_address
-        self.allocation = allocation
-        self.grad_allocation: protocols.Allocation | None = None
-        self.dual_allocation: protocols.Allocation | None = None
-        self.grad_dual_allocation: protocols.Allocation | None = None
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        """Copy the bytes from ``offset`` on into ``out``, after earlier launches. Without an allocation the address is one of the host."""
-        if self.allocation is not None:
-            self.allocation.read_into(offset, out)
-        else:
-            ctypes.memmove((ctypes.c_char * out.nbytes).from_buffer(out), self.address + offset, out.nbytes)
-
-
-# Role of an array -> the attributes of a binding with the allocations that it may lie in, "" standing for all.
-_ROLE_ALLOCATIONS = {role: name.replace("address", "allocation") for role, name in ROLE_ATTRIBUTES.items()}
-ALLOCATION_NAMES = {"": tuple(_ROLE_ALLOCATIONS.values()), **{role: (name,) for role, name in _ROLE_ALLOCATIONS.items()}}
 
 
 class Launcher:
@@ -102,7 +65,7 @@ class Launcher:
         self.diagnostics = Diagnostics(memory, on_print)
         self.next_number = itertools.count().__next__  # atomic: launch numbers are unique across threads
         self.lock = threading.RLock()
-        self._locks: Allocation | None = None
+        self._locks: allocations.Allocation | None = None
         self.adstacks = AdstackHeap(device, memory, adstack_budget)
         self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         self.plans: weakref.WeakValueDictionary[int, LaunchPlan] = weakref.WeakValueDictionary()  # by the `id` of their executables
@@ -223,7 +186,7 @@ class LaunchPlan:
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
         self._claimed = any(adstack.claimed for adstack in compiled.adstacks)  # from thread slots that are counted anew in each launch
         # With their words, by what they are for: sizes that change often recur.
-        self._heap_plans: dict[Any, tuple[HeapPlan, tuple[int, ...]]] = {}
+        self._heap_plans: dict[object, tuple[HeapPlan, tuple[int, ...]]] = {}
         self._heap_plan: HeapPlan | None = None  # the last one
         self._words: tuple[int, ...] = ()  # of the last one
         self.adstack_bytes = 0  # of the last launch
@@ -251,26 +214,17 @@ class LaunchPlan:
         if self._last_numbers is not None:
             self._last_numbers[get_ident()] = number
 
-    def launch(
-        self,
-        scalars: Sequence[Scalar],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, protocols.Allocation],
-        sizes: AdstackSizes = _NO_SIZES,
-        drawn: int | None = None,
-    ) -> tuple[Scalar, ...] | None:
+    def launch(self, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES, drawn: int | None = None) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
-        ``scalars[i]`` and ``arrays[i]`` belong to the kernel's flat argument ``i``; entries of the other kind are ignored.
-        ``trees`` maps the id of each field tree that the kernel uses to its allocation. ``sizes``: those of its adstacks. ``drawn``: the
-        `last_number` of a launch whose random numbers this one is to draw again.
-        Raises SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the adstacks,
+        ``sizes``: those of its adstacks. ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
+        SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the adstacks,
         SpirogradRuntimeError for an index space that is too large.
         """
         if self._limited is not None:
-            self._limited(scalars, arrays)
+            self._limited(arguments.scalars, arguments.arrays)
         if self._reports:
-            return self._launch_reporting(scalars, arrays, trees, sizes, drawn)
+            return self._launch_reporting(arguments, sizes, drawn)
         number = self._next()
         if drawn is None:
             drawn = self._last_number = number
@@ -278,24 +232,16 @@ class LaunchPlan:
                 self._last_numbers[get_ident()] = number
         if self._count is not None:
             with self._launcher.lock:  # the adstacks of a launch lie where those of another were
-                self._send(number, drawn, scalars, arrays, trees, sizes)
+                self._send(number, drawn, arguments, sizes)
             return None
         if self._temps is None:
-            self._send(number, drawn, scalars, arrays, trees)
+            self._send(number, drawn, arguments)
             return None
         with self._exclusive:  # the CPU runs launches of several threads at once, and the temporaries hold values of one
-            self._send(number, drawn, scalars, arrays, trees)
+            self._send(number, drawn, arguments)
         return None
 
-    def prepared(
-        self,
-        native: CallsNatively,
-        scalars: Sequence[Scalar],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, protocols.Allocation],
-        record: Record,
-        sizes: AdstackSizes = _NO_SIZES,
-    ) -> Prepared:
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> Prepared:
         """Launches like one with these arguments, for compiled code. If the kernel has adstacks, they are like that one in whatever their
         ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
         kinds = {slot.kind for slot in self.compiled.args.slots}
@@ -306,10 +252,10 @@ class LaunchPlan:
         counts: list[Size | None] = []
         adstack_counts: tuple[int | None, ...] | None = None
         if self._count is not None:
-            words, adstack_counts = self._adstacks_of(native, self._count(scalars, arrays), sizes)
+            words, adstack_counts = self._adstacks_of(native, self._count(arguments.scalars, arguments.arrays), sizes)
             counts = [size for task in self.compiled.tasks for size in (task.begin, task.end)]
         try:
-            block, packed_counts = self._pack(scalars, arrays, trees, 0, 0, words)
+            block, packed_counts = self._pack(arguments.scalars, arguments.arrays, arguments.trees, 0, 0, words)
         except (struct.error, OverflowError) as error:  # a number that was fitted to its type, or a tree that is gone
             raise NotPrepared from error
         if not native.on_host:
@@ -327,12 +273,8 @@ class LaunchPlan:
             recording.item(self._placement, "words")
         asynchronous = self._diagnosed and not native.on_host
         recording.numbered(self._next, self._recorded if asynchronous else None)
-        for index, part in self._trees_written:
-            recording.wrote(trees[index].generations, part)
-        for index, allocation_of in self._arrays_written:
-            allocation = allocation_of(arrays[index]) if index in recording.fixed else None
-            if allocation is not None:
-                recording.wrote(allocation.generations, "")
+        for generations, part in self._written(arguments, recording.fixed):
+            recording.wrote(generations, part)
         if self.compiled.returns and record.result is not None:
             recording.returned(self._returned(record.result))
         for address in self._launcher.diagnostics.addresses() if self._diagnosed and native.on_host else ():
@@ -356,7 +298,7 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], Any]:
+    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], object]:
         """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
@@ -382,15 +324,8 @@ class LaunchPlan:
         self._launcher.diagnostics.record(number, self.compiled)
         self._launcher.synchronize()
 
-    def _send(
-        self,
-        number: int,
-        drawn: int,
-        scalars: Sequence[Scalar],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, protocols.Allocation],
-        sizes: AdstackSizes = _NO_SIZES,
-    ) -> None:
+    def _send(self, number: int, drawn: int, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES) -> None:
+        scalars, arrays, trees = arguments.scalars, arguments.arrays, arguments.trees
         words: tuple[int, ...] = ()
         adstack_counts = None
         if self._count is not None:
@@ -419,16 +354,30 @@ class LaunchPlan:
             if recorder is None and stream_order.active is None:
                 self._launch(self.executable, block, counts if adstack_counts is None else adstack_counts)
             else:
-                self._launch_in_order(recorder, block, counts if adstack_counts is None else adstack_counts, arrays, trees)
+                self._launch_in_order(recorder, block, counts if adstack_counts is None else adstack_counts, arguments)
         finally:  # a launch that fails may have written
             for index, part in self._trees_written:
-                write(trees[index].generations, part)
+                trees[index].generations[part] = now = tick()  # as `generations.write` does, without the call
+                if observed:
+                    observe(now)
             for index, allocation_of in self._arrays_written:
                 allocation = allocation_of(arrays[index])
                 if allocation is not None:
-                    write(allocation.generations, "")
+                    allocation.generations[""] = now = tick()
+                    if observed:
+                        observe(now)
         if recorder is not None:
-            self._note(recorder, block, drawn, (scalars, arrays, trees, words), counts if adstack_counts is None else adstack_counts)
+            packed = Arguments.of(scalars, arrays, trees)
+            self._note(recorder, block, drawn, packed, words, counts if adstack_counts is None else adstack_counts)
+
+    def _written(self, arguments: Arguments, indices: Container[int] = range(sys.maxsize)) -> Iterator[tuple[dict[str, int], str]]:
+        """The generations that a launch increases, with their parts: those of trees, and of array arguments among ``indices``."""
+        for index, part in self._trees_written:
+            yield arguments.trees[index].generations, part
+        for index, allocation_of in self._arrays_written:
+            allocation = allocation_of(arguments.arrays[index]) if index in indices else None
+            if allocation is not None:
+                yield allocation.generations, ""
 
     @staticmethod
     def _placed(counts: tuple[int | None, ...], places: int) -> tuple[int | None, ...]:
@@ -440,8 +389,7 @@ class LaunchPlan:
         recorder: graph_recording.GraphRecording | None,
         block: bytes,
         counts: Sequence[int | None],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, protocols.Allocation],
+        arguments: Arguments,
     ) -> None:
         """Launch while there is a recorder, or several streams: after what uses the same memory."""
         order = stream_order.active
@@ -450,45 +398,44 @@ class LaunchPlan:
         if order is None:
             self._launch(self.executable, block, counts)
         else:
-            order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arrays, trees))
+            order.run(functools.partial(self._launch, self.executable, block, counts), *self._uses(arguments))
 
-    def _uses(
-        self, arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
-    ) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
+    def _uses(self, arguments: Arguments) -> tuple[list[_Part], list[_Part]]:
         """The memory that a launch reads, and that it writes, with the parts of it; None for memory that is not ours."""
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
         adstacks = () if self._count is None else launcher.adstacks.backing
         reports = launcher.diagnostics.buffers if self._diagnosed else ()  # launches add to them; the host, which empties them, writes
-        reads, writes = _memory(effects.all_read(), arrays, trees), _memory(effects.all_written(), arrays, trees)
+        reads, writes = _memory(effects.all_read(), arguments), _memory(effects.all_written(), arguments)
         return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *adstacks))]
 
     def _note(
-        self, recorder: graph_recording.GraphRecording, block: bytes, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]
+        self,
+        recorder: graph_recording.GraphRecording,
+        block: bytes,
+        drawn: int,
+        arguments: Arguments,
+        words: tuple[int, ...],
+        counts: tuple[int | None, ...],
     ) -> None:
-        """Record the launch that was just sent. ``arguments``: what its block was packed from, but for its numbers."""
-        _, arrays, trees, _ = arguments
-        recorder.keep(self, *arrays, *trees.values())
+        """Record the launch that was just sent. ``words``: what its block says about adstacks."""
+        recorder.keep(self, *arguments.arrays, *arguments.trees.values())
         if self._count is not None:
             recorder.keep(*self._launcher.adstacks.backing)
             recorder.afterwards(self, self._forget_placement)
-        for tree in trees.values():
+        for tree in arguments.trees.values():
             recorder.uses_tree(tree)
-        for index, part in self._trees_written:
-            recorder.wrote(trees[index].generations, part)
-        for index, allocation_of in self._arrays_written:
-            allocation = allocation_of(arrays[index])
-            if allocation is not None:
-                recorder.wrote(allocation.generations, "")
+        for generations, part in self._written(arguments):
+            recorder.wrote(generations, part)
         if self._diagnosed or self._numbered:
-            recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, counts), drawn))
+            recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
         work: Callable[[Any], None] = Launch(self.executable, block, counts)
         if self._temps is not None and self._count is None and not recorder.plans:
             work = functools.partial(_exclusively, self._exclusive, work)
-        recorder.launched(Step(work, *self._uses(arrays, trees)))
+        recorder.launched(Step(work, *self._uses(arguments)))
 
-    def _repeat(self, number: int, drawn: int, arguments: tuple[Any, ...], counts: tuple[int | None, ...]) -> None:
+    def _repeat(self, number: int, drawn: int, arguments: Arguments, words: tuple[int, ...], counts: tuple[int | None, ...]) -> None:
         """Launch again, with other numbers. The launcher's lock is held."""
         launcher = self._launcher
         if self._diagnosed:
@@ -496,25 +443,24 @@ class LaunchPlan:
                 launcher.synchronize()
             launcher.diagnostics.record(number, self.compiled)
         self.last_number = drawn
-        scalars, arrays, trees, words = arguments
-        block, _ = self._pack(scalars, arrays, trees, number, drawn, words)
+        block, _ = self._pack(arguments.scalars, arguments.arrays, arguments.trees, number, drawn, words)
         with self._exclusive:
             self._launch(self.executable, block, counts)
 
     def _forget_placement(self) -> None:
         self._placement["words"] = None
 
-    def check_spaces(self, scalars: Sequence[Scalar], arrays: Sequence[Place | None]) -> None:
+    def check_spaces(self, arguments: Arguments) -> None:
         """Raise SpirogradRuntimeError if an index space is too large, as `launch` would."""
         if self._limited is not None:
-            self._limited(scalars, arrays)
+            self._limited(arguments.scalars, arguments.arrays)
 
-    def plan_adstacks(self, scalars: Sequence[Scalar], arrays: Sequence[Place | None], sizes: AdstackSizes) -> HeapPlan:
+    def plan_adstacks(self, arguments: Arguments, sizes: AdstackSizes) -> HeapPlan:
         """How a launch of a kernel with adstacks would use their heap, without touching it. Arguments as of `launch`. Raises
         OutOfDeviceMemory if there is no room for the adstacks."""
         assert self._count is not None, self.compiled.name
         heap = self._launcher.adstacks
-        counts = self._count(scalars, arrays)
+        counts = self._count(arguments.scalars, arguments.arrays)
         if self._places is None:
             return heap.plan(self.compiled, counts, sizes.entries, ample=sizes.ample)
         return heap.plan_on_device(self.compiled, counts, sizes)
@@ -543,9 +489,7 @@ class LaunchPlan:
 
     def _launch_reporting(
         self,
-        scalars: Sequence[Scalar],
-        arrays: Sequence[Place | None],
-        trees: Mapping[int, protocols.Allocation],
+        arguments: Arguments,
         sizes: AdstackSizes,
         drawn: int | None,
     ) -> tuple[Scalar, ...] | None:
@@ -559,10 +503,10 @@ class LaunchPlan:
                 drawn = self.last_number = number
             if self._diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
-            pools = {tree.pool for tree in trees.values() if tree.pool is not None} if self._activates else ()
+            pools = {tree.pool for tree in arguments.trees.values() if tree.pool is not None} if self._activates else ()
             for pool in pools:
                 pool.before_launch()
-            self._send(number, drawn, scalars, arrays, trees, sizes)
+            self._send(number, drawn, arguments, sizes)
             for pool in pools:
                 pool.after_launch()
             if not self.compiled.returns:
@@ -580,18 +524,16 @@ class LaunchPlan:
         return tuple([bool(v) if dtype.kind == "bool" else v for v, (dtype, _) in zip(values, self.compiled.returns)])
 
 
-def _memory(
-    effects: Sequence[tuple[str, int, str]], arrays: Sequence[Place | None], trees: Mapping[int, protocols.Allocation]
-) -> list[tuple[Any, str]]:
+def _memory(effects: Sequence[tuple[str, int, str]], arguments: Arguments) -> list[_Part]:
     """The allocations that effects of a launch concern, and the parts of them; None for memory that is not ours."""
-    out: list[tuple[object, str]] = []
+    out: list[_Part] = []
     for kind, index, part in effects:
         if kind == "tree":
-            out.append((trees[index], part))
+            out.append((arguments.trees[index], part))
             continue
         for role in [part] if part else ROLE_ATTRIBUTES:
-            if getattr(arrays[index], ROLE_ATTRIBUTES[role]):
-                out.append((getattr(arrays[index], _ROLE_ALLOCATIONS[role]), ""))
+            if getattr(arguments.arrays[index], ROLE_ATTRIBUTES[role]):
+                out.append((getattr(arguments.arrays[index], ROLE_ALLOCATIONS[role]), ""))
     return out
 
 

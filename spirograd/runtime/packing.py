@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base.adstack_layout import word_places
+from spirograd.base.arguments import ROLE_ATTRIBUTES
 from spirograd.base.artifact import CompiledKernel, Slot, TaskInfo
 from spirograd.base.errors import SpirogradRuntimeError, SpirogradRuntimeTypeError
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression, size_expression
 
-Scalar = Union[int, float, bool]
-ROLE_ATTRIBUTES = {"primal": "address", "grad": "grad_address", "dual": "dual_address", "grad_dual": "grad_dual_address"}
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
+
 # Weyl sequence with the golden ratio: seeds of successive launches differ in many bits, and never repeat within 2^32 launches.
 _SEED_STEP = 0x9E3779B9
 

@@ -52,7 +52,7 @@ def loads(data: bytes, nan: bool = False) -> Any:
         raise Damage(f"is not JSON: {error}") from None
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -60,19 +60,19 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
     return found
 
 
-def _no_number(text: str) -> Any:
+def _no_number(text: str) -> object:
     raise Damage(f"has {text}, which JSON does not have")
 
 
 class Reader:
     """Reads records of ``classes``. ``checks``: by class, what else must hold for an instance; raises Damage."""
 
-    def __init__(self, classes: Classes, checks: Mapping[type, Callable[[Any], None]] = {}) -> None:
+    def __init__(self, classes: Classes, checks: Mapping[type, Callable[[object], None]] = {}) -> None:
         self._classes = classes
         self._checks = checks
         self._decoders: dict[object, Decoder] = {}
 
-    def read(self, cls: type[Any], plain: Any, blobs: Sequence[bytes]) -> Any:
+    def read(self, cls: type[object], plain: object, blobs: Sequence[bytes]) -> Any:
         """The instance of ``cls`` that ``plain`` describes. Raises Damage."""
         try:
             return self.decoder(cls)(plain, blobs)
@@ -173,7 +173,7 @@ class Reader:
         return decode
 
 
-def _hints(cls: type[object]) -> dict[str, Any]:
+def _hints(cls: type[object]) -> dict[str, object]:
     """The annotations of a class of this package, as types: `typing.get_type_hints`, which takes three times as long."""
     found = {}
     for base in reversed(cls.__mro__[:-1]):
@@ -271,7 +271,7 @@ def _float(content: Any, blobs: Sequence[bytes]) -> float:
     return value
 
 
-def _bytes(content: Any, blobs: Sequence[bytes]) -> bytes:
+def _bytes(content: object, blobs: Sequence[bytes]) -> bytes:
     if type(content) is not int or not 0 <= content < len(blobs):
         raise Damage(f"is {_described(content)}, expected the number of one of {len(blobs)} byte strings")
     return blobs[content]
@@ -285,7 +285,7 @@ def _dtype(content: object, blobs: Sequence[bytes]) -> DType:
 
 
 _DTYPES = {t.name: t for t in dtypes.ALL}
-_SCALARS: dict[Any, Decoder] = {
+_SCALARS: dict[object, Decoder] = {
     int: _integer,
     bool: _plain(bool, "true or false"),
     str: _plain(str, "text"),
@@ -310,7 +310,7 @@ def _constrained(decoder: Decoder, problems: Sequence[Callable[[object], str]]) 
 # --- containers ----------------------------------------------------------------------------------------------------------
 
 
-def _list(plain: object) -> list[Any]:
+def _list(plain: object) -> list[object]:
     if type(plain) is not list:
         raise Damage(f"is {_described(plain)}, expected a list")
     return plain

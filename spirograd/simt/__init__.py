@@ -1,7 +1,7 @@
 """Groups of threads: barriers and shared memory of blocks, values of other lanes of a subgroup. For use in parallel loops of kernels.
 
-A parallel loop runs in blocks of `loop_config(block_dim=)` consecutive iterations. Threads behind the last iteration do not exist: barriers
-wait for those that there are.
+A parallel loop runs in blocks of `loop_config(block_dim=)` consecutive iterations. Threads beyond the last iteration do not exist, and
+barriers do not wait for them.
 """
 
 from spirograd.lang.tiles import Tile16x16, Tile32x32

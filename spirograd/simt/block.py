@@ -1,7 +1,7 @@
-"""Blocks: the threads that share an array and wait for each other.
+"""Blocks: groups of threads with barriers and shared arrays.
 
-`sync` and what is built on it (`reduce_add`, `sync_any_nonzero` and others) must be reached by all threads of a block, or by none: a
-condition around it has to be the same for all of them.
+All threads of a block, or none, must reach `sync` and the functions that contain it (`reduce_add`, `sync_any_nonzero` and others): a
+condition around it must have the same value in all of them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spirograd.types import template
 
 
 def sync() -> None:
-    """Wait for all threads of the block; what they wrote to shared and global memory is seen afterwards."""
+    """Wait for all threads of the block; their writes to shared and global memory are visible afterwards."""
     groups.current("block.sync")
     scalar.builder().emit(ir.workgroup_barrier, type=VOID)
 
 
 def mem_fence() -> None:
-    """Order the accesses to memory of this thread for the others of its block, without waiting for them."""
+    """Order the memory accesses of this thread for the other threads of its block, without waiting for them."""
     grid.mem_fence()
 
 
@@ -37,7 +37,7 @@ mem_sync = mem_fence
 
 
 def thread_idx() -> Value:
-    """The number of this thread in its block, an i32."""
+    """Return the number of this thread in its block, an i32."""
     return groups.thread_number(groups.current("block.thread_idx"))
 
 
@@ -53,8 +53,8 @@ def _store(array: SharedArray, index: Value, value: Value) -> None:
 
 
 def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Value]:
-    """The inclusive scan of ``value`` over the block, that of the thread before, and the number of the thread: log2(n) steps in shared
-    memory (Hillis and Steele, 1986)."""
+    """Return the inclusive scan of ``value`` over the block, that of the previous thread, and the number of the thread: log2(n) steps in
+    shared memory (Hillis and Steele, 1986)."""
     scope = groups.current("a scan of the block")
     mine = scalar.cast(value, arithmetic.as_dtype(dtype)) if dtype is not None else as_value(value)
     array = SharedArray(scope.size, mine.dtype)
@@ -76,7 +76,7 @@ def _spread(value: Any, dtype: Any, combine: Combine) -> tuple[Value, Value, Val
 
 
 def _total(value: Any, dtype: Any, combine: Combine) -> Value:
-    """All values of the block combined, in every thread: a tree in shared memory."""
+    """Combine all values of the block, by a tree in shared memory; return the result in every thread."""
     scope = groups.current("a reduction of the block")
     mine = scalar.cast(value, arithmetic.as_dtype(dtype)) if dtype is not None else as_value(value)
     array = SharedArray(scope.size, mine.dtype)
@@ -104,29 +104,29 @@ def _predicate(predicate: object) -> Value:
 
 
 def sync_all_nonzero(predicate: object) -> Value:
-    """Wait for the block: 1 if ``predicate`` is nonzero in all of its threads, else 0."""
+    """Wait for the block; return 1 if ``predicate`` is nonzero in all of its threads, else 0."""
     return _total(_predicate(predicate), i32, named("and"))
 
 
 def sync_any_nonzero(predicate: object) -> Value:
-    """Wait for the block: 1 if ``predicate`` is nonzero in any of its threads, else 0."""
+    """Wait for the block; return 1 if ``predicate`` is nonzero in any of its threads, else 0."""
     return _total(_predicate(predicate), i32, named("or"))
 
 
 def sync_count_nonzero(predicate: object) -> Value:
-    """Wait for the block: in how many of its threads ``predicate`` is nonzero."""
+    """Wait for the block; return the number of its threads in which ``predicate`` is nonzero."""
     return _total(_predicate(predicate), i32, named("add"))
 
 
-# Of what the functions below take.
-_OPTIONS = "``dtype``: convert it to this type before. ``block_dim``: accepted, and known from the loop."
+# Arguments of the functions below.
+_OPTIONS = "``dtype``: convert ``value`` to this type first. ``block_dim`` is accepted and ignored: the loop determines it."
 
 
 def _reduction(kind: str) -> Callable[..., Value]:
     def reduce(value: object, block_dim: object = None, dtype: object = None) -> Value:
         return _total(value, dtype, named(kind))
 
-    reduce.__doc__ = f"The ``value`` of all threads of the block combined by `{kind}`, in every thread. {_OPTIONS}"
+    reduce.__doc__ = f"Combine the ``value`` of all threads of the block by `{kind}`; return the result in every thread. {_OPTIONS}"
     reduce.__name__ = f"reduce_{kind}"
     return reduce
 
@@ -135,7 +135,7 @@ def _inclusive(kind: str) -> Callable[..., Value]:
     def scan(value: object, block_dim: object = None, dtype: object = None) -> Value:
         return _spread(value, dtype, named(kind))[0]
 
-    scan.__doc__ = f"The ``value`` of this thread of the block, and of those before it, combined by `{kind}`. {_OPTIONS}"
+    scan.__doc__ = f"Combine the ``value`` of this thread of the block and of the threads before it by `{kind}`. {_OPTIONS}"
     scan.__name__ = f"inclusive_{kind}"
     return scan
 
@@ -145,7 +145,8 @@ def _exclusive(kind: str) -> Callable[..., Value]:
         mine, before, me = _spread(value, dtype, named(kind))
         return as_value(arithmetic.select(me > 0, before, identity(kind, mine.dtype)))
 
-    scan.__doc__ = f"The ``value`` of the threads of the block before this one combined by `{kind}`; in the first, the identity. {_OPTIONS}"
+    doc = f"Combine the ``value`` of the threads of the block before this one by `{kind}`; in the first, return the identity."
+    scan.__doc__ = f"{doc} {_OPTIONS}"
     scan.__name__ = f"exclusive_{kind}"
     return scan
 
@@ -163,9 +164,10 @@ def _threads() -> Value:
 
 @func
 def reduce_all(value, block_dim: template(), op: template(), dtype: template()):  # type: ignore[no-untyped-def, valid-type]
-    """The ``value`` of all threads of the block combined by ``op``, an associative `sg.func` of two values, in every thread.
+    """Combine the ``value`` of all threads of the block by ``op``, an associative `sg.func` of two values; return the result in every
+    thread.
 
-    ``dtype``: of the values. ``block_dim``: the size of a block, as the loop has it.
+    ``dtype``: the type of the values. ``block_dim``: the size of a block, as in the loop.
     """
     array = SharedArray(block_dim, dtype)
     me, live = thread_idx(), _threads()
@@ -182,7 +184,7 @@ def reduce_all(value, block_dim: template(), op: template(), dtype: template()):
 
 @func
 def inclusive_scan(value, block_dim: template(), op: template(), dtype: template()):  # type: ignore[no-untyped-def, valid-type]
-    """The ``value`` of this thread of the block, and of those before it, combined by ``op``; arguments as of `reduce_all`."""
+    """Combine the ``value`` of this thread of the block and of the threads before it by ``op``; arguments as for `reduce_all`."""
     array = SharedArray(block_dim, dtype)
     me = thread_idx()
     mine = value
@@ -200,8 +202,8 @@ def inclusive_scan(value, block_dim: template(), op: template(), dtype: template
 
 @func
 def exclusive_scan(value, block_dim: template(), op: template(), identity, dtype: template()):  # type: ignore[no-untyped-def, valid-type]
-    """The ``value`` of the threads of the block before this one combined by ``op``; in the first one ``identity``. Others: see
-    `reduce_all`.
+    """Combine the ``value`` of the threads of the block before this one by ``op``; return ``identity`` in the first thread. Other arguments
+    as for `reduce_all`.
     """
     array = SharedArray(block_dim, dtype)
     me = thread_idx()

@@ -1,4 +1,4 @@
-"""How values of threads are combined: the operations of reductions and scans, by name."""
+"""The operations of reductions and scans over threads, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Combine = Callable[[Value, Value], Value]
 
 
 def named(kind: str) -> Combine:
-    """The operation ``kind``: "add", "mul", "min", "max", "and", "or", "xor"."""
+    """Return the operation ``kind``: "add", "mul", "min", "max", "and", "or" or "xor"."""
     code = ir.COMBINE[kind]
 
     def combine(a: Value, b: Value) -> Value:
@@ -25,5 +25,5 @@ def named(kind: str) -> Combine:
 
 
 def identity(kind: str, dtype: DType) -> Value:
-    """The value of ``dtype`` that changes nothing where it is combined."""
+    """Return the identity of the operation for ``dtype``."""
     return scalar.constant(ir.identity(kind, dtype), dtype)

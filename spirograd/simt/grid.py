@@ -1,4 +1,4 @@
-"""What concerns all threads of a launch."""
+"""Operations of all threads of a launch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spirograd.lang import scalar
 
 
 def mem_fence() -> None:
-    """Order the accesses to memory of this thread for all others of the device: those before come before those after."""
+    """Order the memory accesses of this thread for all threads of the device: accesses before the fence come before accesses after it."""
     scalar.builder().emit(ir.barrier, type=VOID)
 
 

@@ -1,7 +1,7 @@
 """Subgroups: consecutive threads of a block that read values of each other.
 
-A subgroup has `group_size()` threads, a number that is known while compiling; the last one of a block may have fewer. As in the family,
-all threads of a subgroup have to reach an operation together. Reductions and scans combine the values of those threads that exist.
+A subgroup has `group_size()` threads, a compile-time constant; the last one of a block may have fewer. As in the Taichi family, all threads
+of a subgroup must reach an operation together. Reductions and scans combine the values of the threads that exist.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from spirograd.simt.combining import identity, named
 
 
 def group_size() -> int:
-    """How many threads a subgroup has: a Python number, in kernels and outside."""
+    """Return the number of threads of a subgroup: a Python number, in kernels and outside."""
     return language_options().subgroup_size
 
 
 def log2_group_size() -> int:
-    """The logarithm of `group_size`."""
+    """Return the logarithm of `group_size`."""
     return group_size().bit_length() - 1
 
 
 def invocation_id() -> Value:
-    """The number of this thread in its subgroup, an i32."""
+    """Return the number of this thread in its subgroup, an i32."""
     number = groups.thread_number(groups.current("subgroup.invocation_id"))
     return scalar.emit(ir.irem, number, scalar.constant(group_size(), i32))
 
 
 def _live() -> Value:
-    """How many threads this subgroup has."""
+    """Return the number of threads of this subgroup."""
     scope = groups.current("a subgroup")
     threads, number, size = groups.threads(scope), groups.thread_number(scope), group_size()
     if threads.op.code is ir.const and threads.op.attr % size == 0:
@@ -45,24 +45,24 @@ def _live() -> Value:
 
 
 def elect() -> Value:
-    """1 in the first thread of each subgroup, 0 in the others."""
+    """Return 1 in the first thread of each subgroup, 0 in the others."""
     return scalar.cast(invocation_id() == 0, i32)
 
 
 def sync() -> None:
-    """Wait for the threads of the subgroup; what they wrote to shared and global memory is seen by them afterwards."""
+    """Wait for the threads of the subgroup; their writes to shared and global memory are visible to them afterwards."""
     wait(None)
 
 
 def wait(mask: Value | None) -> None:
-    """`sync` of the threads that the bits of ``mask`` name; None: of all."""
+    """Synchronise the threads in the bits of ``mask``; None: all threads."""
     groups.current("subgroup.sync")
     named = () if mask is None else (mask.op,)
     scalar.builder().emit(ir.subgroup_barrier, *named, type=VOID)
 
 
 def mem_fence() -> None:
-    """Order the accesses to memory of this thread for the others of its subgroup, without waiting for them."""
+    """Order the memory accesses of this thread for the other threads of its subgroup, without waiting for them."""
     grid.mem_fence()
 
 
@@ -74,7 +74,7 @@ memory_barrier = mem_fence
 
 
 def shuffle(value: Any, index: Any) -> Value:
-    """The ``value`` of the thread of the subgroup with number ``index``."""
+    """Return the ``value`` of the thread of the subgroup with number ``index``."""
     groups.current("subgroup.shuffle")
     operand, lane = as_value(value), scalar.cast(index, i32)
     if operand.dtype is u1:
@@ -83,24 +83,24 @@ def shuffle(value: Any, index: Any) -> Value:
 
 
 def broadcast(value: object, index: object) -> Value:
-    """The ``value`` of the thread with number ``index``, which is the same in all threads."""
+    """Return the ``value`` of the thread with number ``index``, which is the same in all threads."""
     return shuffle(value, index)
 
 
 def broadcast_first(value: object) -> Value:
-    """The ``value`` of the first thread."""
+    """Return the ``value`` of the first thread."""
     return shuffle(value, 0)
 
 
 def names(mask: Value, lane: Value) -> Value:
-    """Whether the bits of ``mask`` name a thread."""
+    """Return whether a thread is in the bits of ``mask``."""
     place = scalar.cast(scalar.emit(ir.and_, lane, scalar.constant(31, i32)), u32)
     bit = scalar.emit(ir.and_, scalar.emit(ir.shr, mask, place), scalar.constant(1, u32))
     return as_value(arithmetic.logical_and(lane < 32, bit != 0))
 
 
 def read_within(value: object, lane: Value, inside: Value, mask: Value | None) -> Value:
-    """The value of ``lane`` where that is ``inside``, and one of those that the bits of ``mask`` name; else the thread's own."""
+    """Return the value of ``lane`` if it is ``inside`` and in the bits of ``mask``; else the thread's own value."""
     own = as_value(value)
     if mask is not None:
         inside = as_value(arithmetic.logical_and(inside, names(mask, lane)))
@@ -108,35 +108,35 @@ def read_within(value: object, lane: Value, inside: Value, mask: Value | None) -
 
 
 def read_up(value: object, offset: Any, mask: Value | None) -> Value:
-    """`shuffle_up` in the threads that the bits of ``mask`` name; None: in all."""
+    """Do `shuffle_up` in the threads in the bits of ``mask``; None: in all."""
     lane = invocation_id() - scalar.cast(offset, i32)
     return read_within(value, lane, lane >= 0, mask)
 
 
 def read_down(value: object, offset: Any, mask: Value | None) -> Value:
-    """`shuffle_down` in the threads that the bits of ``mask`` name; None: in all."""
+    """Do `shuffle_down` in the threads in the bits of ``mask``; None: in all."""
     lane = invocation_id() + scalar.cast(offset, i32)
     return read_within(value, lane, lane < _live(), mask)
 
 
 def read_xor(value: object, bits: Any, mask: Value | None) -> Value:
-    """`shuffle_xor` in the threads that the bits of ``mask`` name; None: in all."""
+    """Do `shuffle_xor` in the threads in the bits of ``mask``; None: in all."""
     lane = scalar.emit(ir.xor, invocation_id(), scalar.cast(bits, i32))
     return read_within(value, lane, lane < _live(), mask)
 
 
 def shuffle_up(value: object, offset: object) -> Value:
-    """The ``value`` of the thread whose number is ``offset`` less; the own one where there is none."""
+    """Return the ``value`` of the thread whose number is ``offset`` less, or the thread's own value if there is none."""
     return read_up(value, offset, None)
 
 
 def shuffle_down(value: object, offset: object) -> Value:
-    """The ``value`` of the thread whose number is ``offset`` more; the own one where there is none."""
+    """Return the ``value`` of the thread whose number is ``offset`` more, or the thread's own value if there is none."""
     return read_down(value, offset, None)
 
 
 def shuffle_xor(value: object, mask: object) -> Value:
-    """The ``value`` of the thread whose number differs in the bits of ``mask``; the own one where there is none."""
+    """Return the ``value`` of the thread whose number differs in the bits of ``mask``, or the thread's own value if there is none."""
     return read_xor(value, mask, None)
 
 
@@ -146,20 +146,20 @@ def shuffle_xor(value: object, mask: object) -> Value:
 def _steps(log2_size: Any) -> int:
     steps = scalar.known(log2_size)
     if not isinstance(steps, int) or not 0 <= steps <= log2_group_size():
-        problem = f"`log2_size` is an integer from 0 to {log2_group_size()} that is known while compiling, got {describe(steps)}"
+        problem = f"`log2_size` is a compile-time integer from 0 to {log2_group_size()}, got {describe(steps)}"
         raise type_error(problem, "pass a literal, or an argument annotated `sg.template()`")
     return steps
 
 
 def _by_instruction(value: Value, steps: int) -> bool:
-    """Whether an instruction of the device may combine ``value``: integers, whose results do not depend on the order, of whole subgroups
+    """Return whether an instruction of the device may combine ``value``: integers, for which the order does not matter, of full subgroups
     (some drivers miscount others)."""
-    whole = groups.current("a subgroup").size % group_size() == 0
-    return value.dtype in (i32, u32) and steps == log2_group_size() and whole
+    full = groups.current("a subgroup").size % group_size() == 0
+    return value.dtype in (i32, u32) and steps == log2_group_size() and full
 
 
 def _total(kind: str, value: object, steps: int) -> Value:
-    """The values of 2 ** ``steps`` threads combined, in each of them, by a butterfly of exchanges."""
+    """Combine the values of 2 ** ``steps`` threads by a butterfly of exchanges; return the result in each of them."""
     combine, mine, lane, live = named(kind), as_value(value), invocation_id(), _live()
     if kind in language_options().subgroup_reductions and _by_instruction(mine, steps):
         return scalar.emit(ir.subgroup_reduce, mine, attr=kind, t=mine.dtype)
@@ -226,8 +226,8 @@ globals().update({name: _function(*parts) for name, parts in _NAMES.items()})
 
 
 def _head(flag: object, steps: int) -> Value:
-    """The number of the thread with which the segment of this thread begins: the nearest one, of this one and those before it, whose
-    ``flag`` is nonzero; the first one of the tile of 2 ** ``steps`` threads if there is none."""
+    """Return the number of the thread with which the segment of this thread begins: the last one up to this thread whose ``flag`` is
+    nonzero, or the first one of the tile of 2 ** ``steps`` threads."""
     lane = invocation_id()
     begins, first = as_value(as_value(flag) != 0), scalar.emit(ir.and_, lane, scalar.constant(-(1 << steps), i32))
     if not language_options().has_ballots or group_size() > 32:
@@ -239,7 +239,7 @@ def _head(flag: object, steps: int) -> Value:
 
 def _segmented(kind: str, value: object, flag: object, steps: int) -> Value:
     combine, mine, lane = named(kind), as_value(value), invocation_id()
-    before = lane - _head(flag, steps)  # how many threads of the segment come before this one
+    before = lane - _head(flag, steps)  # threads of the segment before this one
     for step in range(steps):
         takes = before >= (1 << step)
         other = shuffle(mine, arithmetic.select(takes, lane - (1 << step), lane))
@@ -276,15 +276,15 @@ globals().update({function.__name__: function for function in _SEGMENTED})
 
 
 def existing() -> Value:
-    """A u32 with a bit for each of the first 32 threads that exist."""
+    """Return a u32 with a bit for each of the first 32 threads that exist."""
     lanes, live = min(group_size(), 32), _live()
     missing = scalar.constant(lanes, i32) - arithmetic.max(arithmetic.min(live, lanes), 1)
     return scalar.emit(ir.shr, scalar.constant((1 << lanes) - 1, u32), scalar.cast(missing, u32))
 
 
 def _votes(holds: Value, mask: Value | None = None) -> Value:
-    """An integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, do not get
-    here, or are not in ``mask``."""
+    """Return an integer with a bit for each thread of the subgroup, by the device's instruction; 0 for threads that do not exist, do not
+    reach the vote, or are not in ``mask``."""
     groups.current("a vote of a subgroup")
     t = u32 if group_size() <= 32 else u64
     votes = Value(scalar.builder().emit(ir.subgroup_ballot, holds.op, type=t))
@@ -309,44 +309,44 @@ def _vote(kind: str, predicate: object, steps: int, mask: Value | None = None) -
 
 
 def vote_of(kind: str, predicate: object, mask: Value | None) -> Value:
-    """Whether ``predicate`` is nonzero in all ("and") or any ("or") of the threads that the bits of ``mask`` name; None: of all."""
+    """Return whether ``predicate`` is nonzero in all ("and") or any ("or") of the threads in the bits of ``mask``; None: of all threads."""
     return _vote(kind, predicate, log2_group_size(), mask)
 
 
 def all_true(predicate: object) -> Value:
-    """1 if ``predicate`` is nonzero in all threads, else 0."""
+    """Return 1 if ``predicate`` is nonzero in all threads, else 0."""
     return _vote("and", predicate, log2_group_size())
 
 
 def any_true(predicate: object) -> Value:
-    """1 if ``predicate`` is nonzero in any thread, else 0."""
+    """Return 1 if ``predicate`` is nonzero in any thread, else 0."""
     return _vote("or", predicate, log2_group_size())
 
 
 def all_equal(value: object) -> Value:
-    """1 if all threads have the same ``value``, else 0."""
+    """Return 1 if all threads have the same ``value``, else 0."""
     return all_true(as_value(value) == shuffle(value, 0))
 
 
 def all_equal_tiled(value: object, log2_size: object) -> Value:
-    """`all_equal` in tiles of 2 ** ``log2_size`` threads."""
+    """Return `all_equal` in tiles of 2 ** ``log2_size`` threads."""
     steps = _steps(log2_size)
     first = scalar.emit(ir.and_, invocation_id(), scalar.constant(-(1 << steps), i32))
     return _vote("and", as_value(value) == shuffle(value, first), steps)
 
 
 def all_true_tiled(predicate: object, log2_size: object) -> Value:
-    """`all_true` in tiles of 2 ** ``log2_size`` threads."""
+    """Return `all_true` in tiles of 2 ** ``log2_size`` threads."""
     return _vote("and", predicate, _steps(log2_size))
 
 
 def any_true_tiled(predicate: object, log2_size: object) -> Value:
-    """`any_true` in tiles of 2 ** ``log2_size`` threads."""
+    """Return `any_true` in tiles of 2 ** ``log2_size`` threads."""
     return _vote("or", predicate, _steps(log2_size))
 
 
 def first_ballots(predicate: object, mask: Value | None) -> Value:
-    """`ballot_first_n` of 32 threads, of those that the bits of ``mask`` name; None: of all."""
+    """Return `ballot_first_n` of 32 threads, of those in the bits of ``mask``; None: of all."""
     return _ballot(predicate, u32, min(32, group_size()), mask)
 
 
@@ -364,7 +364,7 @@ def _ballot(predicate: object, dtype: DType, count: int, mask: Value | None = No
 
 
 def ballot(predicate: object) -> Value:
-    """A u64 with a bit for each thread: set where ``predicate`` is nonzero."""
+    """Return a u64 with a bit for each thread, set where ``predicate`` is nonzero."""
     if group_size() <= 32:
         return scalar.cast(_ballot(predicate, u32, group_size()), u64)
     return _ballot(predicate, u64, group_size())
@@ -374,10 +374,10 @@ ballot_full_subgroup = ballot
 
 
 def ballot_first_n(predicate: object, n: object) -> Value:
-    """A u32 with a bit for each of the first ``n`` threads (at most 32): set where ``predicate`` is nonzero."""
+    """Return a u32 with a bit for each of the first ``n`` threads (at most 32), set where ``predicate`` is nonzero."""
     count = scalar.known(n)
     if not isinstance(count, int) or not 1 <= count <= 32:
-        problem = f"`n` is an integer from 1 to 32 that is known while compiling, got {describe(count)}"
+        problem = f"`n` is a compile-time integer from 1 to 32, got {describe(count)}"
         raise type_error(problem, "pass a literal, or an argument annotated `sg.template()`")
     return _ballot(predicate, u32, min(count, group_size()))
 

@@ -1,8 +1,8 @@
-"""CUDA's names for what `subgroup` does.
+"""The operations of `subgroup` under CUDA's names.
 
 Each ``mask`` has a bit for each lane that takes part: `sg.u32(0xFFFFFFFF)`, another literal, or a number that is the same in these lanes,
-such as `active_mask()`. All lanes that it names have to get to the operation together. Lanes that it does not name have no vote, and a
-lane that reads one of them gets its own value.
+such as `active_mask()`. All these lanes must reach the operation together. Other lanes have no vote, and a lane that reads one of them gets
+its own value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALL = 0xFFFFFFFF
 
 
 def _named(mask: object) -> Value | None:
-    """The lanes that ``mask`` names and that exist; None if it names all."""
+    """Return the lanes of ``mask`` that exist; None for all lanes."""
     known = scalar.known(mask)
     if isinstance(known, int) and known & _ALL == _ALL:
         return None
@@ -62,17 +62,17 @@ shfl_xor_i32 = shfl_xor_f32 = _masked(subgroup.read_xor, "shfl_xor", "whose numb
 
 
 def all_nonzero(mask: object, predicate: object) -> Value:
-    """1 if ``predicate`` is nonzero in all lanes of ``mask``, else 0."""
+    """Return 1 if ``predicate`` is nonzero in all lanes of ``mask``, else 0."""
     return subgroup.vote_of("and", predicate, _named(mask))
 
 
 def any_nonzero(mask: object, predicate: object) -> Value:
-    """1 if ``predicate`` is nonzero in any lane of ``mask``, else 0."""
+    """Return 1 if ``predicate`` is nonzero in any lane of ``mask``, else 0."""
     return subgroup.vote_of("or", predicate, _named(mask))
 
 
 def unique(mask: object, predicate: object) -> Value:
-    """1 if ``predicate`` is nonzero in all lanes of ``mask``, or in none, else 0."""
+    """Return 1 if ``predicate`` is nonzero in all lanes of ``mask``, or in none, else 0."""
     named = _named(mask)
     holds = scalar.cast(as_value(predicate) != 0, i32)
     if named is None:
@@ -81,22 +81,22 @@ def unique(mask: object, predicate: object) -> Value:
 
 
 def ballot(predicate: object) -> Value:
-    """A u32 with a bit for each of the first 32 lanes: set where ``predicate`` is nonzero."""
+    """Return a u32 with a bit for each of the first 32 lanes, set where ``predicate`` is nonzero."""
     return subgroup.first_ballots(predicate, None)
 
 
 def active_mask() -> Value:
-    """The lanes that get here together, as a u32: in a branch those that take it."""
+    """Return the lanes that reach this call together, as a u32: in a branch, those that take it."""
     return subgroup.first_ballots(1, None)
 
 
 def sync(mask: object) -> None:
-    """Wait for the lanes of ``mask``; what they wrote to shared and global memory is seen by them afterwards."""
+    """Wait for the lanes of ``mask``; their writes to shared and global memory are visible to them afterwards."""
     subgroup.wait(_named(mask))
 
 
 def match_all(mask: object, val: object) -> Value:
-    """1 if all lanes of ``mask`` have the same ``val``, else 0."""
+    """Return 1 if all lanes of ``mask`` have the same ``val``, else 0."""
     named = _named(mask)
     if named is None:
         return subgroup.all_equal(val)
@@ -105,13 +105,13 @@ def match_all(mask: object, val: object) -> Value:
 
 
 def match_any(mask: object, value: object) -> Value:
-    """The lanes of ``mask``, as a u32, whose ``value`` is that of this one."""
+    """Return the lanes of ``mask``, as a u32, whose ``value`` is that of this one."""
     named = _named(mask)
-    found = scalar.constant(0, u32)
+    lanes = scalar.constant(0, u32)
     for lane in range(min(subgroup.group_size(), 32)):
         theirs = subgroup.first_ballots(as_value(value) == subgroup.shuffle(value, lane), named)
-        found = arithmetic.select(subgroup.invocation_id() == lane, theirs, found)
-    return found
+        lanes = arithmetic.select(subgroup.invocation_id() == lane, theirs, lanes)
+    return lanes
 
 
 __all__ = [

@@ -79,25 +79,25 @@ class ArgumentBlock:
 
     def value(self, slot: Slot) -> int:
         """Return the id of an entry of the block, which is read once at the top of the function."""
-        found = self._values.get(slot)
-        if found is None:
+        value = self._values.get(slot)
+        if value is None:
             e = self._e
             t = self._member(slot)
             with e.f.prologue():
                 pointer = e.m.pointer(self._storage, t)
                 chain = e.f.value("AccessChain", pointer, self._base, e.m.constant_u32(self._slots[slot]))
                 size = 8 if slot.is_buffer else member_type(slot).size
-                found = self._values[slot] = e.f.load(t, chain, size if self._aligned else 0)
-        return found
+                value = self._values[slot] = e.f.load(t, chain, size if self._aligned else 0)
+        return value
 
     def scalar(self, slot: Slot, t: DType) -> int:
         """Return a scalar argument as a value of its own type. It is converted once, at the top of the function."""
-        found = self._scalars.get((slot, t))
-        if found is None:
+        value = self._scalars.get((slot, t))
+        if value is None:
             word = self.value(slot)
             with self._e.f.prologue():
-                found = self._scalars[slot, t] = self._converted(word, member_type(slot), t)
-        return found
+                value = self._scalars[slot, t] = self._converted(word, member_type(slot), t)
+        return value
 
     def _converted(self, word: int, stored: DType, t: DType) -> int:
         e = self._e

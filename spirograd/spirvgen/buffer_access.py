@@ -51,15 +51,15 @@ class AddressedMemory:
 
     def _view(self, ref: BufferRef, t: DType) -> int:
         key = (ref.slot.offset, t)
-        found = self._views.get(key)
-        if found is None:
+        pointer = self._views.get(key)
+        if pointer is None:
             e = self._e
             array = _array_block(e, t)
             address = self.block.value(ref.slot)
             with e.f.prologue():
-                found = self._views[key] = e.pointer_from_address(array, address)
-            e.m.name(found, ref.name)
-        return found
+                pointer = self._views[key] = e.pointer_from_address(array, address)
+            e.m.name(pointer, ref.name)
+        return pointer
 
 
 class BoundMemory:
@@ -104,12 +104,12 @@ class BoundMemory:
     loaded = element  # such accesses have bounds
 
     def _variable(self, slot: Slot | None, t: DType, name: str) -> int:
-        found = self._variables.get((slot, t))
-        if found is None:
+        variable = self._variables.get((slot, t))
+        if variable is None:
             m = self._e.m
             label = name if slot is not None else f"shared_{t.name}"
-            found = self._variables[slot, t] = m.storage_buffer(_array_block(self._e, t), label, _BUFFER_SET, self._numbers[slot, t])
-        return found
+            variable = self._variables[slot, t] = m.storage_buffer(_array_block(self._e, t), label, _BUFFER_SET, self._numbers[slot, t])
+        return variable
 
     def _within(self, slot: Slot, t: DType, index: Op) -> int:
         """Return the index in the shared binding of element ``index`` of a buffer."""
@@ -154,11 +154,11 @@ def used_slots(regions: Sequence[Region]) -> list[Slot]:
 
 def used_views(regions: Sequence[Region]) -> dict[Slot, list[DType]]:
     """Return the buffers that code uses, in order of offset, each with the types that it is accessed as."""
-    found: dict[Slot, dict[DType, None]] = {}
+    views: dict[Slot, dict[DType, None]] = {}
     for op in _memory_ops(regions):
         if op.code is not ops.slot:
-            found.setdefault(_ref(op).slot, {})[_VIEWS[op.code](op)] = None
-    return {slot: list(found[slot]) for slot in sorted(found, key=lambda s: s.offset)}
+            views.setdefault(_ref(op).slot, {})[_VIEWS[op.code](op)] = None
+    return {slot: list(views[slot]) for slot in sorted(views, key=lambda s: s.offset)}
 
 
 def _ref(op: Op) -> BufferRef:

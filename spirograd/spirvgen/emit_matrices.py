@@ -72,13 +72,13 @@ def _taken_apart(e: Emitter, shape: MatrixShape, use: str, matrix: int) -> list[
 
 def _joined(e: Emitter, shape: MatrixShape, use: str, n: int, entries: Sequence[Op]) -> dict[tuple[int, int], int]:
     """Return the matrices of a tile, by their first row and column."""
-    found, held = {}, shape.held(use)
+    matrices, held = {}, shape.held(use)
     for k, place in enumerate(shape.blocks(n, use)):
         variable, components = _components(e, shape, use)
         for pointer, entry in zip(components, entries[k * held : (k + 1) * held]):
             e.f.store(pointer, e.ids[entry])
-        found[place] = e.f.load(_matrix(e, shape, use), variable)
-    return found
+        matrices[place] = e.f.load(_matrix(e, shape, use), variable)
+    return matrices
 
 
 def _define(e: Emitter, op: Op, entries: Sequence[int]) -> None:
@@ -88,11 +88,11 @@ def _define(e: Emitter, op: Op, entries: Sequence[int]) -> None:
 def emit_load(e: Emitter, op: Op) -> None:
     (name, n, use), ref = op.attr
     shape, rows = SHAPES[name], _Rows(e, ref, n)
-    found = []
+    entries = []
     for row, column in shape.blocks(n, use):
         place = (column, row, _BY_COLUMNS) if use == TRANSPOSED else (row, column, _BY_ROWS)
-        found += _taken_apart(e, shape, use, rows.load(_matrix(e, shape, use), *place))
-    _define(e, op, found)
+        entries += _taken_apart(e, shape, use, rows.load(_matrix(e, shape, use), *place))
+    _define(e, op, entries)
 
 
 def emit_store(e: Emitter, op: Op) -> None:

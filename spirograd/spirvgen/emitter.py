@@ -85,17 +85,17 @@ class Emitter:
 
     def id(self, value: Op) -> int:
         """Return the SPIR-V id of a value (for a large vector: of the array, which is loaded if necessary)."""
-        found = self.ids.get(value)
-        return self.stack_slots.load(value) if found is None else found
+        known = self.ids.get(value)
+        return self.stack_slots.load(value) if known is None else known
 
     # --- types -------------------------------------------------------------------------------------------------------------
 
     def type(self, t: Type) -> int:
         """Return the id of an IR type. Raises SpirogradUnsupportedError if the device lacks it."""
-        found = self.types.get(t)
-        if found is None:
-            found = self.types[t] = self._new_type(t)
-        return found
+        known = self.types.get(t)
+        if known is None:
+            known = self.types[t] = self._new_type(t)
+        return known
 
     def returned(self, t: Type) -> int:
         """Return the id of the type of a call: a structure for several results."""
@@ -145,10 +145,10 @@ class Emitter:
         else:
             bits = int(value)
         key = (t, bits)
-        found = self.constants.get(key)
-        if found is None:
-            found = self.constants[key] = self.m.constant(self.type(t), *_words(bits, t))
-        return found
+        known = self.constants.get(key)
+        if known is None:
+            known = self.constants[key] = self.m.constant(self.type(t), *_words(bits, t))
+        return known
 
     def _special_float(self, value: float, t: DType) -> int:
         """Return infinity or NaN. Not every consumer accepts them as constants, so the bits are cast, once, at the top of the function.
@@ -158,22 +158,22 @@ class Emitter:
         pack, unpack = _FLOAT_FORMAT[t.bits]
         bits = struct.unpack(unpack, struct.pack(pack, value))[0]
         key = (t, bits)
-        found = self.constants.get(key)
-        if found is None:
+        known = self.constants.get(key)
+        if known is None:
             source = self.const(value, f32) if t is f16 else self.const(bits, unsigned(t))
             with self.f.prologue():
-                found = self.constants[key] = self.f.value("FConvert" if t is f16 else "Bitcast", self.type(t), source)
-        return found
+                known = self.constants[key] = self.f.value("FConvert" if t is f16 else "Bitcast", self.type(t), source)
+        return known
 
     def opaque_constant(self, value: float, t: DType) -> int:
         """Return a zero or an infinity that is opaque to drivers. Mesa simplifies x * 0 to 0 and x + 0 to x, with and without
         NoContraction, and NVIDIA's driver 0 * infinity of f64 to 0, as if NaN, infinities and negative zeros did not exist."""
         key = (t, value, math.copysign(1.0, value) < 0)
-        found = self._opaque_constants.get(key)
-        if found is None:
+        known = self._opaque_constants.get(key)
+        if known is None:
             with self.f.prologue():
-                found = self._opaque_constants[key] = self.opaque(self.const(value, t), t)
-        return found
+                known = self._opaque_constants[key] = self.opaque(self.const(value, t), t)
+        return known
 
     def rounded(self, value: int, t: DType) -> int:
         """Return a float that drivers must not fuse or reorder with its uses. naga has no NoContraction."""
@@ -200,13 +200,13 @@ class Emitter:
         """Return a zero that is opaque to compilers: the second coordinate of the workgroup, or with ``again`` the third (dispatches have
         one dimension)."""
         axis = 2 if again else 1
-        found = self._zeros.get((t, axis))
-        if found is None:
+        known = self._zeros.get((t, axis))
+        if known is None:
             word, vector = self.type(u32), self.m.vector(self.type(u32), 3)
             with self.f.prologue():
                 zero = self.f.value("CompositeExtract", word, self.f.load(vector, self.m.builtin("WorkgroupId", vector)), axis)
-                found = self._zeros[t, axis] = zero if t is u32 else self.f.value("UConvert", self.type(t), zero)
-        return found
+                known = self._zeros[t, axis] = zero if t is u32 else self.f.value("UConvert", self.type(t), zero)
+        return known
 
     def load_index(self, index: Op) -> int:
         """Return the index of a load, which looks different in each invocation to drivers that do not mask uniform loads."""
@@ -218,8 +218,8 @@ class Emitter:
 
     def _lane_zero(self, t: DType) -> int:
         """Return a zero that looks different in each invocation of a subgroup to compilers: x * (x + 1) is even."""
-        found = self._lane_zeros.get(t)
-        if found is None:
+        known = self._lane_zeros.get(t)
+        if known is None:
             word, one = self.type(u32), self.const(1, u32)
             self.m.capability("GroupNonUniform")
             with self.f.prologue():
@@ -227,8 +227,8 @@ class Emitter:
                 product = self.f.value("IMul", word, lane, self.f.value("IAdd", word, lane, one))
                 zero = self.f.value("BitwiseAnd", word, product, one)
                 wide = zero if t.bits == 32 else self.f.value("UConvert", self.type(unsigned(t)), zero)
-                found = self._lane_zeros[t] = self.bitcast(wide, unsigned(t), t)
-        return found
+                known = self._lane_zeros[t] = self.bitcast(wide, unsigned(t), t)
+        return known
 
     def bitcast(self, value: int, source: DType, target: DType) -> int:
         """Cast ``value`` of type ``source`` to ``target``, which has the same width."""

@@ -113,10 +113,10 @@ class Module:
     def intern(self, name: str, *operands: int) -> int:
         """Return the id of the type, constant or other global with these operands (operand 0 is the type, if it has one)."""
         key = (name, *operands)
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = self.add_global(name, *operands)
-        return found
+        known = self._interned.get(key)
+        if known is None:
+            known = self._interned[key] = self.add_global(name, *operands)
+        return known
 
     def add_global(self, name: str, *operands: int) -> int:
         """Append a global instruction with a result, which is not interned."""
@@ -221,12 +221,12 @@ class Module:
     def runtime_array_block(self, element: int, stride: int, name: str) -> int:
         """Return the interned type ``Block { element[] }``, the pointee of buffer addresses."""
         key = ("runtime_array_block", element, stride)
-        found = self._interned.get(key)
-        if found is None:
+        known = self._interned.get(key)
+        if known is None:
             elements = self.add_global("TypeRuntimeArray", element)
             self.decorate(elements, "ArrayStride", stride)
-            found = self._interned[key] = self.block([(elements, 0, "data")], name)
-        return found
+            known = self._interned[key] = self.block([(elements, 0, "data")], name)
+        return known
 
     # --- constants -------------------------------------------------------------------------------------------------------
 
@@ -258,11 +258,11 @@ class Module:
     def builtin(self, name: str, type_id: int) -> int:
         """Return the interned Input variable of a built-in."""
         key = ("builtin", name)
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = self.global_variable("Input", type_id, name)
-            self.decorate(found, "BuiltIn", self.use_enumerant("BuiltIn", name))
-        return found
+        variable = self._interned.get(key)
+        if variable is None:
+            variable = self._interned[key] = self.global_variable("Input", type_id, name)
+            self.decorate(variable, "BuiltIn", self.use_enumerant("BuiltIn", name))
+        return variable
 
     def decorate(self, target: int, decoration: str, *operands: int) -> None:
         self.add("annotation", "Decorate", target, self.use_enumerant("Decoration", decoration), *operands)
@@ -275,11 +275,11 @@ class Module:
     def string(self, text: str) -> int:
         """Return the id of an interned OpString."""
         key = ("string", text)
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = self.new_id()
-            self.add("string", "String", found, *text_words(text))
-        return found
+        known = self._interned.get(key)
+        if known is None:
+            known = self._interned[key] = self.new_id()
+            self.add("string", "String", known, *text_words(text))
+        return known
 
     def source(self, file: str) -> None:
         """Append OpSource for a source file (of language Unknown, because the grammar has no number for Python), with its text if

@@ -197,8 +197,8 @@ class _Checker:
         return operands[-1] if name.startswith(("Atomic", "GroupNonUniform")) else operands[2]
 
     def _signedness(self, name: str, type_id: int, wanted: int) -> None:
-        found = self.scalars.get(type_id)
-        if found is None or found[0] != "TypeInt" or found[2] != wanted:
+        scalar = self.scalars.get(type_id)
+        if scalar is None or scalar[0] != "TypeInt" or scalar[2] != wanted:
             self._fail(name, f"its operand is no {'signed' if wanted else 'unsigned'} integer")
 
 

@@ -24,6 +24,7 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.if_: emit_control.emit_if,
     ops.for_: emit_control.emit_for,
     ops.while_: emit_control.emit_while,
+    **dict.fromkeys((ops.outlined, ops.stream), Unsupported("for the CPU")),
     ops.task: Unsupported("each task is a module, made by emit_task"),
     # arithmetic
     ops.add: Instr("FAdd", "IAdd", "IAdd", contractible=True),
@@ -124,4 +125,5 @@ OP_MAP: dict[OpCode, Handler] = {
     ops.check: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.print_: Unsupported("kernel IR only; lowered by diagnostics"),
     ops.label: Unsupported("for the interpreter only"),
+    **dict.fromkeys(ops.ON_LANES, Unsupported("for CPUs")),
 }

@@ -56,11 +56,11 @@ def imwrite(img: object, filename: str | PathLike[str]) -> None:
     SpirogradTypeError and SpirogradValueError for other arrays, SpirogradValueError for a suffix that Pillow does not know, and
     SpirogradRuntimeError without Pillow.
     """
-    made, name = picture(img), str(filename)
-    if made.mode == "RGBA" and name.lower().endswith(_WITHOUT_ALPHA):
-        made = made.convert("RGB")
+    image, name = picture(img), str(filename)
+    if image.mode == "RGBA" and name.lower().endswith(_WITHOUT_ALPHA):
+        image = image.convert("RGB")
     try:
-        made.save(name)
+        image.save(name)
     except ValueError as why:
         raise SpirogradValueError(render(f"cannot write a picture to {name!r}: {why}", None, "use a suffix such as `.png`")) from None
 

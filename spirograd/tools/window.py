@@ -246,10 +246,10 @@ class GUI(NearNames):
     def get_event(self, *filters: object) -> bool:
         """Take the next event that matches one of the filters, as `get_events`, and assign it to ``event``; return False if there is
         none."""
-        found = next(self.get_events(*filters), None)
-        if found is not None:
-            self.event = found
-        return found is not None
+        event = next(self.get_events(*filters), None)
+        if event is not None:
+            self.event = event
+        return event is not None
 
     def get_key_event(self) -> events.Event:
         """Wait for a key. Raises SpirogradRuntimeError without a window."""

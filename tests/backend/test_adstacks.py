@@ -10,6 +10,7 @@ import needs
 import numpy as np
 import pytest
 
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.device import Device
 from spirograd.base.dtypes import DType, f32, f64, i32, i64, u32
 from spirograd.base.options import CompileOptions
@@ -21,7 +22,7 @@ from spirograd.ir.spec import verify
 from spirograd.runtime import loader
 from spirograd.runtime.adstack_heap import AdstackSizes, AdstacksTooLarge
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.launcher import ArrayBinding, Launcher, LaunchPlan
+from spirograd.runtime.launcher import Launcher, LaunchPlan
 
 COMPILED = ("cpu", "vulkan", "wgpu")
 COUNTS = ArrayRef("counts", 0, i32, 1)
@@ -145,7 +146,7 @@ def check(machine: Machine, counts: np.ndarray[Any, Any], adstacks: Sequence[Ads
     code.there_and_back(adstacks, code.b.emit(ops.shape, attr=(0, 0), type=i32))
     plan = machine.plan(code.kernel())
     out = machine.bind(np.full(len(counts), -1, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes(tuple(capacities)))
+    plan.launch(Arguments.of([0, 0], [machine.bind(counts), out], {}), AdstackSizes(tuple(capacities)))
     np.testing.assert_array_equal(machine.read(out, np.empty(len(counts), np.int32)), expected(counts, [t.width for t in adstacks]))
     return plan
 
@@ -195,7 +196,7 @@ def test_two_tasks(machine: Machine) -> None:
     plan = machine.plan(code.kernel())
     counts = np.random.default_rng(3).integers(0, 8, 500).astype(np.int32)
     out = machine.bind(np.full(500, 5, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((7, 8, 7)))
+    plan.launch(Arguments.of([0, 0], [machine.bind(counts), out], {}), AdstackSizes((7, 8, 7)))
     before = np.full(500, 5, np.int32)
     before[:166] = expected(counts, [1, 2])[:166]
     np.testing.assert_array_equal(machine.read(out, np.empty(500, np.int32)), expected(counts, [3], before))
@@ -213,7 +214,7 @@ def test_serial_tape_lasts_over_tasks(machine: Machine) -> None:
     plan = machine.plan(code.kernel())
     counts = np.full(300, 5, np.int32)
     out = machine.bind(np.zeros(300, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((300, 5)))
+    plan.launch(Arguments.of([0, 0], [machine.bind(counts), out], {}), AdstackSizes((300, 5)))
     want = expected(counts, [1])
     want[0] = expected(np.full(5, 300, np.int32), [2], 9)[4]
     np.testing.assert_array_equal(machine.read(out, np.empty(300, np.int32)), want)
@@ -230,7 +231,7 @@ def test_bounds_from_memory(machine: Machine) -> None:
     shown = int(counts[0])
     # Iteration 0 saves as many steps as there are iterations.
     out = machine.bind(np.zeros(9000, np.int32))
-    plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((shown,)))
+    plan.launch(Arguments.of([0, 0], [machine.bind(counts), out], {}), AdstackSizes((shown,)))
     want = np.where(np.arange(9000) < shown, expected(np.full(9000, 3, np.int32), [1]), 0)
     want[0] = expected(counts[:1], [1])[0]
     np.testing.assert_array_equal(machine.read(out, np.empty(9000, np.int32)), want)
@@ -246,7 +247,7 @@ def test_launches_share_the_heap(machine: Machine) -> None:
     for n, steps in ((50, 3), (700, 90), (20, 4), (3000, 200), (60, 8)):
         counts = np.full(n, steps, np.int32)
         out = machine.bind(np.zeros(n, np.int32))
-        plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((steps,)))
+        plan.launch(Arguments.of([0, 0], [machine.bind(counts), out], {}), AdstackSizes((steps,)))
         runs.append((counts, out))
     for counts, out in runs:
         np.testing.assert_array_equal(machine.read(out, np.empty(len(counts), np.int32)), expected(counts, [1]))
@@ -264,7 +265,7 @@ def test_threads_that_launch_at_once(machine: Machine) -> None:
         counts = np.full(2000, steps, np.int32)
         for _ in range(10):
             out = machine.bind(np.zeros(2000, np.int32))
-            plan.launch([0, 0], [machine.bind(counts), out], {}, AdstackSizes((steps,)))
+            plan.launch(Arguments.of([0, 0], [machine.bind(counts), out], {}), AdstackSizes((steps,)))
             if not np.array_equal(machine.read(out, np.empty(2000, np.int32)), expected(counts, [1])):
                 wrong.append(f"{steps} steps")
 
@@ -285,9 +286,9 @@ def test_too_large(machine: Machine) -> None:
     counts = np.full(1000, 2, np.int32)
     arrays = [machine.bind(counts), machine.bind(np.zeros(1000, np.int32))]
     with pytest.raises(AdstacksTooLarge, match=r"adstacks.*[\d,]{9,} bytes") as raised:
-        plan.launch([0, 0], arrays, {}, AdstackSizes((2**31 - 1,)))
+        plan.launch(Arguments.of([0, 0], arrays, {}), AdstackSizes((2**31 - 1,)))
     assert raised.value.adstack == "noted"
-    plan.launch([0, 0], arrays, {}, AdstackSizes((2,)))
+    plan.launch(Arguments.of([0, 0], arrays, {}), AdstackSizes((2,)))
     np.testing.assert_array_equal(machine.read(arrays[1], np.empty(1000, np.int32)), expected(counts, [1]))
 
 
@@ -300,7 +301,7 @@ def test_random_numbers_again(machine: Machine) -> None:
     out = machine.bind(np.zeros(1, np.uint32))
 
     def launch(drawn: int | None) -> int:
-        plan.launch([0], [out], {}, drawn=drawn)
+        plan.launch(Arguments.of([0], [out], {}), drawn=drawn)
         return int(machine.read(out, np.empty(1, np.uint32))[0])
 
     first = launch(None)
@@ -347,7 +348,7 @@ def test_temporaries_too(machine: Machine) -> None:
     kernel = code.kernel()
     plan = machine.plan(Kernel(kernel.name, kernel.args, kernel.body, (total,)))
     counts = np.random.default_rng(4).integers(0, 5, 300).astype(np.int32)
-    returned = plan.launch([0, 0], [machine.bind(counts), machine.bind(np.zeros(1, np.int32))], {}, AdstackSizes((4,)))
+    returned = plan.launch(Arguments.of([0, 0], [machine.bind(counts), machine.bind(np.zeros(1, np.int32))], {}), AdstackSizes((4,)))
     want = expected(counts, [1]).astype(np.int64).sum()
     assert returned is not None
     assert int(returned[0]) == np.int64(want).astype(np.int32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.base.sizes.size_nodes import Element
 from spirograd.lang import context
 from spirograd.runtime.freshness import Freshness
@@ -68,7 +69,7 @@ class World:
         is_array = isinstance(memory, sg.Ndarray)
         session, specialization, _ = (read_array if is_array else read_field).specialized((memory,), {})
         fresh = Freshness([specialization.plan.compiled], [])
-        return lambda: fresh.key([0], [session.bind(memory) if is_array else None], specialization.trees)
+        return lambda: fresh.key(Arguments.of([0], [session.bind(memory) if is_array else None], specialization.trees))
 
     def keys(self):
         return {name: key() for name, key in self.watches.items()}
@@ -439,7 +440,7 @@ def _key_of_external(kernel, *args):
 
     def key():
         packer = kernel.pack(session, specialization, args)
-        return fresh.key(packer.scalars, packer.arrays, specialization.trees)
+        return fresh.key(Arguments.of(packer.scalars, packer.arrays, specialization.trees))
 
     return key
 
@@ -510,7 +511,7 @@ def test_trees_and_arrays_made_anew(session, arch):
         tree = builder.finalize()
         field.fill(value)
         size = Element("tree", 1, 0, field.dtype, field.key, (0,))
-        keys.append(Freshness([], [size]).key([], [], {1: tree.allocation}))
+        keys.append(Freshness([], [size]).key(Arguments.of([], [], {1: tree.allocation})))
         tree.destroy()
     assert None not in keys and len(set(keys)) == 3
 
@@ -520,7 +521,7 @@ def test_size_expressions_see_the_same_parts(world):
     fresh = Freshness([], [Element("tree", n.tree.id, 0, n.dtype, n.key, (0,))])
 
     def key():
-        return fresh.key([], [], {n.tree.id: n.tree.allocation})
+        return fresh.key(Arguments.of([], [], {n.tree.id: n.tree.allocation}))
 
     seen = [key()]
     world.x.fill(1.0)

@@ -243,7 +243,7 @@ def test_refusals(session: Any) -> None:
     def no_node():
         sg.append(node.parent(), [1], 3.0)
 
-    for kernel, why in ((assigned, "is no value"), (used, "is no value"), (no_node, "sparse node")):
+    for kernel, why in ((assigned, "is not a value"), (used, "is not a value"), (no_node, "sparse node")):
         with pytest.raises(sg.SpirogradTypeError, match=why):
             kernel()
     for build, why in (

@@ -203,6 +203,23 @@ def test_gradients_of_arrays(way):
             chain.grad(arrays[0], arrays[0], n)
 
 
+def test_gradients_of_views(way):
+    """The same views again and again, with numbers after them: a view passes numbers of its own."""
+
+    @sg.kernel
+    def scale(a: A1, out: A1, n: sg.i32, s: sg.f32):
+        for i in range(n):
+            out[i] = a[i] * s
+
+    a, out = (sg.ndarray(sg.f32, 8, needs_grad=True) for _ in range(2))
+    part, result = a[2:6], out[1:5]
+    for n, s in ((4, 3.0), (4, 3.0), (4, 3.0), (4, 5.0), (2, 5.0), (4, 3.0)):
+        a.grad.fill(0.0)
+        out.grad.fill(1.0)
+        scale.grad(part, result, n, s)
+        assert a.grad.to_numpy().tolist() == [0.0, 0.0, *([s] * n), *([0.0] * (6 - n))]
+
+
 def test_bounds_that_numpy_writes(way):
     """Memory that was handed out may change unseen: sizes are found anew."""
     x, y = sg.field(sg.f32, 2, needs_grad=True), sg.field(sg.f32, 2, needs_grad=True)

@@ -14,6 +14,7 @@ from ir_outline import outlined
 from ir_random import random_arguments, random_kernel
 
 from spirograd.analysis import trial
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.device import Device
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
@@ -22,7 +23,7 @@ from spirograd.ir.nodes import Kernel
 from spirograd.ir.spec import verify
 from spirograd.runtime import loader
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.launcher import ArrayBinding, Launcher
+from spirograd.runtime.launcher import Launcher
 from spirograd.transforms.simplification import inline_calls
 
 LENGTH = 37
@@ -52,7 +53,7 @@ def launch(device: Device, kernel: Kernel, args: list[Any], tree: np.ndarray[Any
         allocation.write(0, memoryview(array))
         bindings.append(ArrayBinding(allocation.address, array.shape, 0, 0, allocation))
     scalars = [0 if isinstance(value, np.ndarray) else value for value in args]
-    returned = launcher.prepare(compiled).launch(scalars, bindings, {0: field_memory})
+    returned = launcher.prepare(compiled).launch(Arguments.of(scalars, bindings, {0: field_memory}))
     launcher.synchronize()
     for value, binding in zip(args, bindings):
         if isinstance(value, np.ndarray):

@@ -10,7 +10,8 @@ import pytest
 from fuzz.run import load
 
 import spirograd as sg
-from spirograd.llvmgen import streaming
+from spirograd.analysis import loop_costs
+from spirograd.llvmgen import emit_stream
 
 pytestmark = [
     pytest.mark.optimized,
@@ -21,12 +22,12 @@ pytestmark = [
 
 def streams(kernel: Any) -> int:
     """How many stores of ``kernel`` bypass caches."""
-    return kernel.stages()["kernel.ll"].count("!nontemporal") // streaming._PER_TRIP
+    return kernel.stages()["kernel.ll"].count("!nontemporal") // emit_stream._PER_TRIP
 
 
 @pytest.fixture(autouse=True)
 def any_size(session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(loop_costs, "LEAST_STREAM", 1)
 
 
 @pytest.mark.parametrize("n", [1, 7, 255, 256, 257, 1000, 70000])
@@ -50,6 +51,23 @@ def test_maps(t: Any, n: int) -> None:
         values = values[::-1].copy()
         x.from_numpy(values)
     assert streams(double) == (2 if n > 64 else 0)  # fields of a few elements do not begin at multiples of a vector
+
+
+@pytest.mark.parametrize("n", [256, 1000, 70000])
+def test_edges(n: int) -> None:
+    """The iterations between the edges bypass caches, those at the edges do not."""
+    x, y = sg.field(sg.f32, shape=n), sg.field(sg.f32, shape=n)
+    x.from_numpy(np.arange(n, dtype=np.float32))
+
+    @sg.kernel
+    def shifted():
+        for i in x:
+            y[i] = 2.0 * sg.max(i - 1, 0) + x[i]
+
+    shifted()
+    i = np.arange(n)
+    np.testing.assert_array_equal(y.to_numpy(), 2.0 * np.maximum(i - 1, 0) + i)
+    assert streams(shifted) == 1 and 'vectorise="rest"' in shifted.ir("loops")
 
 
 @pytest.mark.parametrize(

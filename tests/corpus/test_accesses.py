@@ -1,4 +1,5 @@
-"""The interpreter runs what the passes for the CPU and for Vulkan make of the corpus: results are right, and no index is out of range."""
+"""The interpreter runs what the passes for the CPU and for Vulkan make of the corpus, and the vectors of the CPU: results are right, and no
+index is out of range."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from validation.case import load
 CASES = {c.name: c for c in load()}
 # The interpreter takes more than ten seconds for these loops.
 LONG = ("a_large_array", "a_long_sum")
-TARGETS = ("cpu", "vulkan")
+TARGETS = ("cpu", "vulkan", "loops")
 
 
 def runs(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +21,7 @@ def runs(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.wrong(given.run(*given.args)) == ""
 
 
-@pytest.mark.parametrize("name,target", [(name, TARGETS[k % 2]) for k, name in enumerate(CASES) if name not in LONG and k % 3 == 0])
+@pytest.mark.parametrize("name,target", [(name, TARGETS[k // 3 % 3]) for k, name in enumerate(CASES) if name not in LONG and k % 3 == 0])
 def test_one_target(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runs(name, target, monkeypatch)
 

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md and docs/adding-an-operation.md: what they name exists, and whoever follows one gets what it promises.
+"""The recipes of CONTRIBUTING.md and docs/adding-*.md: files and names in them exist, and following one has the result that it promises.
 
 Recipes for tables are followed in this process, those for files in a copy of the package.
 """
@@ -29,6 +29,7 @@ from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr
 OPERATION = ROOT / "docs" / "adding-an-operation.md"
 DEVICE = ROOT / "docs" / "adding-a-device.md"
 NODE = ROOT / "docs" / "adding-a-node.md"
+STORE = ROOT / "docs" / "adding-a-step-store.md"
 ROWS = re.findall(r"^\| (an? [^|]+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
 _FOLDERS = (ROOT, ROOT / "spirograd")
 
@@ -46,8 +47,8 @@ def _text(path: Path) -> str:
 
 
 def test_recipes_for_all_that_can_be_added() -> None:
-    wanted = {"an operation", "a derivative", "a pass", "a target", "a device", "an environment variable", "an option of `init`"}
-    assert wanted <= {what for what, _ in ROWS}
+    wanted = {"an operation", "a derivative", "a pass", "a target", "a device", "a kind of node of field trees", "a transform of tapes"}
+    assert wanted | {"an environment variable", "an option of `init`"} <= {what for what, _ in ROWS}
 
 
 @pytest.mark.parametrize(("what", "where"), ROWS, ids=[what for what, _ in ROWS])
@@ -273,6 +274,47 @@ def test_a_node(package: Path) -> None:
     ran = [arch for arch in ("interpreter", "cpu", "vulkan", "wgpu") if needs.missing(arch) is None]
     assert lines == [f"{arch} 128 13.0 4.0 6.0 0.0 root => blocked [64, 64]" for arch in ran]
     assert refusal == "the extents of a blocked node are multiples of 8, got (60,)"
+
+
+USING_BOUNDED = """
+import spirograd as sg
+sg.init(arch=sg.cpu)
+x, y = (sg.field(sg.f32, (), needs_grad=True) for _ in range(2))
+
+@sg.kernel
+def double():
+    x[None] *= 2.0
+
+@sg.kernel
+def result():
+    y[None] = x[None] ** 2
+
+def slope(steps, most):
+    x[None] = 3.0
+    with sg.ad.Tape(y, most_steps=most):
+        for _ in range(steps):
+            double()
+        result()
+    return x.grad[None]
+
+print(slope(3, 4), slope(3, None))
+try:
+    slope(4, 4)
+except sg.SpirogradRuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_transform_of_tapes(package: Path) -> None:
+    """Its page: a step store of its own, and the option that selects it."""
+    page = STORE.read_text(encoding="utf-8")
+    applied(package, page)
+    (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (package / "spirograd/ad/bounded.py").write_text(module, encoding="utf-8")
+    assert printed(package, USING_BOUNDED) == [
+        "384.0 384.0",
+        "the tape has more steps than `most_steps`: raise it, or end the loop earlier",
+    ]
 
 
 PASS = '''

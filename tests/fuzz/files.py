@@ -197,7 +197,7 @@ def _prepare(module: Any) -> None:
         try:
             kernel.plan  # noqa: B018
             if kernel.gradient is not None:
-                kernel.grad.ways  # noqa: B018
+                kernel.grad.checkpoints  # noqa: B018
         except SpirogradError:
             pass
 

@@ -20,7 +20,7 @@ from . import run, typed
 from .fenced import fenced
 
 # Back ends of the interpreter, see `run.session`.
-AS_TASKS = ("interpreter as cpu", "interpreter as vulkan")
+AS_TASKS = ("interpreter as cpu", "interpreter as vulkan", "interpreter as loops")
 _FAR = 1 << 28
 _UPDATES = {
     "add": ("{} += {}", "{} -= {}"),

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spirograd.llvmgen import uniform
+from spirograd.analysis import loop_costs
 
 from . import run, typed
 from .fenced import fenced
@@ -203,12 +203,12 @@ def _data(program: Program) -> list[np.ndarray[Any, Any]]:
 
 
 def results(program: Program, arch: str) -> list[np.ndarray[Any, Any]]:
-    """The arrays after launches with several numbers. On the CPU whatever can run in lockstep does."""
+    """The arrays after launches with several numbers. Whatever can run in lockstep on the CPU does."""
     costs = dict.fromkeys(("_ACCESS", "_DIVERGENT_LOAD", "_DIVISION", "_INTERLEAVED_LOAD", "_LEAST_WORK", "_SHORTEST"), 0)
     arrays = _data(program)
     if arch == "cpu":
         arrays = [fenced(a, at_end=(program.seed + k) % 4 != 0) for k, a in enumerate(arrays)]
-    with run.session(arch, False), patch.multiple(uniform, **costs), patch.object(uniform._Work, "_gains", return_value=True):
+    with run.session(arch, False), patch.multiple(loop_costs, **costs), patch.object(loop_costs._Work, "_gains", return_value=True):
         work = run.load(program.source, {}, "work")
         for m, k in ((3, 0), (0, -1), (5, 1 << 28), (2, -(1 << 28))):
             work(*arrays, program.n, m, k)

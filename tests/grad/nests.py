@@ -11,10 +11,10 @@ def nest(kernel: Any, levels: int, length: int) -> tuple[int, ...]:
     """Have ``kernel.grad``, which was launched before, use nested checkpoints of ``levels`` levels of ``length`` iterations for all loops
     with tapes, or (1 level) none; gives the numbers of these loops."""
     kernel.grad._last.native.forget()
-    ways = kernel.grad._last.ways
-    numbers = tuple(sorted({record.number for record in ways.plain.derivative.records}))
+    checkpoints = kernel.grad._last.checkpoints
+    numbers = tuple(sorted({record.number for record in checkpoints.plain.derivative.records}))
     if levels == 1 or not numbers:
-        ways.current = ways.plain
+        checkpoints.current = checkpoints.plain
     else:
-        ways.current = ways._planned(ways._make, Nesting(tuple([(n, levels) for n in numbers]), length))
+        checkpoints.current = checkpoints._planned(checkpoints._make, Nesting(tuple([(n, levels) for n in numbers]), length))
     return numbers

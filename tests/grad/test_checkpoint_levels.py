@@ -154,7 +154,7 @@ class Copy(Saved):
     """A copy of nothing."""
 
     def __init__(self, memory: CopyMemory, nbytes: int, rng: random.Random) -> None:
-        self.nbytes, self._copy_memory, self._elsewhere = nbytes, memory, None
+        self.nbytes, self._copy_memory, self._moved = nbytes, memory, None
         self._copy = FakeAllocation(nbytes, rng)
         memory.used += nbytes
 
@@ -202,7 +202,7 @@ def test_limits_of_levels_hold(seed: int, tmp_path: Path, monkeypatch: pytest.Mo
         elif copies:
             copies.pop(rng.randrange(len(copies))).free()
         if action > 0.95:
-            assert all(saved._elsewhere.data().nbytes == saved.nbytes for saved in copies[:2] if saved.leaving)
+            assert all(saved._moved.data().nbytes == saved.nbytes for saved in copies[:2] if saved.leaving)
         there = [sum(saved.nbytes for saved in copies if saved.level == level) for level in range(3)]
         assert all(nbytes <= size for nbytes, size in zip(there, levels.sizes))
         assert all(used.peak <= size for used, size in zip(levels.used[1:], levels.sizes[1:]))
@@ -215,7 +215,7 @@ def test_limits_of_levels_hold(seed: int, tmp_path: Path, monkeypatch: pytest.Mo
             assert on_host.most <= report.peak <= report.limit and 0 < report.staging <= report.peak
             assert f", at most {report.staging} bytes for copies under way" in str(report)
     for saved in copies:
-        assert saved._elsewhere is None or saved._elsewhere.data().nbytes == saved.nbytes
+        assert saved._moved is None or saved._moved.data().nbytes == saved.nbytes
     levels.close()
     assert not [*tmp_path.iterdir()]
 
@@ -428,7 +428,7 @@ def test_a_level_is_used_where_its_copies_take_less_time(steps: int, copy: float
         if step > 14:
             costs.look(sizes, step, 2_000, 1_000, lambda level: (copy / 2_000, copy / 2_000))
     assert costs.used == used
-    assert not costs.found or costs.found[2].step == pytest.approx(1e-3, rel=0.1)
+    assert not costs.measured or costs.measured[2].step == pytest.approx(1e-3, rel=0.1)
 
 
 class Clock:
@@ -473,7 +473,7 @@ def test_a_level_that_turns_out_slow_is_left(late: bool, monkeypatch: pytest.Mon
     clock = Clock(monkeypatch, [1e-5], 2e-2, late)
     assert clock.run(150, {}) == 1
     assert 4 <= sum(used > 1 for used in clock.history) < 30  # left soon, and not used again
-    assert clock.costs.found[1].copy == pytest.approx(2e-2, rel=0.1)
+    assert clock.costs.measured[1].copy == pytest.approx(2e-2, rel=0.1)
 
 
 def test_a_level_beside_the_program_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,7 +494,7 @@ def test_slow_steps_do_not_decide(slow: dict[int, float], monkeypatch: pytest.Mo
     """Compilers run at the first launch of a kernel, which may be any step."""
     clock = Clock(monkeypatch, [2e-2], 2e-2)
     assert clock.run(60, slow) == 1
-    assert clock.costs.found[1].step == pytest.approx(1e-3, rel=0.1)
+    assert clock.costs.measured[1].step == pytest.approx(1e-3, rel=0.1)
 
 
 def test_a_slow_first_copy_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:

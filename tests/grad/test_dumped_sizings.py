@@ -19,11 +19,11 @@ from spirograd.transforms.tasks.place_adstacks import PLACING
 
 N = 12
 PARTS = {"vulkan": ("spv", "spvasm"), "wgpu": ("spv", "spvasm")}  # of each task
-WHOLE = {"cpu": ("kernel.ll", "kernel.opt.ll", "kernel.s")}
+WHOLE = {"cpu": ("vectors.ir", "loops.ir", "kernel.ll", "kernel.opt.ll", "kernel.s")}
 
 
 def gradient() -> None:
-    """A loop in a loop, in two stages: the outer one carries the bound of the inner one."""
+    """A loop in a loop, counted in two rounds: the outer one carries the bound of the inner one."""
     x, y = (sg.field(sg.f32, shape=N, needs_grad=True) for _ in range(2))
     count = sg.field(sg.i32, shape=N)
     count.from_numpy(np.arange(N, dtype=np.int32) % 5)
@@ -66,7 +66,7 @@ def test_files(arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     sg.init(arch=arch)
     gradient()
     counting, (main,) = stages(tmp_path, "work_grad_sizes"), stages(tmp_path, "work_grad").values()
-    assert len(counting) == 2, "two stages, two keys"
+    assert len(counting) == 2, "two rounds of counting, two keys"
     for files in (*counting.values(), main):
         tasks = {stage.rsplit(".", 1)[0] for stage in files if stage.endswith(".spv")}
         assert bool(tasks) == (arch in PARTS)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.ad.recording import Recording
+from spirograd.ad.recording import TapeRecording
 from spirograd.ad.saving_rule import Version
 
 torch = needs.package("torch")
@@ -462,7 +462,7 @@ def test_the_check_finds_what_is_not_saved(arch: str, monkeypatch: Any) -> None:
         for access, _ in memory.residuals if version is Version.BEFORE else ():
             self._need(access, launch, event, Version.AFTER)
 
-    monkeypatch.setattr(Recording, "_need_all", need_all)
+    monkeypatch.setattr(TapeRecording, "_need_all", need_all)
     with pytest.raises(sg.SpirogradAssertionError, match=r"does not have `\w+` as the reverse of `entries` needs it"), sg.ad.Tape(loss):
         entries(m, y)
         halve(m)

@@ -10,7 +10,7 @@ import pytest
 
 import spirograd as sg
 import spirograd.compat.quadrants as qd
-from spirograd.session import _copy_into
+from spirograd.transfers import _copy_into
 
 torch = needs.package("torch")
 

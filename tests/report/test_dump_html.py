@@ -16,7 +16,7 @@ from spirograd.report.page import document_of, page
 ARCHS = ("interpreter", "cpu", "vulkan", "wgpu")
 TITLES = {
     "interpreter": ["Python", "IR: kernel"],
-    "cpu": ["Python", "IR: kernel", "IR: offloaded", "IR: device", "LLVM", "LLVM optimised", "assembly"],
+    "cpu": ["Python", "IR: kernel", "IR: offloaded", "IR: device", "IR: vectors", "IR: loops", "LLVM", "LLVM optimised", "assembly"],
     "vulkan": ["Python", "IR: kernel", "IR: offloaded", "IR: device", "SPIR-V", "MSL"],
 }
 TITLES["wgpu"] = TITLES["vulkan"]

@@ -1,7 +1,7 @@
 """Text in, text out: each file of cases/ holds kernels, and what a pass makes of them.
 
-A file starts with `pass: <names>` (run in order), optional `caps: <field>=<value> ...`, `level: device`, `result: device`; then come
-pairs of kernels, each pair `=== <title>`, the input, `---`, the output.
+A file starts with `pass: <names>` (run in order), optional `caps: <field>=<value> ...`, `costs: <constant of loop_costs>=<value> ...`,
+`level: device`, `result: device`; then come pairs of kernels, each pair `=== <title>`, the input, `---`, the output.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import pytest
 from golden_cases import Case, read, write
 
 from spirograd import transforms
+from spirograd.analysis import loop_costs
 from spirograd.analysis.sites import collect_sites
 from spirograd.autodiff import prepare
 from spirograd.base.caps import Capabilities
@@ -63,11 +66,13 @@ def transformed(settings: dict[str, str], source: str) -> str:
     if before == "kernel":
         faults, prints = collect_sites(kernel)
         ctx = replace(ctx, block=arg_block(kernel, ctx), faults=faults, prints=prints)
-    for name in settings["pass"].split():
-        try:
-            kernel = PASSES[name](kernel, ctx)
-        except SpirogradCompilationError as error:
-            return f"{type(error).__name__}: {error.message}\n"
+    costs = dict(f.split("=") for f in settings.get("costs", "").split())
+    with mock.patch.multiple(loop_costs, **{name: int(value) for name, value in costs.items()}) if costs else nullcontext():
+        for name in settings["pass"].split():
+            try:
+                kernel = PASSES[name](kernel, ctx)
+            except SpirogradCompilationError as error:
+                return f"{type(error).__name__}: {error.message}\n"
     verify(kernel, settings.get("result", before))
     return to_text(kernel)
 

@@ -26,10 +26,11 @@ ALLOWED = {
     # The runtime never sees the IR. Its interpreter runs what the artifact carries.
     "runtime": {"base"},
     "config": {"base", "runtime"},
+    "transfers": {"base", "config", "lang", "runtime"},
     "dumps": {"base", "ir"},
     "errors": {"base"},
     "kernel_key": {"base", "ir"},
-    "session": {"base", "ir", "compiler", "config", "dumps", "kernel_key", "lang", "runtime"},
+    "session": {"base", "ir", "compiler", "config", "dumps", "kernel_key", "lang", "runtime", "transfers"},
     "derivatives": {"base", "ir", "autodiff", "lang", "runtime", "session"},
     "ad": {"base", "ir", "autodiff", "lang", "derivatives"},
     "interop": {"base", "ir", "lang", "derivatives", "ad"},
@@ -55,10 +56,15 @@ MODULE_ALLOWED = {
     "spirograd.runtime.devices.cpu_timer": {"llvmgen"},
     "spirograd.runtime.devices.memory_faults": {"llvmgen"},
     "spirograd.runtime.devices.gpu.call": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.call_code": {"llvmgen"},
     "spirograd.runtime.devices.gpu.cuda": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.cuda_context": {"llvmgen"},
     "spirograd.runtime.devices.gpu.hip": {"llvmgen"},
-    "spirograd.runtime.devices.gpu.timer": {"llvmgen"},
+    "spirograd.runtime.devices.gpu.hip_context": {"llvmgen"},
+    "spirograd.runtime.native.launch_code": {"llvmgen"},
     "spirograd.runtime.native.launch_function": {"llvmgen"},
+    "spirograd.runtime.native.state": {"llvmgen"},
+    "spirograd.runtime.native.step_code": {"llvmgen"},
     "spirograd.dumps": {"llvmgen"},
 }
 # Imports inside of functions. Each has a reason; nothing else may.
@@ -107,12 +113,12 @@ MODULES = {_module(path): path for path in FILES}
 
 
 @functools.cache
-def _imports(path: Path) -> list[tuple[str, int, bool]]:
-    """(module imported, line, whether inside of a function). Blocks under TYPE_CHECKING count, too: only type checkers run them, but
-    readers do."""
-    found: list[tuple[str, int, bool]] = []
+def _imports(path: Path) -> list[tuple[str, int, str]]:
+    """(module imported, line, when). When: "at import", "in a call", or "for types" under TYPE_CHECKING. The order of packages holds for
+    these too: only type checkers run them, but readers do."""
+    found: list[tuple[str, int, str]] = []
 
-    def visit(node: ast.AST, late: bool) -> None:
+    def visit(node: ast.AST, late: str) -> None:
         if isinstance(node, ast.Import):
             found.extend((alias.name, node.lineno, late) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -120,11 +126,18 @@ def _imports(path: Path) -> list[tuple[str, int, bool]]:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 found.append((whole if whole in MODULES else str(node.module), node.lineno, late))
-        late = late or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            late = "in a call"
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for child in node.body:
+                visit(child, "for types")
+            for child in node.orelse:
+                visit(child, late)
+            return
         for child in ast.iter_child_nodes(node):
             visit(child, late)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    visit(ast.parse(path.read_text(encoding="utf-8")), "at import")
     return found
 
 
@@ -145,7 +158,7 @@ def _problems(path: Path) -> list[str]:
             wanted = _part(target)
             if part not in TOP and wanted != part and wanted not in may:
                 problems.append(f"{where}: `{module}` may import {', '.join(sorted(may)) or 'nothing'}")
-            if late and (part, target) not in LATE:
+            if late == "in a call" and (part, target) not in LATE:
                 problems.append(f"{where} inside of a function")
         elif root in THIRD_PARTY and part not in THIRD_PARTY[root]:
             problems.append(f"{where}: only {', '.join(sorted(THIRD_PARTY[root])) or 'no package'} may")
@@ -158,8 +171,10 @@ def test_every_part_is_placed():
 
 
 def test_no_cycles():
-    """Among modules, at import time."""
-    graph = {module: {t for t, _, late in _imports(path) if t in MODULES and not late} - {module} for module, path in MODULES.items()}
+    """Among modules, at import time: what only type checkers import can close no cycle."""
+    graph = {
+        module: {t for t, _, when in _imports(path) if t in MODULES and when == "at import"} - {module} for module, path in MODULES.items()
+    }
     # Importing a module runs the package's __init__ too; only those that import something can take part in a cycle.
     done: set[str] = set()
 

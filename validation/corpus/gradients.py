@@ -39,7 +39,7 @@ class Chain:
         self.x.from_numpy(self.starts)
 
     def results(self, kernel: Any, args: tuple[Any, ...], trips: Any) -> Results:
-        """Of a kernel that applies `advance` ``trips`` times to each ``x[i]``, and of its gradient."""
+        """Return the results of a kernel that applies `advance` ``trips`` times to each ``x[i]``, and of its gradient."""
         value, slope = advanced(self.starts, trips)
         return self.against(kernel, args, value, slope)
 

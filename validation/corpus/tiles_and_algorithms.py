@@ -33,7 +33,8 @@ def in_groups(run) -> None:
 
 @case(rtol=1e-4, atol=1e-5)
 def factors_of_tiles() -> Results:
-    """Of two groups: a product of columns, a Cholesky factor, and a triangular system. Entries are differences of numbers up to 6."""
+    """Factor tiles in two groups: a product of columns, a Cholesky factor, and a triangular system. Entries are differences of numbers up
+    to 6."""
     a = np.random.default_rng(1).uniform(0.1, 1, (2, 16, 16)).astype("f4")
     m = np.eye(16, dtype="f4") + a @ a.transpose(0, 2, 1)
     lower, solved = np.zeros((2, 16, 16), "f4"), np.zeros((2, 16, 16), "f4")

@@ -18,7 +18,7 @@ import numpy as np
 from validation.family.programs import Program
 
 TOLERANCE = 1e-3  # of the largest magnitude of a field: programs run in f32 with fast mathematics, and some amplify differences
-_NOISE = 5.0  # a distance of up to so many spreads of Taichi's own is rounding
+_NOISE = 5.0  # a distance of up to this multiple of Taichi's own spread is rounding
 _IN_DOUBLE = 1e-6  # so near, in double precision, are programs that differ by rounding only, relative to magnitudes in single precision
 _GRACE = 30.0  # seconds beyond the limit of a run, in which it may write its results
 _WARM_UP = 2  # frames that compile kernels

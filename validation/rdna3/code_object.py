@@ -57,7 +57,7 @@ class Image:
 
 
 def read(elf: bytes) -> Image:
-    """Of a linked code object for GFX11."""
+    """Read a linked code object for GFX11."""
     header = struct.unpack_from("<16sHHIQQQIHHHHHH", elf)
     segments = [_SEGMENT.unpack_from(elf, header[5] + k * header[9]) for k in range(header[10])]
     loaded = [segment for segment in segments if segment[0] == _LOAD]

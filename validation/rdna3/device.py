@@ -22,7 +22,7 @@ from validation.rdna3.memory import Memory, OutOfMemory
 
 ARCHITECTURE = "gfx1100"
 _CAPACITY = 1 << 29
-# At most so many workgroups, so that kernels stride over larger ranges; and so many invocations where only the device knows the range.
+# The largest number of workgroups, so that kernels stride over larger ranges; and of invocations if only the device knows the range.
 _GROUPS, _FILL = 64, 512
 
 

@@ -19,7 +19,7 @@ from validation.rdna3.decode import Instruction, Undecodable, Unsupported, decod
 from validation.rdna3.operands import scalar, write_scalar
 from validation.rdna3.waves import EXEC, VCC, Waves
 
-# After so many instructions in a row a set of waves rests, and others run.
+# After this number of instructions in a row, another set of waves runs.
 _PATIENCE = 20_000
 _SCALAR = ("SOP1", "SOP2", "SOPC", "SOPK")
 _NOTHING = {

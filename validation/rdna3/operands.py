@@ -50,7 +50,7 @@ def constant(code: int, bits: int, content: str, literal: int | None) -> int | N
 
 
 def scalar(code: int, bits: int, content: str = "", literal: int | None = None) -> Reader:
-    """Of scalar instructions."""
+    """Return the reader of an operand of scalar instructions."""
     value = constant(code, bits, content, literal)
     if value is not None:
         fixed = np.array([value], UNSIGNED[bits])
@@ -70,7 +70,7 @@ def scalar(code: int, bits: int, content: str = "", literal: int | None = None) 
 
 
 def vector(code: int, bits: int, content: str = "", literal: int | None = None, high: bool = False) -> Reader:
-    """Of vector instructions. ``high``: the upper half of a register, for operands of 16 bits."""
+    """Return the reader of an operand of vector instructions. ``high``: the upper half of a register, for operands of 16 bits."""
     if code >= _VECTORS:
         return vector_register(code - _VECTORS, bits, high)
     read = scalar(code, 32 if high else bits, content, literal)
@@ -130,7 +130,7 @@ def write_exec_mask(w: Waves, value: Array) -> None:
 
 
 def write_vector(register: int, bits: int, high: bool = False, lanes: Reader | None = None) -> Writer:
-    """Of active lanes, or of ``lanes``; half a register keeps its other half."""
+    """Return the writer of a vector register, in active lanes or in ``lanes``; writing half a register keeps the other half."""
 
     def write(w: Waves, value: Array) -> None:
         some = None if lanes is None else lanes(w)

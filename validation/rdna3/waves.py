@@ -75,7 +75,7 @@ class Waves:
         self._lanes = None
 
     def write_vector(self, register: int, value: Array, lanes: Array | None = None) -> None:
-        """Of active lanes, or of ``lanes``."""
+        """Write a vector register in active lanes, or in ``lanes``."""
         if lanes is None:
             if self.all_active:
                 np.copyto(self.v[register], value)

@@ -45,7 +45,7 @@ def _signed(function: Callable[[Array], Array]) -> Function:
 
 
 def _extremum(larger: bool) -> Callable[[Array, Array], Array]:
-    """Of numbers, if there is one; -0.0 is less than 0.0. A signalling NaN wins, and becomes quiet."""
+    """Return the extremum, which is a number if one operand is; -0.0 is less than 0.0. A signalling NaN wins, and becomes quiet."""
 
     def run(a: Array, b: Array) -> Array:
         below = (a < b) | ((a == b) & np.signbit(a))

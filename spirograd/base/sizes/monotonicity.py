@@ -27,8 +27,8 @@ def trend(size: Size, v: int, scope: Scope) -> Trend | None:
     if v not in variables(size):
         return Trend.FIXED
     rule = _RULES.get(type(size))
-    found = None if rule is None else rule(size, v, scope)
-    return Trend.AT_ENDS if found is None and _is_affine(size, v) else found
+    known = None if rule is None else rule(size, v, scope)
+    return Trend.AT_ENDS if known is None and _is_affine(size, v) else known
 
 
 def _of_product(size: Mul, v: int, scope: Scope) -> Trend | None:

@@ -55,6 +55,15 @@ def sequence(items: Sequence[Expression]) -> Expression:
     return ast.Tuple(list(items), _LOAD, **_AT)
 
 
+def listed(items: Sequence[Expression]) -> Expression:
+    return ast.List(list(items), _LOAD, **_AT)
+
+
+def starred(items: Expression) -> Expression:
+    """``*items``, in a list or a sequence."""
+    return ast.Starred(items, _LOAD, **_AT)
+
+
 def binary(operator: ast.operator, a: Expression, b: Expression) -> Expression:
     return ast.BinOp(a, operator, b, **_AT)
 
@@ -68,7 +77,7 @@ def either(*conditions: Expression) -> Expression:
 
 
 def both(*conditions: Expression) -> Expression:
-    return ast.BoolOp(ast.And(), list(conditions), **_AT)
+    return conditions[0] if len(conditions) == 1 else ast.BoolOp(ast.And(), list(conditions), **_AT)
 
 
 def negated(condition: Expression) -> Expression:
@@ -110,10 +119,10 @@ def size_expression(size: Size) -> Expression:
     return binary(_OPERATORS[kind], a, b) if by_positive or kind not in _CALLED else call(_CALLED[kind], a, b)
 
 
-def function(parameters: Sequence[str], result: Expression, names: Mapping[str, Any] = {}) -> Callable[..., Any]:
+def function(parameters: Sequence[str], result: Expression, names: Mapping[str, object] = {}) -> Callable[..., Any]:
     """Compile the function of ``parameters`` that returns ``result``, in which ``names``, ``min`` and ``max`` are defined."""
     taken = [ast.arg(parameter, **_AT) for parameter in parameters]
     signature = ast.arguments(posonlyargs=[], args=taken, kwonlyargs=[], kw_defaults=[], defaults=[])
     tree = ast.Expression(ast.Lambda(signature, result, **_AT))
-    made: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
-    return made
+    compiled: Callable[..., object] = eval(compile(tree, "<launch>", "eval"), {**_FUNCTIONS, **names})
+    return compiled

@@ -139,7 +139,7 @@ class _Simplifier:
             return 0
         inner = _Simplifier(self.scope.within(loop))
         parts = [x for x in flattened(Max, inner.simplified(loop.body)) if inner.scope.limits(x)[1] > 0]
-        found: list[Size] = []  # none of which is negative
+        maxima: list[Size] = []  # none of which is negative
         left: list[Size] = []
         for part in parts:
             one = MaxOver(loop.variable, loop.begin, loop.end, part)
@@ -147,10 +147,10 @@ class _Simplifier:
             if new == one:
                 left.append(part)
             else:
-                found.append(new)
+                maxima.append(new)
         if left:
-            found.append(MaxOver(loop.variable, loop.begin, loop.end, functools.reduce(Max, left)))
-        return functools.reduce(lambda x, y: self.extremum(Max, x, y), found) if found else 0
+            maxima.append(MaxOver(loop.variable, loop.begin, loop.end, functools.reduce(Max, left)))
+        return functools.reduce(lambda x, y: self.extremum(Max, x, y), maxima) if maxima else 0
 
     def one_over(self, loop: MaxOver) -> Size:
         """Simplify a maximum over a range whose body is simplified and is not a maximum."""
@@ -168,10 +168,10 @@ class _Simplifier:
                 return loop
         last = total([(end, 1), (-1, 1)])
         places = {Trend.FIXED: (begin,), Trend.UP: (last,), Trend.DOWN: (begin,), Trend.AT_ENDS: (begin, last)}[own]
-        found: Size = 0
+        largest: Size = 0
         for place in places:
-            found = self.extremum(Max, found, self.simplified(replaced(body, v, place)))
-        return found if self.at_most(found, 0, total([(end, 1), (begin, -1)])) else self.if_less(begin, end, found)
+            largest = self.extremum(Max, largest, self.simplified(replaced(body, v, place)))
+        return largest if self.at_most(largest, 0, total([(end, 1), (begin, -1)])) else self.if_less(begin, end, largest)
 
     def narrowed(self, loop: MaxOver, body: IfLess) -> Size | None:
         """Return the maximum over the values of the variable that meet the condition of the body; None if these are not a range."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from spirograd.lang.data.exports import Exported
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.views import HostView
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 
 class Contents(Exported):
     """A base of fields and ndarrays. ``_kind``: what messages call them."""
@@ -24,7 +27,7 @@ class Contents(Exported):
         """Return the name of this object in messages."""
         return "the ndarray"
 
-    def _filling(self: Any, value: Any) -> Any:
+    def _filling(self: Any, value: object) -> Any:
         """Return what all elements are set to. Raise SpirogradTypeError for values that no element can have."""
         if scalar.is_number(value):
             return value
@@ -33,7 +36,7 @@ class Contents(Exported):
             raise SpirogradTypeError(f"an element of {self._subject()} has shape {self.element_shape}, got {scalar.describe(value)}")
         return data
 
-    def fill(self: Any, value: Any) -> None:
+    def fill(self: Any, value: object) -> None:
         """Set all elements to ``value``: a number, or a vector or matrix of the element shape."""
         value, numbers = traced_numbers.split(value, self.element_shape)
         element = self._filling(value)
@@ -59,7 +62,7 @@ class Contents(Exported):
         shadows.host_write(self, source=other, repeat=lambda: self.copy_from(other))
         numpy_transfer.copy(self.tree.allocation, self.view, other.tree.allocation, other.view)
 
-    def to_numpy(self: Any, dtype: Any = None, *, copy: bool | None = True) -> Array:
+    def to_numpy(self: Any, dtype: DType | DTypeLike | None = None, *, copy: bool | None = True) -> Array:
         """Return the contents as an array of ``shape`` + element shape, converted to ``dtype`` if given.
 
         ``copy=False`` asks for an array over the memory itself and raises ValueError where there is none; ``None`` copies there.
@@ -67,11 +70,11 @@ class Contents(Exported):
         if self.sparse_path is not None:
             if copy is False:
                 problem = f"the elements of {self._subject()} are not contiguous, because it is below sparse nodes"
-                raise SpirogradValueError(f"{problem}: leave out `copy=False`")
+                raise SpirogradValueError(f"{problem}: omit `copy=False`")
             return _converted(sparse_contents.read(self), dtype)
         return _contents_of(self.tree.allocation, self.view, dtype, copy)
 
-    def from_numpy(self: Any, array: Any) -> None:
+    def from_numpy(self: Any, array: object) -> None:
         """Set the contents to those of ``array``; raises ValueError if its shape is not ``shape`` + element shape.
 
         Below sparse nodes all cells are activated.
@@ -83,7 +86,7 @@ class Contents(Exported):
         else:
             numpy_transfer.write(self.tree.allocation, self.view, data)
 
-    def to_torch(self: Any, device: Any = None, *, copy: bool | None = True) -> Any:
+    def to_torch(self: Any, device: object = None, *, copy: bool | None = True) -> Any:
         """Return the contents as a torch tensor on ``device``, by default the CPU. ``copy``: as of `to_numpy`."""
         tensor = None
         if self.sparse_path is None and copy:
@@ -92,7 +95,7 @@ class Contents(Exported):
             tensor = device_arrays.shared_with_torch(self.tree.allocation, self, device)
         return numpy_transfer.to_torch(self.to_numpy(copy=copy), device) if tensor is None else tensor
 
-    def from_torch(self: Any, tensor: Any) -> None:
+    def from_torch(self: Any, tensor: object) -> None:
         """Set the contents from a torch tensor on any device."""
         moved = self.sparse_path is None and device_arrays.copy_from_torch(
             self.tree.allocation, self.view, tensor, lambda: shadows.host_write(self)
@@ -101,12 +104,12 @@ class Contents(Exported):
             self.from_numpy(numpy_transfer.from_torch(tensor))
 
 
-def _converted(array: Array, dtype: Any) -> Array:
+def _converted(array: Array, dtype: DType | DTypeLike | None) -> Array:
     """Return ``array`` as a NumPy dtype or one of ours; unchanged for None."""
     return array if dtype is None else array.astype(dtype.np if isinstance(dtype, DType) else dtype)
 
 
-def _contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None) -> Array:
+def _contents_of(allocation: object, view: HostView, dtype: DType | DTypeLike | None, copy: bool | None) -> Array:
     """Return a copy of the contents (``copy`` True), an array over the memory itself (False, ValueError if there is none), or either
     (None)."""
     out = None if copy else numpy_transfer.shared(allocation, view)
@@ -119,7 +122,7 @@ def _contents_of(allocation: Any, view: HostView, dtype: Any, copy: bool | None)
     return _converted(numpy_transfer.read(allocation, view), dtype)
 
 
-def _matching(array: Any, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
+def _matching(array: object, shape: tuple[int, ...], element_shape: tuple[int, ...], what: str) -> Array:
     """Return ``array`` as NumPy has it, with elements of a shape; a trailing axis of 1 is dropped from matrices of one column."""
     out: Array = np.asarray(array)
     wanted = (*shape, *element_shape)

@@ -6,14 +6,16 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType, u8
-from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.lang.data.views import Block, HostView
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
 
 _HOST_TYPE = 1  # kDLCPU
 
@@ -30,7 +32,7 @@ class DeviceArray:
     writable: bool
 
 
-def is_torch(value: Any) -> bool:
+def is_torch(value: object) -> bool:
     """Whether ``value`` is a torch tensor."""
     kind: Any = type(value)
     return _has_tensors(kind)

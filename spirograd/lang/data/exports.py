@@ -94,7 +94,7 @@ def _on_host(
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
-) -> Any:
+) -> object:
     """A capsule of memory that the host can address, at strides that are not negative (torch aborts the process for those), or of a copy.
     Raises BufferError for what cannot be done."""
     if dl_device is not None and tuple(dl_device) != _HOST:
@@ -121,7 +121,7 @@ def _device(allocation: Any, view: HostView) -> tuple[int, int]:
     return kind
 
 
-def _interface(view: HostView, address: int) -> dict[str, Any]:
+def _interface(view: HostView, address: int) -> dict[str, object]:
     """What the array interfaces of NumPy and CUDA (both version 3) say of memory with regular strides. Without elements there is no
     address: both that of CUDA and DLPack ask for 0 then."""
     return {
@@ -141,7 +141,7 @@ def _capsule(
     max_version: tuple[int, int] | None = None,
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
-) -> Any:
+) -> object:
     """A capsule as `__dlpack__` of the array API standard describes it. Raises BufferError for what cannot be done."""
     if dl_device is not None and tuple(dl_device) != device:
         if tuple(dl_device) != _HOST or copy is False:

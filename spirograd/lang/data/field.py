@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradCallError, SpirogradRuntimeError, SpirogradTypeError
 from spirograd.base.near_names import NoAttribute
 from spirograd.base.once import one_at_a_time
@@ -20,6 +21,9 @@ from spirograd.lang.data.nodes import SNode
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.scalar_field import UNPLACED, BuildElement, Field, ScalarField
 from spirograd.lang.data.shapes import element_index, shape_tuple
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 __all__ = ["ComponentField", "Field", "MatrixField", "ScalarField", "StructField", "field", "matrix_field", "place_by_shape"]
 
@@ -109,13 +113,13 @@ class MatrixField(ScalarField):
 
     _filling = Contents._filling
 
-    def to_numpy(self, keep_dims: object = False, dtype: object = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
-        """As `ScalarField.to_numpy`; ``keep_dims`` gives vectors a trailing axis of 1."""
+    def to_numpy(self, keep_dims: object = False, dtype: DType | DTypeLike | None = None, *, copy: bool | None = True) -> Array:  # type: ignore[override]
+        """Return the elements as `Contents.to_numpy` does; ``keep_dims`` gives vectors a trailing axis of 1. ``copy``: see there."""
         out = super().to_numpy(dtype, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 
     def to_torch(self, device: object = None, keep_dims: bool = False, *, copy: bool | None = True) -> Any:
-        """As `ScalarField.to_torch`; ``keep_dims`` gives vectors a trailing axis of 1."""
+        """Return elements as `Contents.to_torch`, with its ``device`` and ``copy``; ``keep_dims`` gives vectors a trailing axis of 1."""
         out = super().to_torch(device, copy=copy)
         return out[..., None] if keep_dims and self.ndim == 1 else out
 

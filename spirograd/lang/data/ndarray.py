@@ -29,16 +29,16 @@ class Ndarray(Contents, HostScope):
     """
 
     # What launches keep of an array: what of it compiled code depends on, and its addresses; see `_forget_launches`.
-    _sg_signature: tuple[Any, ...] | None = None
-    _sg_binding: Any = None
-    _sg_packed: tuple[Any, ...] = ()
+    _sg_signature: tuple[object, ...] | None = None
+    _sg_binding: object = None
+    _sg_packed: tuple[object, ...] = ()
     # What launches pass besides the array: see `BufferView`.
     _sg_numbers: tuple[int, ...] = ()
 
     def __init__(
         self,
-        dtype: Any,
-        shape: Any,
+        dtype: object,
+        shape: object,
         element_shape: tuple[int, ...] = (),
         needs_grad: bool = False,
         build: BuildElement | None = None,
@@ -56,7 +56,7 @@ class Ndarray(Contents, HostScope):
         self._allocation = self._session.memory.allocate(max(self.nbytes, 1))
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
-                f"only arrays of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+                f"only arrays of floats have gradients, not of {self.dtype}: omit `needs_grad` and `needs_dual`, or choose f32 or f64"
             )
         self.needs_dual = needs_dual
         self._grad: Ndarray | None = shadows.register(self._like(), "grad", self) if needs_grad else None
@@ -181,7 +181,7 @@ class Ndarray(Contents, HostScope):
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
         self.allocation.write(address, numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         """An element, or by slices a view: see `BufferView`."""
         if slices.is_slice(key):
             return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
@@ -210,7 +210,7 @@ class Ndarray(Contents, HostScope):
         shadows.host_write(self, key, numbers=numbers)
         self._write_scalars(address, data)
 
-    def _entries_of(self, value: object) -> Sequence[Any]:
+    def _entries_of(self, value: object) -> Sequence[object]:
         """What an element is set to, number by number."""
         if not self.element_shape and scalar.is_number(value):
             return (value,)
@@ -342,7 +342,7 @@ class BufferView(Ndarray):
         return self._of(self.arr.dual)
 
     @dual.setter
-    def dual(self, new: Any) -> None:
+    def dual(self, new: object) -> None:
         raise SpirogradTypeError("the tangents of a view are part of those of its array", None, "set `view.arr.dual`")
 
     def has_grad(self) -> bool:
@@ -371,7 +371,7 @@ class BufferView(Ndarray):
         index = iter(element_index(key, self.shape, (), "a view"))
         return tuple(axis.first if axis.extent is None else axis.first + next(index) * axis.step for axis in self._axes)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         if slices.is_slice(key):
             return BufferView(self.arr, axes=slices.sliced(self._axes, key, "a view"))
         return self.arr[self._index(key)]
@@ -428,7 +428,7 @@ class BufferViewType:
 
     __slots__ = ("boundary", "dtype")
 
-    def __init__(self, dtype: Any = None, boundary: str = "unsafe") -> None:
+    def __init__(self, dtype: object = None, boundary: str = "unsafe") -> None:
         self.dtype, self.boundary = dtype, boundary
 
     def __repr__(self) -> str:

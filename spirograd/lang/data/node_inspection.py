@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spirograd.base.dtypes import DType
 from spirograd.base.near_names import NearNames
+
+if TYPE_CHECKING:
+    from spirograd.lang.data.nodes import Place, SNode
+    from spirograd.lang.data.scalar_field import ScalarField
 
 _AXES = 12  # that a node of the family has positions for
 
@@ -111,8 +115,13 @@ class NodePointer(NearNames):
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: SNode) -> None:
         self._node = node
+
+    @property
+    def _field(self) -> ScalarField:
+        """The field in a place."""
+        return cast("Place", self._node).field
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NodePointer) and self._node is other._node
@@ -142,7 +151,7 @@ class NodePointer(NearNames):
     @property
     def offset(self) -> list[int]:
         """Of a place, the smallest index along each axis; empty if that is 0 along all."""
-        return list(self._node.field.origin) if self.is_place() else []
+        return list(self._field.origin) if self.is_place() else []
 
     @property
     def cell_size_bytes(self) -> int:
@@ -156,7 +165,7 @@ class NodePointer(NearNames):
 
     def name(self) -> str:
         """The name of the field in a place; empty for others."""
-        return str(self._node.field.name) if self.is_place() else ""
+        return str(self._field.name) if self.is_place() else ""
 
     def data_type(self) -> DType | None:
         """The type of the scalar in a place; None for others."""
@@ -194,18 +203,18 @@ class NodePointer(NearNames):
 
     def is_primal(self) -> bool:
         """Whether these are the scalars of a field, not gradients or tangents."""
-        return self.is_place() and self._node.field.role == "primal"
+        return self.is_place() and self._field.role == "primal"
 
     def has_adjoint(self) -> bool:
         """Whether the field has a gradient."""
-        return self.is_primal() and bool(self._node.field.has_grad())
+        return self.is_primal() and bool(self._field.has_grad())
 
     def has_dual(self) -> bool:
         """Whether the field has tangents."""
-        return self.is_primal() and bool(self._node.field.has_dual())
+        return self.is_primal() and bool(self._field.has_dual())
 
     def get_snode_grad_type(self) -> SNodeGradType:
         """What lies in a place. Raises TypeError for nodes that are none."""
         if not self.is_place():
             raise TypeError("only the place of a scalar has a type of gradient")
-        return _GRAD_TYPES[self._node.field.role]
+        return _GRAD_TYPES[self._field.role]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,40 +18,15 @@ from spirograd.base.dtypes import DType, i32, u32
 from spirograd.base.errors import SpirogradCallError, SpirogradTypeError
 from spirograd.base.once import one_at_a_time
 from spirograd.lang.data.node_inspection import Inspected
-from spirograd.lang.data.regions import WORD, WORD_AXIS, Level, List, Part, PathWalk, Region, Regions, Storage
+from spirograd.lang.data.regions import WORD, WORD_AXIS, Level, List, Part, PathWalk, Region, Storage
 from spirograd.lang.data.shapes import extents_along
 from spirograd.lang.data.tree_layout import Digit, decode_of
 
+if TYPE_CHECKING:
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.data.tree import Tree
+
 _node_ids = itertools.count()
-
-
-class NodeTree(Protocol):
-    """The tree that a node is in, as nodes and fields see it: `tree.Tree`."""
-
-    id: int
-    divisible: bool
-    closed: bool
-    nbytes: int
-    regions: Regions | None
-    region: Region | None
-    users: WeakSet[Any]
-
-    @property
-    def allocation(self) -> Any: ...
-
-    def next_number(self) -> int: ...
-
-    def check_open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def settle(self) -> None: ...
-
-    def has_memory(self) -> bool: ...
-
-    def deactivate(self, node: SNode) -> None: ...
-
-    def is_begun_by(self, other: object) -> bool: ...
 
 
 def _count(n: Any, what: str) -> int:
@@ -76,7 +50,7 @@ class SNode(Inspected):
     stored_node: SNode | None = None  # of trees with sparse nodes, once they are closed: the node in the region
     _shape: tuple[int, ...] | None = None  # once it was computed
 
-    def __init__(self, tree: NodeTree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
+    def __init__(self, tree: Tree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
         self.id = next(_node_ids)
         self.tree = tree
         self.above = above
@@ -93,29 +67,29 @@ class SNode(Inspected):
 
     # --- building ---
 
-    def dense(self, axes: Any, shape: Any) -> SNode:
+    def dense(self, axes: object, shape: object) -> SNode:
         """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
         return self.add_level(Dense, axes, shape)
 
-    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A level whose cells have memory only where they are active. A write to a cell activates it. ``axes``, ``shape``: as of `dense`.
 
         ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for no such number.
         """
         return self.add_level(Pointer, axes, shape, cells=_cells(cells, "pointer"))
 
-    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+    def bitmasked(self, axes: object, shape: object) -> SNode:
         """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it.
 
         ``axes``, ``shape``: as of `dense`.
         """
         return self.add_level(Bitmasked, axes, shape)
 
-    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """As `pointer`, with the same ``axes``, ``shape`` and ``cells``: there is no hash table, but a table with 4 bytes for each cell."""
         return self.add_level(Hash, axes, shape, cells=_cells(cells, "pointer"))
 
-    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """A list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has. `append` makes it longer,
         and so does a write beyond its end. Memory comes in chunks of ``chunk_size`` entries, all by default.
 
@@ -128,7 +102,10 @@ class SNode(Inspected):
 
     @one_at_a_time
     def add_level(self, kind: type[SNode], axes: Any, shape: Any, **options: int | None) -> SNode:
-        """Add a level of ``kind`` below this node. ``options``: other arguments of its constructor."""
+        """Add a level of ``kind`` below this node. ``axes``, ``shape``: as of `dense`. ``options``: other arguments of its constructor.
+
+        Raises SpirogradTypeError for axes that are not distinct, or that a list above has.
+        """
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
         if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
@@ -161,7 +138,7 @@ class SNode(Inspected):
             f.place_in(self, self._origin(offset))
         return self
 
-    def _origin(self, offset: Any) -> tuple[int, ...]:
+    def _origin(self, offset: object) -> tuple[int, ...]:
         ndim = len(self.axis_numbers)
         if offset is None:
             return ()
@@ -170,7 +147,7 @@ class SNode(Inspected):
             raise SpirogradCallError(f"`offset` needs one integer for each of {ndim} axes, got {offset!r}")
         return tuple(int(o) for o in origin)
 
-    def add_place(self, field: Any, component: int, dtype: DType) -> Place:
+    def add_place(self, field: ScalarField, component: int, dtype: DType) -> Place:
         """A place for the scalar number ``component`` of ``field`` in the cells of this node."""
         node = Place(self.tree, self, field, component, dtype)
         self.nodes.append(node)
@@ -237,7 +214,7 @@ class SNode(Inspected):
             else:
                 yield from node.places
 
-    def move_to(self, tree: NodeTree) -> None:
+    def move_to(self, tree: Tree) -> None:
         """Belong to ``tree``, with all that is below."""
         self.tree = tree
         for node in self.nodes:
@@ -260,12 +237,12 @@ class SNode(Inspected):
         return [Part(self, self.axes, self.extents)]
 
     def store(self, into: SNode, storage: Storage) -> None:
-        """Have the node ``into`` of a region hold the cells of this node, and what is below."""
+        """Store the cells of this node, and the nodes below it, in the node ``into`` of a region, with ``storage``."""
         self.stored_node = into.dense(_region_axes(self.axes), self.extents)
         storage.store_below(self, self.stored_node)
 
     def level(self, walk: PathWalk) -> Level | None:
-        """Return what an access looks up at this node; None if its cells are always active."""
+        """Return what an access along the path ``walk`` looks up at this node; None if its cells are always active."""
         return None
 
     @property
@@ -318,11 +295,11 @@ class Sparse(SNode):
 
     is_sparse = True
 
-    def __init__(self, tree: NodeTree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...]) -> None:
+    def __init__(self, tree: Tree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...]) -> None:
         super().__init__(tree, above, axes, extents)
         self.number = tree.next_number()
 
-    def hidden(self, storage: Storage, dtype: DType, name: str) -> Any:
+    def hidden(self, storage: Storage, dtype: DType, name: str) -> ScalarField:
         """Return a field of the region that only the language sees."""
         return storage.hidden(dtype, f"{self.kind}{self.number}.{name}")
 
@@ -331,7 +308,7 @@ class Bitmasked(Sparse):
     """A level with memory for all its cells, and a mask, one bit for each cell."""
 
     kind = "bitmasked"
-    mask: Any = None  # the hidden field, once the tree is closed
+    mask: object = None  # the hidden field, once the tree is closed
 
     def store(self, into: SNode, storage: Storage) -> None:
         self.mask = self.hidden(storage, u32, "mask")
@@ -358,7 +335,7 @@ class Tabled(Sparse):
     cells_in: Region | None = None
     capacity: tuple[int, int] | None = None
 
-    def __init__(self, tree: NodeTree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None) -> None:
+    def __init__(self, tree: Tree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None) -> None:
         super().__init__(tree, above, axes, extents)
         self.cells = cells
 
@@ -414,7 +391,7 @@ class Dynamic(Tabled):
     length: Any = None  # the hidden field, once the tree is closed: more than the capacity if too much was appended
 
     def __init__(
-        self, tree: NodeTree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None, chunk: int = 0
+        self, tree: Tree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None, chunk: int = 0
     ) -> None:
         super().__init__(tree, above, axes, extents, cells)
         if len(axes) != 1 or axes[0] in above.axis_numbers:
@@ -442,7 +419,7 @@ class Place(SNode):
 
     kind = "place"
 
-    def __init__(self, tree: NodeTree, above: SNode, field: Any, component: int, dtype: DType) -> None:
+    def __init__(self, tree: Tree, above: SNode, field: ScalarField, component: int, dtype: DType) -> None:
         super().__init__(tree, above)
         self.field = field
         self.component = component
@@ -470,6 +447,6 @@ def _region_axes(axes: Sequence[int]) -> list[int]:
     return [axis + 1 for axis in axes]
 
 
-def _cells(cells: Any, kind: str) -> int | None:
+def _cells(cells: object, kind: str) -> int | None:
     """The option ``cells`` of a node, if it is given."""
     return None if cells is None else _count(cells, f"`cells` of a {kind} node")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType
-from spirograd.base.protocols import Allocation
 from spirograd.base.records import replace
 from spirograd.lang import context
 from spirograd.lang.data import strided
 from spirograd.lang.data.views import Block, HostView, is_dense, is_row_major, same_bytes
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
 
 Array = np.ndarray[Any, Any]
 
@@ -92,7 +94,7 @@ def _write_block(allocation: Allocation, block: Block, view: HostView, data: Arr
     allocation.write(block.offset, bytes_of(buffer), view.part)  # what lies between stays what it is
 
 
-def fill(allocation: Allocation, view: HostView, value: Any) -> None:
+def fill(allocation: Allocation, view: HostView, value: object) -> None:
     """Set every element to ``value``, a scalar or an array of the element shape: on the device where whole words repeat."""
     if view.count == 0:
         return
@@ -154,7 +156,7 @@ def duplicate(allocation: Allocation, view: HostView) -> tuple[Any, HostView]:
     return allocation.duplicate(block.offset, block.span), replace(view, blocks=(replace(block, offset=0),))
 
 
-def add(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
+def add(target: object, target_view: HostView, source: object, source_view: HostView) -> None:
     """Add the contents of one to those of the other: floats, in the wider type, in memory that does not overlap."""
     if target_view.count and not strided.add(target, target_view, source, source_view):
         write(target, target_view, read(target, target_view) + read(source, source_view))
@@ -182,7 +184,7 @@ class _HostMemory:
 
     def __init__(self, allocation: Allocation, whole: memoryview, block: Block, dtype: DType) -> None:
         self.allocation = allocation
-        self.kept: Any = None
+        self.kept: object = None
         # The device's own address may mean nothing to the host, so take that of the view.
         start = np.frombuffer(whole, np.uint8).__array_interface__["data"][0]
         self.__array_interface__ = {

@@ -24,12 +24,20 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field as attribute
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spirograd.base.dtypes import DType, i32, i64
 from spirograd.base.errors import SpirogradUnsupportedError
 from spirograd.base.records import dataclass
 from spirograd.lang import context
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation, CellPool
+    from spirograd.lang.data.nodes import Place, SNode, Sparse, Tabled
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.data.tree import Tree
+    from spirograd.lang.data.tree_layout import Extended
+    from spirograd.lang.session_protocol import Session
 
 NULL, OVERFLOW, FIRST = 0, 1, 2
 BUSY = -1
@@ -42,16 +50,16 @@ _OF_EACH = ("home", "free", "freed")
 _CELL_AXIS = 0  # of a region; the axes of the user follow
 WORD_AXIS = 10_000
 
-Make = Callable[[DType, str], Any]  # a hidden field, by its type and name
+Make = Callable[[DType, str], "ScalarField"]  # a hidden field, by its type and name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """What lies at one node of the cells of a region: the places of fields, and the tables of sparse nodes. ``node``: below the cells."""
 
-    node: Any
-    places: tuple[Any, ...]
-    tables: tuple[Any, ...]
+    node: SNode
+    places: tuple[Place, ...]
+    tables: tuple[Tabled, ...]
 
     @property
     def count(self) -> int:
@@ -72,7 +80,7 @@ class Region:
     ``cells``: the node of ``tree`` whose cells they are; ``groups``: what lies below it.
     """
 
-    tree: Any
+    tree: Tree
     node: Any = None
     most: int = 1
     first: int = 1
@@ -86,11 +94,11 @@ class Region:
     freed_count: Any = None
     cells: Any = None
     groups: tuple[Group, ...] = ()
-    pool: Any = None  # once it has memory
+    pool: CellPool | None = None  # once it has memory
     reserved: int = FIRST  # cells that are never active
 
     @property
-    def growing(self) -> tuple[Any, Any]:
+    def growing(self) -> tuple[SNode, SNode]:
         """The nodes of both trees with what there is for each cell, the ledger first."""
         return self.ledger.root.nodes[-1], self.tree.root.nodes[-1]
 
@@ -110,7 +118,7 @@ class Region:
         """How many cells may hold anything: what lies beyond is never to be touched."""
         return self.pool.extent() if self.pool is not None else self.first
 
-    def memory(self, session: Any) -> Any:
+    def memory(self, session: Session) -> dict[int, Allocation]:
         """The allocations of the ledger and of the cells, which `Tree.allocation` asks for."""
         if self.pool is None or self.pool.allocations[0].freed:
             self.pool = session.cells_memory(self)
@@ -122,7 +130,7 @@ class Part:
     """What one node on a path does to an index. A `dynamic` node is two parts, the chunks and what is in each. ``in_region``: the cells of
     the part are in a region of their own."""
 
-    node: Any
+    node: SNode
     axes: tuple[int, ...]
     extents: tuple[int, ...]
     cell_size: int = 0  # has no meaning here: parts are made into digits, not addresses
@@ -134,7 +142,7 @@ class List:
     """The list that a `dynamic` node has in a cell around it. ``length``: the hidden field; ``digits``: of the list in the cell around;
     ``axis``: the position in an index that counts its entries; ``limit``: its capacity; ``chunk``: in each chunk."""
 
-    length: Any
+    length: ScalarField
     digits: Digits
     axis: int
     limit: int
@@ -159,7 +167,7 @@ class Level:
     around it.
     """
 
-    node: Any
+    node: Sparse
     digits: Digits
     number: tuple[tuple[tuple[int, int, int], int], ...]
     cell: Digits
@@ -185,7 +193,7 @@ class Regions:
     all: list[Region] = attribute(default_factory=list)
 
     @property
-    def trees(self) -> list[Any]:
+    def trees(self) -> list[Tree]:
         """Those that have the memory."""
         return [tree for region in self.all for tree in (region.ledger, region.tree) if tree is not None]
 
@@ -205,25 +213,25 @@ class Storage:
         self.regions = Regions()
         self._make = make
 
-    def hidden(self, dtype: DType, name: str) -> Any:
+    def hidden(self, dtype: DType, name: str) -> ScalarField:
         """Return a field that only the language sees."""
         field = self._make(dtype, name)
         field.hidden = True
         return field
 
-    def store_below(self, node: Any, into: Any) -> None:
+    def store_below(self, node: SNode, into: SNode) -> None:
         """Have a region, below its node ``into``, hold the cells of what is below the user's ``node``."""
         for child in node.nodes:
             child.store(into, self)
 
-    def region_of(self, node: Any) -> Region:
+    def region_of(self, node: Tabled) -> Region:
         """Add the region for the cells of ``node``."""
         region = _region_of(node, self.hidden)
         self.regions.all.append(region)
         return region
 
 
-def make_regions(tree: Any) -> Regions:
+def make_regions(tree: Tree) -> Regions:
     """The storage of a tree that is complete: see the head of this file."""
     storage = Storage(next(tree.root.places).field.hidden_field)
     regions, first = storage.regions, Region(type(tree)())
@@ -238,9 +246,9 @@ def make_regions(tree: Any) -> Regions:
     return regions
 
 
-def _groups(node: Any) -> Iterator[Group]:
+def _groups(node: SNode) -> Iterator[Group]:
     """What lies in the cells of a region, from ``node`` on."""
-    places = [child for child in node.nodes if child.dtype is not None]
+    places = cast("list[Place]", [child for child in node.nodes if child.dtype is not None])
     if places:
         tables = {id(place.field.sparse_node): place.field.sparse_node for place in places if place.field.sparse_node is not None}
         yield Group(node, tuple([p for p in places if p.field.sparse_node is None]), tuple(tables.values()))
@@ -248,7 +256,7 @@ def _groups(node: Any) -> Iterator[Group]:
         yield from _groups(child)
 
 
-def _region_of(node: Any, make: Make) -> Region:
+def _region_of(node: Tabled, make: Make) -> Region:
     *above, own = [at.parts() for at in node.path]
     entries = math.prod(own[0].extents)
     possible = math.prod(n for parts in above for part in parts for n in part.extents) * entries
@@ -275,7 +283,7 @@ def _region_of(node: Any, make: Make) -> Region:
 # --- paths ---------------------------------------------------------------------------------------------------------------
 
 
-def parts_to(node: Any) -> list[Part]:
+def parts_to(node: SNode) -> list[Part]:
     """The parts of the nodes from the root to ``node``."""
     return [part for at in node.path for part in at.parts()]
 
@@ -304,21 +312,24 @@ class PathWalk:
         return tuple([(digit, _extent(above, self.field_axes[digit[0]]) or 1) for digit in self.digits(0, self.depth).parts])
 
 
-def path_to(node: Any, field_axes: Sequence[int]) -> Path:
+def path_to(node: SNode, field_axes: Sequence[int]) -> Path:
     """The way to the cells of ``node``, of a tree that is closed, for indices with one entry for each of ``field_axes``."""
     parts = parts_to(node)
     levels: list[Level] = []
+    assert node.tree.regions is not None
     start, region = 0, node.tree.regions.all[0]
     for depth, part in enumerate(parts):
         level = part.node.level(PathWalk(parts, field_axes, start, depth))
         if level is not None:
             levels.append(level)
         if part.in_region:
-            start, region = depth + 1, part.node.cells_in
+            below = cast("Tabled", part.node).cells_in
+            assert below is not None
+            start, region = depth + 1, below
     return Path(tuple(levels), _digits(parts, start, len(parts) - 1, field_axes), region)
 
 
-def _digits(nodes: Sequence[Any], start: int, stop: int, field_axes: Sequence[int]) -> Digits:
+def _digits(nodes: Sequence[Extended], start: int, stop: int, field_axes: Sequence[int]) -> Digits:
     """The parts of an index that the nodes from number ``start`` to ``stop`` take, by axis in order."""
     parts = []
     for position, axis in enumerate(field_axes):
@@ -331,7 +342,7 @@ def _digits(nodes: Sequence[Any], start: int, stop: int, field_axes: Sequence[in
     return Digits(tuple(parts))
 
 
-def _extent(nodes: Sequence[Any], axis: int) -> int | None:
+def _extent(nodes: Sequence[Extended], axis: int) -> int | None:
     """The product of the extents along ``axis``; None if no node has it."""
     found = [extent for node in nodes for a, extent in zip(node.axes, node.extents) if a == axis]
     return math.prod(found) if found else None

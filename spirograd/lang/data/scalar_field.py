@@ -7,7 +7,7 @@ import linecache
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from spirograd.base.artifact import part_name
 from spirograd.base.dtypes import DType
@@ -24,7 +24,7 @@ from spirograd.lang.data import elements, numpy_transfer, shadows, sparse_conten
 from spirograd.lang.data.contents import Contents
 from spirograd.lang.data.host_scope import HostScope
 from spirograd.lang.data.index_space import IndexSpace
-from spirograd.lang.data.nodes import Place, SNode
+from spirograd.lang.data.nodes import Place, SNode, Tabled
 from spirograd.lang.data.regions import Path, path_to
 from spirograd.lang.data.shapes import element_index
 from spirograd.lang.data.tree import Tree, root
@@ -88,7 +88,7 @@ class Field(HostScope):
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
         place = self.snode  # now, since that may have divided the tree
-        return cast(Tree, (place.stored_node or place).tree)
+        return (place.stored_node or place).tree
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -154,11 +154,11 @@ class ScalarField(Contents, Field):
     _kind = "a field"
     element_shape: tuple[int, ...] = ()
     hidden = False  # whether it is one of a sparse tree's own
-    sparse_node: SNode | None = None  # of a hidden field that is the table of a sparse node: that node
+    sparse_node: Tabled | None = None  # of a hidden field that is the table of a sparse node: that node
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: object,
         name: str = "",
         needs_grad: bool = False,
         needs_dual: bool = False,
@@ -169,7 +169,7 @@ class ScalarField(Contents, Field):
         self.dtype: DType = arithmetic.as_dtype(dtype)
         if (needs_grad or needs_dual) and not self.dtype.is_float:
             raise SpirogradRuntimeError(
-                f"only fields of floats have gradients, not of {self.dtype}: leave `needs_grad` and `needs_dual` away, or choose f32 or f64"
+                f"only fields of floats have gradients, not of {self.dtype}: omit `needs_grad` and `needs_dual`, or choose f32 or f64"
             )
         self.key: int = primal.key if primal is not None else next(_keys)
         self.name = name or (f"field{self.key}" if primal is None else f"{primal.name}.{role}")
@@ -442,7 +442,7 @@ class ScalarField(Contents, Field):
         places = self._element_places
         return None if places is None or places.form is None else places.address(key)
 
-    def _read(self, address: int) -> Any:
+    def _read(self, address: int) -> object:
         return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
 
     def _write(self, address: int, *values: object) -> None:
@@ -451,7 +451,7 @@ class ScalarField(Contents, Field):
         raw = numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
         self.tree.allocation.write(address, raw, self.view.part)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         address = self._address(key)
         value = self._read(self._addresses(key)[0] if address is None else address)
         if context.recorder() is not None:
@@ -479,7 +479,7 @@ class ScalarField(Contents, Field):
     def _subject(self) -> str:
         return f"field `{self.name}`"
 
-    def _filling(self, value: Any) -> Any:
+    def _filling(self, value: object) -> object:
         if not scalar.is_number(value):
             raise SpirogradTypeError(f"field `{self.name}` is filled with a number, not {scalar.describe(value)}")
         return value

@@ -26,7 +26,8 @@ def primals(role: str) -> list[Any]:
 
 def is_shadow(memory: object) -> bool:
     """Whether a field or array, or what a view is of, is a gradient or tangent of another."""
-    whole = getattr(memory, "arr", memory)
+    # Not by `getattr`: of an object without the attribute, that writes a message first.
+    whole = getattr(memory, "__dict__", {}).get("arr", memory)
     return any(whole in known for known in _known.values())
 
 

@@ -20,7 +20,7 @@ def _digits(digits: Digits, index: Sequence[object]) -> list[Any]:
     return [_digit(part, index) for part in digits.parts]
 
 
-def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> Any:
+def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> object:
     position, div, mod = part
     value = index[position] // div
     return value % mod if mod else value
@@ -150,6 +150,7 @@ def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
     used, free = region.used[None], region.free_count[None]
     again = min(free, entries.size)
     new = int(entries.size) - again
+    assert region.pool is not None
     if region.capacity[None] < FIRST + used + new and not region.pool.grow(2 * (used + new)) and not region.pool.grow(used + new):
         raise too_few(region, used + new)
     free_ones = _get(region.free, [np.arange(free - again, free)])

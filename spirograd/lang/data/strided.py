@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base.dtypes import DType, f32, i32, promote, u8, u16, u32
-from spirograd.base.protocols import Allocation
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, Op, ScalarArg
 from spirograd.lang import context
 from spirograd.lang.data.views import Block, HostView, same_bytes
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
 
 _UNITS = {1: u8, 2: u16, 4: u32, 8: u32}  # by bytes of an element
 

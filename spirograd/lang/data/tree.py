@@ -13,7 +13,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.near_names import NearNames
@@ -22,12 +22,25 @@ from spirograd.lang import context
 from spirograd.lang.data.nodes import Place, Root, SNode
 from spirograd.lang.data.regions import Region, Regions, make_regions
 from spirograd.lang.data.tree_layout import assign_offsets
-from spirograd.lang.session_protocol import Session
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Allocation
+    from spirograd.lang.data.scalar_field import ScalarField
+    from spirograd.lang.session_protocol import Session
 
 _tree_ids = itertools.count(1)
 _NAMED = 4  # fields in a message
 _sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 with_memory: weakref.WeakSet[Tree] = weakref.WeakSet()
+
+
+class TreeUser(Protocol):
+    """What was compiled for the fields of ``trees``: these are its allocations, by number."""
+
+    trees: dict[int, Allocation]
+
+    def release(self) -> None:
+        """Give back what was compiled: one of the trees is gone."""
 
 
 class Tree(NearNames):
@@ -46,8 +59,8 @@ class Tree(NearNames):
         self.whole: weakref.ref[Tree] = weakref.ref(self)  # the user's tree that it is a part of
         self._numbers = 0  # sparse nodes so far
         # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._allocation: Any = None
+        self.users: weakref.WeakSet[TreeUser] = weakref.WeakSet()
+        self._allocation: Allocation | None = None
         self._session: Session | None = None
         self._destroyed = False
 
@@ -167,16 +180,19 @@ class Tree(NearNames):
         context.fields_have_memory()
 
     @property
-    def allocation(self) -> Any:
+    def allocation(self) -> Allocation:
         """The memory of the tree, allocated at the first call. Raises SpirogradRuntimeError after `reset` or `destroy`."""
-        if self._allocation is None:
+        allocation = self._allocation
+        if allocation is None:
             if self._destroyed:
                 raise SpirogradRuntimeError("this field tree was destroyed: declare its fields anew")
             self.close()
             self._allocate()
+            allocation = self._allocation
+            assert allocation is not None
         elif not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this field belongs to an earlier session, whose memory is gone: make fields after `sg.init`")
-        return self._allocation
+        return allocation
 
     def has_memory(self) -> bool:
         """Whether its memory is there, and of the running session."""
@@ -208,7 +224,7 @@ def _separable(nodes: Sequence[SNode]) -> list[list[SNode]]:
     return [group for group, _ in groups]
 
 
-def _collected(users: weakref.WeakSet[Any]) -> None:
+def _collected(users: weakref.WeakSet[TreeUser]) -> None:
     """Nothing refers to a tree any more: what was compiled for its fields lets go of the memory, too."""
     for user in list(users):
         user.release()
@@ -224,23 +240,23 @@ class FieldsBuilder(NearNames):
     def _root(self) -> SNode:
         return self.tree.root
 
-    def dense(self, axes: Any, shape: Any) -> SNode:
+    def dense(self, axes: object, shape: object) -> SNode:
         """A dense level below the root: `SNode.dense`."""
         return self._root().dense(axes, shape)
 
-    def pointer(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A sparse level below the root: `SNode.pointer`."""
         return self._root().pointer(axes, shape, cells)
 
-    def bitmasked(self, axes: Any, shape: Any) -> SNode:
+    def bitmasked(self, axes: object, shape: object) -> SNode:
         """A sparse level below the root: `SNode.bitmasked`."""
         return self._root().bitmasked(axes, shape)
 
-    def hash(self, axes: Any, shape: Any, cells: int | None = None) -> SNode:
+    def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
         """A sparse level below the root: `SNode.hash`."""
         return self._root().hash(axes, shape, cells)
 
-    def dynamic(self, axis: Any, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
+    def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
         """One list, below the root: `SNode.dynamic`."""
         return self._root().dynamic(axis, dimension, chunk_size, cells)
 
@@ -248,7 +264,7 @@ class FieldsBuilder(NearNames):
         """Deactivate all cells of the tree: `SNode.deactivate_all`."""
         self._root().deactivate_all()
 
-    def place(self, *fields: Any, offset: Any = None) -> SNode:
+    def place(self, *fields: object, offset: object = None) -> SNode:
         """Put 0-d fields into the root's one cell: `SNode.place`."""
         return self._root().place(*fields, offset=offset)
 
@@ -323,7 +339,7 @@ def deactivate_all_snodes() -> None:
             tree.deactivate(tree.root)
 
 
-def trees_of(fields: Iterable[Any], user: Any) -> dict[int, Any]:
+def trees_of(fields: Iterable[ScalarField], user: TreeUser) -> dict[int, Allocation]:
     """The allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
     trees = {field.tree.id: field.tree for field in fields}
     for tree in trees.values():

@@ -28,21 +28,21 @@ from spirograd.lang.struct import Struct
 
 
 def lvalue_of(t: Tracer, node: ast.expr) -> Lvalue | None:
-    """The lvalue that an expression names, or None if it names none (a compile-time object, a result)."""
+    """Return the lvalue that an expression names, or None if it names none (a compile-time object, a result)."""
     if not isinstance(node, (ast.Subscript, ast.Attribute)):
         return resolve(t, node)[0]
-    whole, base = resolve(t, node.value)
-    within = whole is not None or (isinstance(node, ast.Subscript) and has_elements(base))
+    container, base = resolve(t, node.value)
+    within = container is not None or (isinstance(node, ast.Subscript) and has_elements(base))
     if not within:
         return None
-    lvalue, entries = _part(t, node, whole, base)
+    lvalue, entries = _part(t, node, container, base)
     if isinstance(entries, DynamicList):
         raise _no_value(entries)
     return lvalue
 
 
 def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, object]:
-    """The lvalue that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
+    """Return the lvalue that an expression names; for others None, and the object that it stands for. Each part is evaluated once."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)
         if isinstance(held, MemoryVariable):
@@ -53,40 +53,40 @@ def resolve(t: Tracer, node: ast.expr) -> tuple[Lvalue | None, object]:
     return None, t.expression(node)
 
 
-def _part(t: Tracer, node: ast.Subscript | ast.Attribute, whole: Lvalue | None, base: object) -> tuple[Lvalue | None, object]:
-    """As `resolve`, of a part of the lvalue ``whole``, or else of the object ``base``."""
+def _part(t: Tracer, node: ast.Subscript | ast.Attribute, container: Lvalue | None, base: object) -> tuple[Lvalue | None, object]:
+    """Resolve a part of the lvalue ``container``, or else of the object ``base``; see `resolve`."""
     if isinstance(node, ast.Subscript):
         key = t.expression(node.slice)
         t.at(node)
-        if whole is not None:
-            return whole.index(key), None
+        if container is not None:
+            return container.index(key), None
         if is_slice(key) and has_elements(base):
             return None, sliced(base, key)
         if has_elements(base):
             entries = list_at(t, base, key)
             return (element_of(t, base, key), None) if entries is None else (None, entries)
         return None, _item(t, node, base, key)
-    part = None if whole is None else _member(whole, node.attr)
+    part = None if container is None else _member(container, node.attr)
     t.at(node)
     if part is not None:
         return part, None
-    return None, get_attribute(t, base if whole is None else whole.load(), node.attr, ast.unparse(node))
+    return None, get_attribute(t, base if container is None else container.load(), node.attr, ast.unparse(node))
 
 
-def _member(whole: Lvalue, name: str) -> Lvalue | None:
-    """The part of an lvalue called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
-    if isinstance(whole, StructElement):
-        return whole.members.get(name)
-    model = whole.load() if isinstance(whole, (Variable, Part)) else None
+def _member(container: Lvalue, name: str) -> Lvalue | None:
+    """Return the part of an lvalue called ``name``: a member of a struct, a swizzle of a vector; None for methods and other attributes."""
+    if isinstance(container, StructElement):
+        return container.members.get(name)
+    model = container.load() if isinstance(container, (Variable, Part)) else None
     if isinstance(model, Struct):
-        return whole.member(name) if name in model.entries else None
+        return container.member(name) if name in model.entries else None
     if isinstance(model, Matrix) or model is None:
-        return whole.member(name) if swizzle_of(name) is not None else None
+        return container.member(name) if swizzle_of(name) is not None else None
     return None
 
 
 def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
-    """``base.name``, of an object. ``text``: what messages call it."""
+    """Return ``base.name`` of an object. ``text``: what messages call it."""
     has_shadow = name in ("grad", "dual") and isinstance(base, (ScalarField, StructField))
     if has_shadow and not (base.has_grad() if name == "grad" else base.has_dual()):
         integers = isinstance(base, ScalarField) and not base.dtype.is_float
@@ -95,14 +95,14 @@ def get_attribute(t: Tracer, base: Any, name: str, text: str = "") -> object:
     getter = getattr(type(base), name, None)
     try:
         with watched(t, getter) if isinstance(getter, (property, functools.cached_property)) else nullcontext():
-            found = getattr(base, name)
-        return t.captures.attribute(base, name, found, text)
+            value = getattr(base, name)
+        return t.captures.attribute(base, name, value, text)
     except AttributeError:
         raise no_attribute(base, name) from None
 
 
 def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
-    """``base[key]``, of something that is no memory."""
+    """Return ``base[key]`` of an object that is not memory."""
     if isinstance(base, (Matrix, Struct)):
         return base[key]
     if any(isinstance(k, Value) or contains_runtime(bounds_of(k)) for k in parts_of(key)):
@@ -113,10 +113,10 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
     getter = getattr(type(base), "__getitem__", None)
     try:
         with watched(t, getter) if isinstance(getter, types.FunctionType) else nullcontext():
-            found = base[key]
-        if not is_runtime(found):
-            t.captures.outside.item(base, key, found, f"`{ast.unparse(node)}`", t.b.loc)
-        return t.captures.item(_named(t, node, key, found))
+            item = base[key]
+        if not is_runtime(item):
+            t.captures.outside.item(base, key, item, f"`{ast.unparse(node)}`", t.b.loc)
+        return t.captures.item(_named(t, node, key, item))
     except SpirogradCompilationError:
         raise
     except IndexError:
@@ -128,7 +128,8 @@ def _item(t: Tracer, node: ast.Subscript, base: Any, key: Any) -> object:
 
 
 def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
-    """``item``; a field that a list or dict holds goes by that, unless it has a name. Arguments stand for others in other calls."""
+    """Return ``item``. A field in a list or dict is named after that, unless it has a name. A field of an argument is not, because other
+    calls pass other fields."""
     holder = node.value
     name = holder.attr if isinstance(holder, ast.Attribute) else holder.id if isinstance(holder, ast.Name) else None
     if isinstance(item, Field) and name is not None and not (isinstance(holder, ast.Name) and name in t.frame.variables):
@@ -140,8 +141,8 @@ def _named(t: Tracer, node: ast.Subscript, key: object, item: object) -> object:
 
 
 def _name(t: Tracer, node: ast.Name) -> object:
-    found = lookup(t, node)
-    return t.captures.item(found, node.id) if node.id in t.frame.variables else t.captures.global_name(node.id, found)
+    value = lookup(t, node)
+    return t.captures.item(value, node.id) if node.id in t.frame.variables else t.captures.global_name(node.id, value)
 
 
 def _attribute(t: Tracer, node: ast.Attribute) -> object:
@@ -162,7 +163,7 @@ def _subscript(t: Tracer, node: ast.Subscript) -> object:
 
 
 def _no_value(entries: DynamicList) -> SpirogradTypeError:
-    return type_error(f"{describe(entries)} is no value", "name an entry, or call `append`, `length` or `deactivate` on it")
+    return type_error(f"{describe(entries)} is not a value", "name an entry, or call `append`, `length` or `deactivate` on it")
 
 
 def _slice(t: Tracer, node: ast.Slice) -> slice:

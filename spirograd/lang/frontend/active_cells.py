@@ -25,8 +25,8 @@ IsActive = Callable[[Value, list[Value]], Value]
 
 
 def active_cells(t: Tracer, space: Any) -> tuple[Value, Decode, IsActive] | None:
-    """The number of iterations of a loop over a field or a node, the index of each, and whether it is active; see `LoopSpace`. None if
-    there is no sparse node above."""
+    """Return the number of iterations of a loop over a field or a node, the index of each, and whether it is active; see `LoopSpace`. None
+    if there is no sparse node above."""
     node = space if isinstance(space, SNode) else space.snode.above
     node.tree.settle()
     if node.tree.regions is None:
@@ -59,7 +59,7 @@ class _Cells:
         self.region: Region = path.region
 
     def size(self) -> Value:
-        """The number of iterations."""
+        """Return the number of iterations."""
         if self.pointer is None:
             return scalar.constant(self.inner, i64 if self.inner > 2**31 - 1 else i32)
         used, capacity = [hidden_element(self.t, field, []).load() for field in (self.region.used, self.region.capacity)]
@@ -67,7 +67,7 @@ class _Cells:
         return scalar.as_value(scalar.cast(arithmetic.min(used, capacity - FIRST), i64 if wide else i32) * self.inner)
 
     def index(self, counter: Value) -> list[Value]:
-        """The index that a counter stands for; any if there is no active cell."""
+        """Return the index that a counter stands for; any if there is no active cell."""
         inner = counter if self.pointer is None else scalar.raw_mod(counter, self.inner)
         index = indices_of(decode_of(self.inside, self.axes), len(self.axes), self.origin, inner)
         if self.pointer is None:
@@ -85,20 +85,20 @@ class _Cells:
         return index
 
     def is_active(self, counter: Value, index: list[Value]) -> Value:
-        """Whether what a counter stands for is active."""
+        """Return whether what a counter stands for is active."""
         active: Any = True if self.pointer is None else self._home(counter) > 0
         values = [v - o if o else v for v, o in zip(index, self.origin)]
         if self.pointer is not None and self.pointer.list is not None:
             active = active & (values[self.pointer.list.axis] < length_of(self.t, self.outer, self.pointer.list, values))
         cell = [] if self.pointer is None else [self._cell(counter)]
         for level in self.masks:
-            found = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
-            active = found if active is True else active & found
+            bit = is_set(self.t, level, [*cell, *local(level.digits, values)], values)
+            active = bit if active is True else active & bit
         return scalar.cast(active, u1)
 
     def _cell(self, counter: Value) -> Value:
         return scalar.as_value(scalar.raw_div(counter, self.inner) + FIRST)
 
     def _home(self, counter: Value) -> Value:
-        """1 + the number of the cell among all cells of its node, 0 if it is not active."""
+        """Return 1 + the number of the cell among all cells of its node, 0 if it is not active."""
         return scalar.as_value(hidden_element(self.t, self.region.home, [self._cell(counter)]).load())

@@ -13,7 +13,8 @@ Order = Callable[[Args, Kwargs], "tuple[Args, Kwargs]"]
 
 
 def argument_order(signature: inspect.Signature) -> Order:
-    """The function that orders the arguments of calls. Where all may be given by position and by name, arguments that fit are ordered."""
+    """Return the function that orders the arguments of calls. Where all may be given by position and by name, arguments that fit are
+    ordered."""
     if any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in signature.parameters.values()):
         return unordered
     names = tuple(signature.parameters)

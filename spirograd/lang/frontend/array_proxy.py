@@ -51,7 +51,7 @@ class ArrayProxy:
 
     @property
     def offset(self) -> Value:
-        """As of a view: that of the whole array."""
+        """The offset of the first element: 0, as an array is not a part of another one."""
         if self.decl.ndim != 1:
             raise AttributeError("offset")
         return scalar.constant(0, i32)
@@ -73,11 +73,11 @@ class ArrayProxy:
         return self._shadow("dual", "dual", self.decl.needs_dual)
 
     def fill(self, value: object) -> None:
-        """Stands for the loop that a kernel runs, see `kernel_methods`."""
+        """Stand for the loop that a kernel runs; see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
     def subview(self, offset: object, size: object) -> object:
-        """As of a view. Stands for what a kernel runs, see `kernel_methods`."""
+        """Return a view of some elements. Stands for what a kernel runs; see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
     def _shadow(self, role: str, what: str, there: bool) -> ArrayProxy:
@@ -92,7 +92,7 @@ class ArrayProxy:
 
 
 def number_of(shape: Sequence[Value]) -> Value:
-    """The product of extents."""
+    """Return the product of extents."""
     total = scalar.constant(1, i32)
     for extent in shape:
         total = total * extent
@@ -113,13 +113,13 @@ class TripletsProxy:
 
 
 def array_decl(name: str, array: Ndarray) -> ArrayArg:
-    """How an ndarray is declared as an argument."""
+    """Return how an ndarray is declared as an argument."""
     wide = is_wide(array.shape, array.element_shape)
     return ArrayArg(name, array.dtype, len(array.shape), tuple(array.element_shape), array.grad is not None, wide, array.needs_dual)
 
 
 def is_wide(shape: Sequence[int], element_shape: Sequence[int]) -> bool:
-    """Whether elements need 64-bit indices; raises SpirogradRuntimeTypeError for an axis that is too long for a kernel."""
+    """Return whether elements need 64-bit indices; raises SpirogradRuntimeTypeError for an axis that is too long for a kernel."""
     if math.prod(shape) * math.prod(element_shape) <= INT32_MAX:
         return False
     if any(n > LONGEST_AXIS for n in shape):

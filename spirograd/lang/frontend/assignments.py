@@ -55,7 +55,7 @@ def _assign_name(t: Tracer, target: ast.Name, value: object) -> None:
 
 
 def _is_numeric(items: list[object]) -> bool:
-    """Whether lists are made of what vectors and matrices are made of."""
+    """Return whether lists are made of what vectors and matrices are made of."""
     return all(scalar.is_scalar(x) or isinstance(x, Matrix) or (isinstance(x, list) and x and _is_numeric(x)) for x in items)
 
 
@@ -89,7 +89,7 @@ def _assign_part(t: Tracer, target: ast.Subscript | ast.Attribute, value: object
 
 
 def _refuse_part(t: Tracer, target: ast.Subscript | ast.Attribute) -> None:
-    """What is assigned to is no lvalue: say why."""
+    """Raise the error for an assignment to something that is not an lvalue."""
     base = t.expression(target.value)
     if isinstance(target, ast.Attribute) and target.attr not in dir(base):
         raise no_attribute(base, target.attr)
@@ -125,7 +125,7 @@ def _augmented(t: Tracer, node: ast.AugAssign) -> None:
 
 
 def _augmented_object(t: Tracer, node: ast.AugAssign, target: ast.Name) -> None:
-    """As `_augmented`, of a variable that holds an object known while compiling."""
+    """Trace an augmented assignment to a variable that holds an object known while compiling."""
     held = lookup(t, target)
     if target.id not in t.frame.variables:
         if has_elements(held):
@@ -153,7 +153,7 @@ def _annotated(t: Tracer, node: ast.AnnAssign) -> None:
         value = annotation.converted(value)
     else:
         t.at(node.annotation)
-        raise type_error(f"{describe(annotation)} is no type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")
+        raise type_error(f"{describe(annotation)} is not a type of the kernel language", "types are sg.i32, sg.f32, sg.math.vec3 ...")
     held = t.frame.variables.get(node.target.id) if isinstance(node.target, ast.Name) else None
     if is_runtime(held) and [v.dtype for v in leaves(held)] != [v.dtype for v in leaves(value)]:
         message = f"`{target}` is {describe(held)} already, and keeps its type"

@@ -46,7 +46,7 @@ class Assumptions:
         self._denied.clear()
 
     def holds(self, fact: Fact) -> bool:
-        """Whether ``fact`` is known. If it is not, the trace relies on its opposite from now on."""
+        """Return whether ``fact`` is known. If it is not, the trace relies on its opposite from now on."""
         if fact in self._known:
             return True
         self._denied.add(fact)

@@ -10,7 +10,7 @@ from spirograd.ir import ops as ir
 from spirograd.ir.nodes import Op, Region
 from spirograd.lang import scalar
 from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, same_structure, settle, unpack_tuple
-from spirograd.lang.frontend.syntax_facts import CHOSEN
+from spirograd.lang.frontend.syntax_facts import CHOSEN, RESULT, RETURNED
 from spirograd.lang.frontend.tracer import Tracer
 from spirograd.lang.frontend.variables import MemoryVariable, bind
 from spirograd.lang.matrix import Matrix, make
@@ -25,7 +25,7 @@ _Side = tuple[Any, dict[str, Any]]
 
 
 def branch(t: Tracer, condition: Value, then: Callable[[], None], orelse: Callable[[], None]) -> None:
-    """An `if` operation; variables that either side changes become its results."""
+    """Emit an `if` operation; variables that either side changes become its results."""
     before, out_of_scope = t.frame.variables, dict(t.frame.out_of_scope)
     sides = _trace_sides(t, then, orelse)
     t.frame.out_of_scope = out_of_scope
@@ -34,7 +34,7 @@ def branch(t: Tracer, condition: Value, then: Callable[[], None], orelse: Callab
 
 
 def choose(t: Tracer, condition: object, then: Callable[[], object], orelse: Callable[[], object]) -> object:
-    """``then()`` or ``orelse()``; only the one chosen runs, unless running both cannot be told apart."""
+    """Return ``then()`` or ``orelse()``; only the one chosen runs, unless running both has the same effect."""
     if not isinstance(condition, Value):
         return then() if condition else orelse()
 
@@ -81,7 +81,7 @@ def _trace_sides(t: Tracer, *sides: Callable[[], None]) -> list[_Side]:
 
 
 def _join(t: Tracer, condition: Value, sides: Sequence[_Side], candidates: Sequence[str]) -> None:
-    """An `if` operation of two suspended regions; names of ``candidates`` that they leave with different values become its results."""
+    """Emit an `if` operation of two suspended regions; names of ``candidates`` that they leave with different values become its results."""
     (_, then_vars), (_, else_vars) = sides
     merged = _merge(t, candidates, then_vars, else_vars)
     regions: list[Region] = []
@@ -89,19 +89,24 @@ def _join(t: Tracer, condition: Value, sides: Sequence[_Side], candidates: Seque
         t.b.resume(region)
         results: list[Op] = []
         for name, types in merged.items():
-            results += [scalar.cast(v, to).op for v, to in zip(leaves(variables[name]), types)]
+            values = leaves(variables[name]) if name in variables else [scalar.constant(0, to) for to in types]
+            results += [scalar.cast(v, to).op for v, to in zip(values, types)]
         regions.append(t.b.end(results))
-    bind(t, list(merged), then_vars, t.b.if_(condition.op, *regions))
+    bind(t, list(merged), {**else_vars, **then_vars}, t.b.if_(condition.op, *regions))
 
 
 def _merge(t: Tracer, candidates: Sequence[str], a: dict[str, object], b: dict[str, object]) -> dict[str, list[DType]]:
-    """Names that become results, with the types of their scalars; the others keep their meaning or go out of scope."""
+    """Return names that become results, with the types of their scalars; the others keep their meaning or go out of scope."""
     merged: dict[str, list[DType]] = {}
     for name in candidates:
         x, y = a.get(name), b.get(name)
         if x is y or isinstance(x, MemoryVariable):
             if x is not None:
                 t.frame.variables[name] = x
+            continue
+        value = y if x is None else x
+        if name == RESULT and RETURNED in t.frame.variables and (x is None or y is None) and is_runtime(value):
+            merged[name] = [v.dtype for v in leaves(value)]  # the other side has not returned
             continue
         if is_runtime(x) and is_runtime(y) and same_structure(x, y):
             merged[name] = [_common(p.dtype, q.dtype) for p, q in zip(leaves(x), leaves(y))]
@@ -120,5 +125,5 @@ def _broadcast(a: object, b: object) -> object:
 
 
 def _is_cheap(ops: list[Op]) -> bool:
-    """Whether operations may run though their values are not needed; calls might not return."""
+    """Return whether operations may run though their values are not needed; calls might not return."""
     return len(ops) <= _MAX_SPECULATED and all(op.code.effect == "pure" and op.code is not ir.call for op in ops)

@@ -49,7 +49,7 @@ def _reduce(method: str) -> Callable[[object], object]:
 
 
 def _items(x: object, what: str) -> list[object]:
-    """The items of something whose length is known while compiling."""
+    """Return the items of something whose length is known while compiling."""
     if isinstance(x, (RunTimeRange, Value, Field, ArrayProxy, ViewProxy)) or not isinstance(x, (Iterable, Matrix)):
         hint = "" if isinstance(x, Value) else "write a loop"
         raise type_error(f"`{what}` needs a vector, or a list or range that is known while compiling, not {describe(x)}", hint)

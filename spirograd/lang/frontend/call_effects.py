@@ -1,4 +1,4 @@
-"""Which variables calls change, before anything is evaluated.
+"""The variables that calls change, predicted before anything is evaluated.
 
 Loops need to know what their bodies change before they trace these. That a call whose target is not known yet changes nothing is one of the
 `assumptions`.
@@ -20,12 +20,12 @@ from spirograd.lang.struct import Struct
 
 
 def changed_names(t: Tracer, statements: Sequence[ast.stmt]) -> set[str]:
-    """What the statements may change: variables and flags of jumps."""
+    """Return what the statements may change: variables and flags of jumps."""
     return assigned(statements, functools.partial(changed_arguments, t))
 
 
 def changed_arguments(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
-    """The arguments that a call may change: those for parameters taken by reference, and the object of a method."""
+    """Return the arguments that a call may change: those for parameters taken by reference, and the object of a method."""
     changed = [*_known_to_change(t, node)]
     held = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for argument in (*held, *node.args, *[k.value for k in node.keywords]):
@@ -39,7 +39,7 @@ def changed_arguments(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
 
 
 def check_unchanged(t: Tracer, arguments: Sequence[ast.expr]) -> None:
-    """A call is about to change what ``arguments`` name: raises Contradiction if a loop around it assumes otherwise."""
+    """Raise Contradiction if a call changes what ``arguments`` name, and a loop around it assumes otherwise."""
     t.assumptions.learn(*t.frame.unchanged.intersection(map(Changes, arguments)))
 
 
@@ -57,11 +57,11 @@ def _known_to_change(t: Tracer, node: ast.Call) -> Sequence[ast.expr]:
 
 
 def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
-    """What a name or dotted name stands for, if that is known without evaluating anything at run time."""
+    """Return what a name or dotted name stands for, if that is known without evaluating anything at run time."""
     if isinstance(node, ast.Name):
         held = t.frame.variables.get(node.id)
-        found = held if held is not None else t.frame.names.get(node.id)
-        return found if variables or not is_runtime(found) else None
+        value = held if held is not None else t.frame.names.get(node.id)
+        return value if variables or not is_runtime(value) else None
     if isinstance(node, ast.Attribute):
         base = static_callee(t, node.value)
         return getattr(base, node.attr, None) if base is not None else None
@@ -69,5 +69,5 @@ def static_callee(t: Tracer, node: ast.expr, variables: bool = False) -> object:
 
 
 def is_static(t: Tracer, node: ast.expr) -> bool:
-    """Whether an expression is `static(...)`."""
+    """Return whether an expression is `static(...)`."""
     return isinstance(node, ast.Call) and static_callee(t, node.func) is forms.static

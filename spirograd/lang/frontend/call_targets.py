@@ -40,8 +40,8 @@ class Callee:
         return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
     def changed_by(self, call: ast.Call) -> list[ast.expr]:
-        """The expressions in a call whose variables the function may change. Arguments after a starred one are left out: their positions
-        are known only once they are evaluated."""
+        """Return the expressions in a call whose variables the function may change. Arguments after a starred one are left out: their
+        positions are known only once they are evaluated."""
         names, by_reference = self.parameters, changed_parameters(self.func)
         out: list[ast.expr] = []
         if self.has_object and isinstance(call.func, ast.Attribute) and names[0] in by_reference:
@@ -55,8 +55,8 @@ class Callee:
 
 
 def changed_parameters(func: Func) -> frozenset[str]:
-    """The parameters taken by reference that ``func`` may change, found in its syntax. Of a call whose target is not known there, whatever
-    the call names counts. A function that calls itself changes what it changes otherwise."""
+    """Return the parameters taken by reference that ``func`` may change, found in its syntax. Of a call whose target is not known there,
+    whatever the call names counts. A function that calls itself changes what it changes otherwise."""
     if func.changed is None:
         func.changed = frozenset()  # of calls of itself
         by_reference, body = func.references(), func.source.tree.body
@@ -68,7 +68,7 @@ def changed_parameters(func: Func) -> frozenset[str]:
 
 
 def _possibly_changed(names: Mapping[str, object], call: ast.Call) -> Sequence[ast.expr]:
-    """The expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
+    """Return the expressions in a call whose variables it may change. ``names``: what the function that calls sees from outside."""
     callee = _found_outside(call.func, names)
     target = resolved(callee)
     if target is not None:
@@ -88,7 +88,7 @@ _READING = frozenset(name for name in vars(Matrix) if not name.startswith("_") a
 
 
 def _found_outside(node: ast.expr, names: Mapping[str, object]) -> object:
-    """What a name or a dotted name stands for; None if that is not among ``names``."""
+    """Return what a name or a dotted name stands for; None if that is not among ``names``."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if not isinstance(node, ast.Attribute):
@@ -98,7 +98,7 @@ def _found_outside(node: ast.expr, names: Mapping[str, object]) -> object:
 
 
 def is_atomic(callee: object) -> bool:
-    """Whether a callee is an atomic operation, which changes its first argument."""
+    """Return whether a callee is an atomic operation, which changes its first argument."""
     return is_hashable(callee) and (callee in forms.ATOMICS or callee is forms.atomic_cas)
 
 
@@ -116,7 +116,7 @@ class Argument:
 
 
 def resolved(callee: object) -> Callee | None:
-    """The function of the kernel language that ``callee`` is; None if it is none."""
+    """Return the function of the kernel language that ``callee`` is; None if it is none."""
     if isinstance(callee, Func):
         return Callee(callee)
     if isinstance(callee, BoundFunc):
@@ -139,6 +139,6 @@ def resolved(callee: object) -> Callee | None:
 
 @functools.cache
 def struct_method(method: Any) -> Func:
-    """A method of a struct type as a function that takes the struct by reference."""
+    """Return a method of a struct type as a function that takes the struct by reference."""
     function = method.function if isinstance(method, Func) else method
     return Func(function, by_reference=(next(iter(inspect.signature(function).parameters)),))

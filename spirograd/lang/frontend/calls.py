@@ -59,7 +59,7 @@ def _call(t: Tracer, node: ast.Call) -> Any:
 
 
 def _callee(t: Tracer, node: ast.expr) -> tuple[Any, Lvalue | None]:
-    """What is called, and the lvalue of the object whose method it is."""
+    """Return what is called, and the lvalue of the object whose method it is."""
     if not isinstance(node, ast.Attribute):
         return t.expression(node), None
     lvalue, base = resolve(t, node.value)
@@ -114,7 +114,7 @@ def _run(t: Tracer, name: str, callee: Callable[..., object], args: list[object]
 
 
 def _check_change(t: Tracer, callee: Any, values: Sequence[object]) -> None:
-    """Python's lists and dicts change while compiling, once: inside of a loop or branch that is not the list's own that misleads."""
+    """Refuse a change of a Python list or dict inside of a loop or branch in which it was not made: it happens once, while compiling."""
     owner = getattr(callee, "__self__", None)
     if not isinstance(owner, (list, dict, set)) or callee.__name__ not in _CHANGES:
         return
@@ -127,7 +127,7 @@ def _check_change(t: Tracer, callee: Any, values: Sequence[object]) -> None:
 
 
 def _is_traceable(callee: object) -> bool:
-    """Whether a callable is made to run while tracing."""
+    """Return whether a callable is made to run while tracing."""
     owner = getattr(callee, "__self__", None)
     if getattr(callee, "__sg_traceable__", False) or getattr(type(callee), "__sg_traceable__", False):
         return True

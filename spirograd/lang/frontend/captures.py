@@ -1,4 +1,4 @@
-"""What a kernel takes from outside: the arguments that the user sees, arrays that it names, and attributes that it depends on."""
+"""Captures of a kernel: its arguments, the arrays that it names, and the attributes that it depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Declarations:
         self.args: list[ScalarArg | ArrayArg] = []
 
     def scalar(self, name: str, t: DType) -> Value:
-        """A scalar argument; its value in the kernel."""
+        """Return a scalar argument; its value in the kernel."""
         self.args.append(ScalarArg(name, t))
         return Value(scalar.builder().emit(ir.arg, attr=len(self.args) - 1, type=t))
 
@@ -33,7 +33,7 @@ class Declarations:
         return ArrayProxy(len(self.args) - 1, decl)
 
     def ndarray(self, name: str, array: Ndarray) -> ArrayProxy | ViewProxy:
-        """An ndarray; of a view the array that it is of, and the numbers that say which part."""
+        """Return an ndarray; of a view the array that it is of, and the numbers that say which part."""
         decl = array_decl(name, array_of(array))
         if not isinstance(array, BufferView):
             return self.array(decl)
@@ -59,18 +59,18 @@ class Captures:
         self._paths: dict[int, Path] = {}
 
     def reachable(self, path: Path, obj: object) -> None:
-        """Attributes of ``obj``, which a launch reaches by ``path``, may change between launches: they are guarded."""
+        """Guard the attributes of ``obj``, which a launch reaches by ``path``: they may change between launches."""
         self._paths[id(obj)] = path
 
     def global_name(self, name: str, obj: object) -> object:
-        """What ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
+        """Return what ``obj``, found under a name from outside, is in the kernel: an ndarray becomes an argument."""
         if isinstance(obj, Field):
             obj.suggest_name(name)
         return self.item(obj, name)
 
     def attribute(self, owner: object, name: str, obj: object, text: str = "") -> object:
-        """As `global_name`, of ``owner.name``, which is guarded if ``owner`` can be reached from the arguments. ``text``: what messages
-        call it."""
+        """Return what ``owner.name`` is in the kernel; it is guarded if ``owner`` can be reached from the arguments. ``text``: what
+        messages call it."""
         if isinstance(obj, Field):
             obj.suggest_name(name)
         base = None if isinstance(owner, (Field, type)) else self._paths.get(id(owner))
@@ -85,12 +85,12 @@ class Captures:
         return obj
 
     def item(self, obj: object, name: str = "") -> object:
-        """As `global_name`, of an object that has no name, as an item of a list has none, or of a local variable."""
+        """Return what an object without a name is in the kernel, such as an item of a list, or a local variable."""
         return self._array(name, obj, None) if isinstance(obj, Ndarray) else obj
 
     def _array(self, name: str, array: Ndarray, path: Path | None) -> ArrayProxy | ViewProxy:
-        found = path or id(array)
-        if found not in self._proxies:
-            self._proxies[found] = self.declarations.ndarray(name or f"array{len(self.arrays)}", array)
+        key = path or id(array)
+        if key not in self._proxies:
+            self._proxies[key] = self.declarations.ndarray(name or f"array{len(self.arrays)}", array)
             self.arrays.append((array, path))
-        return self._proxies[found]
+        return self._proxies[key]

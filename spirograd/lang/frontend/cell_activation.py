@@ -38,7 +38,7 @@ from spirograd.lang.scalar import Value, describe, type_error
 
 
 def is_active(t: Tracer, node: ast.Call) -> Value:
-    """Whether a cell, and what is around it, is active."""
+    """Return whether a cell, and what is around it, is active."""
     path, index, _ = _cell(t, node, "is_active")
     active: Any = True
     for k, level in enumerate(path.levels):
@@ -61,7 +61,7 @@ def activate(t: Tracer, node: ast.Call) -> None:
 
 
 def no_activate(t: Tracer, node: ast.Call) -> None:
-    """Have no write of the kernel activate cells of some nodes. Fields are taken, as by the family: their own nodes have no cells."""
+    """Keep writes of the kernel from activating cells of some nodes. Fields are accepted, as in the family; their nodes have no cells."""
     values, kwargs = arguments(t, node)
     t.at(node)
     for what in values:
@@ -101,7 +101,7 @@ def deactivate(t: Tracer, node: ast.Call) -> None:
 
 
 def _entry(t: Tracer, outer: Sequence[Level], level: Level, index: Sequence[Value]) -> list[Value]:
-    """Where in its table or mask the cell is; ``outer``: the levels above."""
+    """Return where in its table or mask the cell is; ``outer``: the levels above."""
     cell = cell_of(t, outer, index, False)
     return in_cell(cell, level.digits, index)
 
@@ -110,7 +110,7 @@ def _entry(t: Tracer, outer: Sequence[Level], level: Level, index: Sequence[Valu
 
 
 def empty(t: Tracer, path: Path, index: Sequence[Value]) -> None:
-    """Have a list no entries, and deactivate its chunks."""
+    """Empty a list, and deactivate its chunks."""
     t.assumptions.learn(Deactivates())
     level, b = path.levels[-1], scalar.builder()
     entries = level.list
@@ -182,7 +182,7 @@ def _clear_group(t: Tracer, group: Group, inside: Sequence[Any], cell: Value | N
 
 
 def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNode]:
-    """The way to the cell that the arguments of a call name, its index, and the node."""
+    """Return the way to the cell that the arguments of a call name, its index, and the node."""
     values, kwargs = arguments(t, node)
     t.at(node)
     if kwargs or len(values) != 2:
@@ -196,7 +196,7 @@ def _cell(t: Tracer, node: ast.Call, name: str) -> tuple[Path, list[Value], SNod
 
 
 def sparse_node(what: object, name: str) -> tuple[SNode, Path]:
-    """A sparse node, or the node of a field, and the way to its cells. ``name``: the function that takes it."""
+    """Return a sparse node, or the node of a field, and the way to its cells. ``name``: the function that takes it."""
     node = what.snode.above if isinstance(what, Field) else what
     if not isinstance(node, SNode):
         raise type_error(f"`{name}` takes a node of a field tree, not {describe(what)}", "`x.parent()` is the node that holds `x`")
@@ -209,7 +209,7 @@ def sparse_node(what: object, name: str) -> tuple[SNode, Path]:
 
 
 def list_index(node: SNode, key: object) -> list[Value]:
-    """The index of a list of a `dynamic` node, with 0 for the entry. ``key``: the index of the cell around it."""
+    """Return the index of a list of a `dynamic` node, with 0 for the entry. ``key``: the index of the cell around it."""
     around = node.above
     assert around is not None
     index = [Value(i) for i in index_values(key, len(around.shape), repr(around), around.shape)]

@@ -18,48 +18,50 @@ class Staged:
     def _label(self) -> str:
         raise NotImplementedError
 
-    def stages(self) -> dict[str, object]:
-        """All stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
+    def stages(self) -> dict[str, Any]:
+        """Return all stages of what was compiled last: name -> text, or bytes of SPIR-V modules.
 
         Raises SpirogradRuntimeError before the first call.
         """
         return self._stages()
 
     def ir(self, stage: str = "kernel") -> str:
-        """The IR: ``stage`` is "kernel" (from the front end), "offload" (tasks) or "device" (what the code generator gets)."""
+        """Return the IR: ``stage`` is "kernel" (from the front end), "offload" (tasks), "device" (lowered), or "loops" (planned for the
+        CPU)."""
         stages, name = self._stages(generate=False), f"{stage}.ir"
         if name not in stages:
             raise SpirogradRuntimeError(f"there is no stage {name!r}; there are {', '.join(stages)}")
         return str(stages[name])
 
     def spirv(self) -> dict[str, bytes]:
-        """The SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
+        """Return the SPIR-V modules, by name of the task. Raises SpirogradRuntimeError on back ends without SPIR-V."""
         return {name[: -len(".spv")]: data for name, data in self._some(".spv", "SPIR-V").items()}
 
     def spirv_asm(self) -> dict[str, str]:
-        """The SPIR-V modules as text, by name of the task, with the source line of each group of instructions."""
+        """Return the SPIR-V modules as text, by name of the task, with the source line of each group of instructions."""
         return {name[: -len(".spvasm")]: text for name, text in self._some(".spvasm", "SPIR-V").items()}
 
     def llvm(self, optimized: bool = False) -> str:
-        """The LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        """Return the LLVM IR of the kernel, before or after optimisation. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
         return str(self._some(".opt.ll" if optimized else "kernel.ll", "LLVM IR").popitem()[1])
 
     def asm(self) -> str:
-        """The machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what each task
-        takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
+        """Return the machine code of the kernel as assembly; on CUDA its PTX. On CUDA and AMDGPU it comes under a comment that says what
+        each task takes: registers, spilled registers, shared memory. Raises SpirogradRuntimeError on back ends that make SPIR-V."""
         stages = self.stages()
         text = stages["kernel.ptx"] if "kernel.ptx" in stages else self._some(".s", "assembly").popitem()[1]
         usage = "".join(f"// {line}\n" for line in str(stages.get("kernel.usage", "")).splitlines())
         return usage + str(text)
 
-    def _stages(self, generate: bool = True) -> dict[str, object]:
+    def _stages(self, generate: bool = True) -> dict[str, Any]:
         kernel = self._compiled_last()
         if kernel is None:
             raise SpirogradRuntimeError(f"{self._label()} was not compiled yet: call it first")
-        return dict[str, object](context.session().stages(kernel, generate))
+        stages: dict[str, Any] = context.session().stages(kernel, generate)
+        return stages
 
     def _some(self, suffix: str, what: str) -> dict[str, Any]:
-        found = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
-        if not found:
+        stages = {name: data for name, data in self.stages().items() if name.endswith(suffix)}
+        if not stages:
             raise SpirogradRuntimeError(f"there is no {what} on this back end ({context.session().arch})")
-        return found
+        return stages

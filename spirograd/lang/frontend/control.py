@@ -39,7 +39,7 @@ def block(t: Tracer, statements: Sequence[ast.stmt]) -> None:
 
 
 def block_where(t: Tracer, test: Value | None, statements: Sequence[ast.stmt]) -> None:
-    """As `block`, for an iteration of a loop; under a condition if there is one."""
+    """Trace the statements of an iteration of a loop, under a condition if there is one."""
     if test is None:
         block(t, statements)
     else:
@@ -47,14 +47,14 @@ def block_where(t: Tracer, test: Value | None, statements: Sequence[ast.stmt]) -
 
 
 def condition(t: Tracer, node: ast.expr) -> Value | bool:
-    """A test: a Python bool if it is known while compiling, else a value of type u1."""
+    """Return a test: a Python bool if it is known while compiling, else a value of type u1."""
     value = t.expression(node)
     t.at(node)
     return scalar.truth(value) if is_runtime(value) or scalar.is_number(value) else bool(value)
 
 
 def at_top_level(t: Tracer) -> bool:
-    """Whether a loop here would be parallel."""
+    """Return whether a loop here would be parallel."""
     return t.b.depth == 1
 
 
@@ -63,7 +63,7 @@ def _plain_if(t: Tracer, node: ast.If, test: Value) -> None:
 
 
 def _jumping_if(t: Tracer, node: ast.If, test: Value, rest: Sequence[ast.stmt]) -> None:
-    """An `if` that may jump: what follows it goes into the branch that does not, or is guarded by the flags."""
+    """Trace an `if` that may jump: what follows it goes into the branch that does not, or is guarded by the flags."""
     body, orelse = list(node.body), list(node.orelse)
     body_jumps, else_jumps = always_jumps(body), always_jumps(orelse)
     _refuse_parallel_loops(t, node, rest)
@@ -78,7 +78,7 @@ def _jumping_if(t: Tracer, node: ast.If, test: Value, rest: Sequence[ast.stmt]) 
 
 
 def _refuse_parallel_loops(t: Tracer, node: ast.If, rest: Sequence[ast.stmt]) -> None:
-    """A loop that is parallel cannot be under a condition."""
+    """Raise SpirogradSyntaxError for a parallel loop after a conditional jump: it would be under a condition."""
     pairs = zip([None, *rest], rest)
     loops = [s for before, s in pairs if isinstance(s, ast.For) and not _is_unrolled(t, s) and not serializes(before)]
     if at_top_level(t) and loops:
@@ -91,7 +91,7 @@ def _refuse_parallel_loops(t: Tracer, node: ast.If, rest: Sequence[ast.stmt]) ->
 
 
 def _is_unrolled(t: Tracer, node: ast.For) -> bool:
-    """Whether a loop and those in it are unrolled."""
+    """Return whether a loop and those in it are unrolled."""
     return all(is_static(t, n.iter) for n in ast.walk(node) if isinstance(n, ast.For))
 
 

@@ -21,7 +21,7 @@ from spirograd.lang.scalar import Value, describe, type_error
 
 
 def get_addr(t: Tracer, node: ast.Call) -> Value:
-    """A call of `forms.get_addr`."""
+    """Trace a call of `forms.get_addr`."""
     values, kwargs = arguments(t, node)
     t.at(node)
     if kwargs or len(values) != 2:
@@ -41,7 +41,7 @@ def get_addr(t: Tracer, node: ast.Call) -> Value:
 
 
 def _field_place(element: Element) -> tuple[object, Op]:
-    """What `ir.address` names, and the offset in bytes from there."""
+    """Return what `ir.address` names, and the offset in bytes from there."""
     ref = element.ref
     assert isinstance(ref, FieldRef)
     b = scalar.builder()
@@ -57,7 +57,7 @@ def _field_place(element: Element) -> tuple[object, Op]:
 
 
 def _array_place(element: Element) -> tuple[object, Op]:
-    """As `_field_place`."""
+    """Return what `_field_place` does, for an array."""
     ref = element.ref
     assert isinstance(ref, ArrayRef)
     b = scalar.builder()

@@ -14,7 +14,7 @@ from spirograd.lang.scalar import describe, type_error
 
 
 def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
-    """The values of expressions, of which starred ones have several."""
+    """Return the values of expressions, of which starred ones have several."""
     out: list[object] = []
     for node in nodes:
         if isinstance(node, ast.Starred):
@@ -25,7 +25,7 @@ def values_of(t: Tracer, nodes: list[ast.expr]) -> list[Any]:
 
 
 def arguments(t: Tracer, node: ast.Call) -> tuple[list[object], dict[str, object]]:
-    """The values of the arguments of a call, by position and by name."""
+    """Return the values of the arguments of a call, by position and by name."""
     args = values_of(t, node.args)
     kwargs: dict[str, Any] = {}
     for keyword in node.keywords:
@@ -38,7 +38,7 @@ def arguments(t: Tracer, node: ast.Call) -> tuple[list[object], dict[str, object
 
 
 def display(t: Tracer, x: object) -> Any:
-    """``x``, with a record of the block in which a list, dict or set was made: only there it can be changed."""
+    """Return ``x``, and record the block in which a list, dict or set is made: it can be changed only there."""
     if isinstance(x, (list, dict, set)):
         t.displays[id(x)] = (x, t.b.depth)
     return x
@@ -61,7 +61,7 @@ def _dictionary(t: Tracer, node: ast.Dict) -> dict[object, object]:
 
 
 def _comprehension(t: Tracer, node: Any, *elements: ast.expr) -> list[Any]:
-    """The items of a comprehension. Its targets are variables of its own; what it does to others stays."""
+    """Return the items of a comprehension. Its targets are variables of its own; what it does to others stays."""
     targets = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
     hidden = {name: t.frame.variables[name] for name in targets if name in t.frame.variables}
     out = _items(t, node.generators, elements)

@@ -53,12 +53,13 @@ def _can_be_weak(t: Any) -> bool:
 
 @functools.cache
 def compared_by_identity(t: object) -> bool:
-    """Whether instances of ``t`` are told apart by identity, and weak references to them stand for them."""
+    """Return whether instances of ``t`` are told apart by identity, and weak references to them stand for them."""
     return _can_be_weak(t) and all(getattr(t, name) is getattr(object, name) for name in ("__eq__", "__hash__"))
 
 
 def fingerprint(value: object) -> Hashable:
-    """What is equal for two values that mean the same to a kernel: value and type of numbers, contents of containers, else identity."""
+    """Return what is equal for two values that mean the same to a kernel: value and type of numbers, contents of containers, else
+    identity."""
     kind: object = type(value)
     if compared_by_identity(kind):
         return weakref.ref(value)
@@ -84,7 +85,7 @@ def fingerprint(value: object) -> Hashable:
 
 
 def is_dead(key: object) -> bool:
-    """Whether a key names an object that is gone: nothing will ever equal it."""
+    """Return whether a key names an object that is gone: nothing will ever equal it."""
     if isinstance(key, tuple):
         return any(is_dead(part) for part in key)
     if isinstance(key, Identity):
@@ -93,7 +94,7 @@ def is_dead(key: object) -> bool:
 
 
 def named_by(key: object) -> Iterator[object]:
-    """The objects that a key, or a `fingerprint`, tells apart by identity: once one of them is gone, `is_dead`."""
+    """Return the objects that a key, or a `fingerprint`, tells apart by identity: once one of them is gone, `is_dead`."""
     if isinstance(key, tuple):
         for part in key:
             yield from named_by(part)

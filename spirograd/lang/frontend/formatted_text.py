@@ -42,7 +42,7 @@ def _formatted(t: Tracer, node: ast.JoinedStr) -> str | FormattedText:
 
 
 def formatted(text: str, args: Sequence[object], kwargs: Mapping[str, object]) -> FormattedText:
-    """``text.format(*args, **kwargs)`` with values that are known at run time only."""
+    """Return ``text.format(*args, **kwargs)`` with values that are known at run time only."""
     formatter, parts, number = string.Formatter(), list[Any](), 0
     try:
         fields = list(formatter.parse(text))
@@ -65,7 +65,7 @@ def formatted(text: str, args: Sequence[object], kwargs: Mapping[str, object]) -
 
 
 def _shown(value: object, spec: str, quoted: bool) -> list[object]:
-    """The parts that show a value."""
+    """Return the parts that show a value."""
     if isinstance(value, FormattedText) and not spec:
         return value.parts
     if not is_runtime(value):
@@ -83,12 +83,12 @@ def _format(value: object, spec: str, what: str) -> str:
 
 
 def text_parts(value: object) -> list[object]:
-    """``value`` as literal strings and (value, format spec) pairs."""
+    """Return ``value`` as literal strings and (value, format spec) pairs."""
     return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
 
 
 def _holes(value: object, spec: str, operands: list[Value]) -> list[Any]:
-    """The parts that show a run-time value, with each of its scalars appended to ``operands``."""
+    """Return the parts that show a run-time value, with each of its scalars appended to ``operands``."""
     if isinstance(value, Struct):
         out: list[object] = ["{"]
         for k, (name, member) in enumerate(value.entries.items()):
@@ -106,7 +106,7 @@ def _holes(value: object, spec: str, operands: list[Value]) -> list[Any]:
 
 
 def _numbered(parts: Sequence[Any]) -> tuple[list[Any], list[Value]]:
-    """Literal strings and (operand number, format spec) pairs for a list of strings and (value, spec) pairs."""
+    """Return literal strings and (operand number, format spec) pairs for a list of strings and (value, spec) pairs."""
     operands: list[Value] = []
     out: list[Any] = []
     for part in parts:

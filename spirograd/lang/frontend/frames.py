@@ -33,14 +33,15 @@ class Frame:
     out_of_scope: dict[str, str] = field(default_factory=dict)  # names that have no value here any more -> why, for messages
     loops: list[LoopScope] = field(default_factory=list)
     by_reference: frozenset[str] = frozenset()
+    returns_nothing: bool = False  # whether a `return` without a value was traced
     depth: int = 0  # of the builder at the beginning of a function
     constants: frozenset[str] = frozenset()  # arguments of the kernel, which cannot change
     unchanged: set[Changes] = field(default_factory=set)  # what loops of this function assume that calls do not do
     locs: dict[ast.AST, Loc] = field(default_factory=dict)
 
     def loc(self, node: ast.AST) -> Loc:
-        """Where ``node`` stands in the user's file."""
-        found = self.locs.get(node)
-        if found is None:
-            found = self.locs[node] = self.source.loc(node, self.caller)
-        return found
+        """Return where ``node`` stands in the user's file."""
+        loc = self.locs.get(node)
+        if loc is None:
+            loc = self.locs[node] = self.source.loc(node, self.caller)
+        return loc

@@ -22,7 +22,7 @@ def _collect(region: template()) -> None:  # type: ignore[valid-type]
 
 
 def collect(t: Tracer) -> None:
-    """At the end of a kernel: the cells that it has deactivated can be activated again."""
+    """Make the cells that the kernel has deactivated free for activation, at its end."""
     for region in t.freed_regions:
         assert t.b.loc is not None
         inline(t, _collect, {"region": region}, frozenset(("region",)), t.b.loc)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import validity
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Place, Scalar
 
 _known: dict[tuple[type, int], Facts] = {}
 
@@ -30,23 +32,24 @@ class HashedKey(tuple[Hashable, ...]):
 
 @dataclass(slots=True, eq=False)
 class Facts:
-    """``key``, as a parameter gives it; None until it was asked for. ``flat``: the flat scalars and arrays, as bindings (True) or as
-    ndarrays (False), as far as they were asked for. ``number``: of the time that they are of."""
+    """``key``, as a parameter gives it. ``flat``: the flat scalars and bindings, ``objects``: the arrays themselves, see `steps`. Each is
+    None until it was asked for. ``number``: of the epoch that they are of."""
 
     number: int
     instance: weakref.ref[Any]
     steady: bool
     key: HashedKey | None = None
-    flat: dict[bool, tuple[list[Any], list[Any]]] = field(default_factory=dict)
+    flat: tuple[list[Scalar], list[Place | None]] | None = None
+    objects: list[object] | None = None
 
 
 def facts(cls: type, value: object, is_steady: Callable[[], bool]) -> Facts | None:
-    """Those of ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
+    """Return the facts about ``value``, whose members are as ``cls`` declares them; None if they may differ at each launch."""
     place = cls, id(value)
-    found = _known.get(place)
-    if found is None or found.number != validity.number() or found.instance() is not value:
+    facts = _known.get(place)
+    if facts is None or facts.number != validity.number() or facts.instance() is not value:
         if not type(value).__weakrefoffset__:
             return None
         number = validity.number()
-        found = _known[place] = Facts(number, weakref.ref(value, lambda _: _known.pop(place, None)), is_steady())
-    return found if found.steady else None
+        facts = _known[place] = Facts(number, weakref.ref(value, lambda _: _known.pop(place, None)), is_steady())
+    return facts if facts.steady else None

@@ -25,12 +25,12 @@ from spirograd.lang.tuples import result_type
 
 
 def is_template(annotation: object) -> bool:
-    """Whether a parameter is taken by reference: `template()`, `Template` or the call-less `template`."""
+    """Return whether a parameter is taken by reference: `template()`, `Template` or the call-less `template`."""
     return annotation is Template or isinstance(annotation, Template) or getattr(annotation, "__name__", "") == "template"
 
 
 def is_scalar_type(annotation: object) -> bool:
-    """Whether an annotation names a type of scalars."""
+    """Return whether an annotation names a type of scalars."""
     if isinstance(annotation, type) and issubclass(annotation, np.generic):
         return True
     return isinstance(annotation, DType) or annotation in (int, float, bool)
@@ -72,7 +72,7 @@ class Func(NearNames):
         return bool(self._by_reference)
 
     def references(self) -> set[str]:
-        """Names of the parameters taken by reference."""
+        """Return names of the parameters taken by reference."""
         named = {p.name for p in self.signature.parameters.values() if is_template(p.annotation) or isinstance(p.annotation, Reference)}
         return named | set(self._by_reference)
 
@@ -117,7 +117,7 @@ class BoundFunc(NearNames):
 
 
 def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature of ``function``; under ``from __future__ import annotations`` the strings are evaluated in its own names."""
+    """Return the signature of ``function``; under ``from __future__ import annotations`` the strings are evaluated in its own names."""
     signature = inspect.signature(function)
     if not any(isinstance(p.annotation, str) for p in signature.parameters.values()) and not isinstance(signature.return_annotation, str):
         return signature
@@ -134,7 +134,7 @@ def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def bound_arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a call by name; raises TypeError, in the user's words, if they do not fit."""
+    """Return the arguments of a call by name; raises TypeError, in the user's words, if they do not fit."""
     parameters = signature.parameters
     kinds = {p.kind for p in parameters.values()}
     unknown = [k for k in kwargs if k not in parameters]
@@ -162,12 +162,12 @@ def _evaluate(text: str, names: dict[str, Any], function: Callable[..., Any]) ->
 
 
 def plain_function(function: object, decorator: str) -> Any:
-    """``function``; SpirogradTypeError unless it is a Python function as it was written."""
+    """Return ``function``. Raises SpirogradTypeError unless it is a Python function as it was written."""
     below = f"put `@{decorator}` below the other decorator"
     if inspect.isfunction(function):
         if hasattr(function, "__wrapped__"):  # by functools.wraps: its source is that of the wrapper
-            made = f"what another decorator made of `{function.__name__}`"
-            raise SpirogradTypeError(f"`@{decorator}` decorates functions, not {made}", None, below)
+            message = f"`@{decorator}` decorates functions, not what another decorator made of `{function.__name__}`"
+            raise SpirogradTypeError(message, None, below)
         return function
     hint = below if isinstance(function, (staticmethod, classmethod, property)) else ""
     if isinstance(function, Func) or getattr(function, "__sg_is_kernel__", False):
@@ -188,7 +188,7 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
 
 
 def _scopes(frame: Any) -> list[dict[str, Any]]:
-    """The local names around a decorated function, innermost last: those of a class body, of the function around it."""
+    """Return the local names around a decorated function, innermost last: those of a class body, of the function around it."""
     out = []
     while frame is not None and frame.f_locals is not frame.f_globals:
         out.append(frame.f_locals)

@@ -1,7 +1,7 @@
 """Bodies of functions, and `return`.
 
 A function whose `return` statements all end their branch needs nothing but a variable for its value. Others have a flag, too, that tells
-whether the function has returned; its value then needs a first value, whose structure is that of the first `return`.
+whether the function has returned. Where it has not, the value is 0, which nothing reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spirograd.lang import arithmetic, scalar
 from spirograd.lang.frontend.branches import DIFFERENT_KINDS, ONE_BRANCH
 from spirograd.lang.frontend.control import block
 from spirograd.lang.frontend.func import is_scalar_type
-from spirograd.lang.frontend.runtime_values import is_runtime, leaves, pack_tuple, rebuild, settle
+from spirograd.lang.frontend.runtime_values import pack_tuple, settle
 from spirograd.lang.frontend.syntax_facts import RESULT, RETURNED, may_end, returns_end_branches
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.type_errors import operand_hint
@@ -23,55 +23,22 @@ from spirograd.lang.scalar import describe, type_error
 from spirograd.lang.tuples import TupleType
 
 
-class _FoundReturn(Exception):
-    """The value of the first `return`, while probing for it."""
-
-    def __init__(self, value: object) -> None:
-        super().__init__()
-        self.value = value
-
-
 def function_body(t: Tracer, statements: list[ast.stmt]) -> None:
     """Trace the body of the current frame; the value it returns is left in its variable RESULT."""
     if not returns_end_branches(statements):
-        model = _probe_result(t, statements)
         t.frame.variables[RETURNED] = scalar.constant(False)
-        if is_runtime(model):
-            zeros = [scalar.constant(0, v.dtype) for v in leaves(model)]
-            t.frame.variables[RESULT] = rebuild(model, zeros)
     block(t, statements)
     _check_result(t, statements)
 
 
-def _probe_result(t: Tracer, statements: list[ast.stmt]) -> object:
-    """What the function returns: trace it up to the first `return`, and throw that away."""
-    frame, depth, outer = t.frame, t.b.depth, t.probing
-    saved = (dict(frame.variables), dict(frame.out_of_scope), list(frame.loops), t.temps)
-    t.probing = frame
-    t.b.begin()
-    model = None
-    try:
-        frame.variables[RETURNED] = scalar.constant(False)
-        block(t, statements)
-    except _FoundReturn as found:
-        model = found.value
-    finally:
-        t.probing = outer
-        while t.b.depth > depth:
-            t.b.suspend()
-        frame.variables, frame.out_of_scope, frame.loops, t.temps = saved
-        t.frame = frame
-    return model
-
-
 def _check_result(t: Tracer, statements: list[ast.stmt]) -> None:
-    """Every path of a function that returns a value must return one, all of one kind."""
+    """Raise SpirogradSyntaxError unless all paths of a function return a value of one kind, or none does."""
     frame = t.frame
     why = frame.out_of_scope.get(RESULT, "") if RESULT not in frame.variables else ""
     flagged = RETURNED in frame.variables and RESULT in frame.variables
-    if flagged and scalar.known(frame.variables[RETURNED]) is not True and may_end(statements):
+    if flagged and (frame.returns_nothing or (scalar.known(frame.variables[RETURNED]) is not True and may_end(statements))):
         why = ONE_BRANCH
-    if why and t.probing is not frame:
+    if why:
         what = "returns values of different kinds" if why == DIFFERENT_KINDS else "returns a value, but not on every path"
         tree = frame.source.tree
         kind = "kernel" if frame.is_kernel else "function"
@@ -85,16 +52,16 @@ def _return(t: Tracer, node: ast.Return) -> None:
     value = None if node.value is None else t.expression(node.value)
     t.at(node)
     value = _returned(t, value, node)
-    if t.probing is frame:
-        raise _FoundReturn(value)
-    if value is not None:
+    if value is None:
+        frame.returns_nothing = True
+    else:
         frame.variables[RESULT] = value
     if RETURNED in frame.variables:
         frame.variables[RETURNED] = scalar.constant(True)
 
 
 def _returned(t: Tracer, value: Any, node: ast.Return) -> object:
-    """The value of a `return`, converted to the type that the annotation of the function names."""
+    """Return the value of a `return`, converted to the type that the annotation of the function names."""
     frame, annotation = t.frame, t.frame.returns
     if annotation in (None, type(None)) and frame.is_kernel and value is not None:
         raise t.syntax_error("a kernel that returns a value must say of what type", node, "annotate it: `def f(...) -> sg.f32:`")

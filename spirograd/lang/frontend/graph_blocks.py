@@ -1,4 +1,4 @@
-"""`with` in kernels: blocks of `stream_parallel` below the top of a kernel are run in order; those of graphs have no place there."""
+"""`with` in kernels: blocks of `stream_parallel` below the top of a kernel are run in order; blocks of graphs are refused there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _with(t: Tracer, node: ast.With) -> None:
 
 
 def refuse_graph_loop(t: Tracer, node: ast.While) -> None:
-    """SpirogradSyntaxError for a loop of `graph.do_while` that is traced: those at the top of a graph are not."""
+    """Raise SpirogradSyntaxError for a loop of `graph.do_while` that is traced: those at the top of a graph are not."""
     if isinstance(node.test, ast.Call) and static_callee(t, node.test.func) is graph_statements.do_while:
         hint = f"{_TOP}, and decorate the kernel with `@sg.kernel(graph=True)`"
         raise t.syntax_error("`graph.do_while` cannot stand here", node, hint)

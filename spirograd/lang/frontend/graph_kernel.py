@@ -74,8 +74,8 @@ class GraphKernel(Kernel):
 
     @once
     def parts(self) -> tuple[PartKernel, ...]:
-        found = () if self._structure.plain else self._structure.parts
-        return tuple([PartKernel(self.function, self._unfused_by, part) for part in found])
+        parts = () if self._structure.plain else self._structure.parts
+        return tuple([PartKernel(self.function, self._unfused_by, part) for part in parts])
 
     @once
     def grad(self) -> Any:
@@ -101,8 +101,8 @@ class GraphKernel(Kernel):
         return status
 
     def _compiled_last(self) -> Any:
-        found = [part._last for part in self.parts if part._last is not None]
-        return found[-1].kernel if found else super()._compiled_last()
+        launched = [part._last for part in self.parts if part._last is not None]
+        return launched[-1].kernel if launched else super()._compiled_last()
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """See `Kernel.explain`: of all parts."""
@@ -189,8 +189,8 @@ class GraphKernel(Kernel):
         if loops is None or loop.labels or context.recorder() is not None:
             return False
 
-        def plan(made: object) -> None:
-            run.plan = made
+        def plan(value: object) -> None:
+            run.plan = value
             try:
                 self._loop(loop, run)
             finally:
@@ -209,7 +209,7 @@ class GraphKernel(Kernel):
             raise _Yielded(checkpoint.label)
 
     def _flag_memory(self, path: ast.expr, run: _Run) -> Any:
-        """The field or ndarray that decides."""
+        """Return the field or ndarray that decides."""
         memory = self._found(path, run)
         if not isinstance(memory, (Ndarray, ScalarField)) or memory.shape != () or memory.dtype is not i32 or _has_components(memory):
             label = f"kernel `{self.function.__name__}`: `{ast.unparse(path)}`"
@@ -225,11 +225,11 @@ class GraphKernel(Kernel):
 
 
 def _address(memory: Any) -> int:
-    """Where the only element of a field or ndarray lies."""
+    """Return where the only element of a field or ndarray lies."""
     if isinstance(memory, ScalarField):
         return int(memory.tree.allocation.address + memory._addresses(None)[0])
-    whole, index = (memory.arr, memory._index(None)) if isinstance(memory, BufferView) else (memory, None)
-    return int(whole.allocation.address + whole._address(index))
+    array, index = (memory.arr, memory._index(None)) if isinstance(memory, BufferView) else (memory, None)
+    return int(array.allocation.address + array._address(index))
 
 
 def _has_components(memory: object) -> bool:

@@ -79,7 +79,8 @@ class Structure:
 
 
 def structure_of(source: Source, is_graph: bool, checkpoints: bool) -> Structure:
-    """The structure of a kernel. Raises SpirogradSyntaxError for what has no place in one. ``checkpoints``: whether it may have them."""
+    """Return the structure of a kernel. Raises SpirogradSyntaxError for what has no place in one. ``checkpoints``: whether it may have
+    them."""
     return _Splitter(source, is_graph, checkpoints).run()
 
 
@@ -94,22 +95,22 @@ class _Splitter:
     def run(self) -> Structure:
         tree = self.source.tree
         nodes = self._nodes(tree.body, ())
-        found = Structure(nodes, self.parts, tuple(self.labels))
-        if found.plain:
-            return found
+        structure = Structure(nodes, self.parts, tuple(self.labels))
+        if structure.plain:
+            return structure
         for node in ast.walk(tree):
             if isinstance(node, ast.Return):
                 problem = "a kernel that is a graph of several launches cannot return a value"
                 raise self._error(problem, node, "store the value in a field or an ndarray")
         idle = [part for part in self.parts if not any(map(self._does_something, part.statements))]
         _Locals(self, nodes).resolve()
-        found.parts = [part for part in self.parts if part not in idle]
-        for number, part in enumerate(found.parts):
+        structure.parts = [part for part in self.parts if part not in idle]
+        for number, part in enumerate(structure.parts):
             part.number = number
-        return found
+        return structure
 
     def _does_something(self, statement: ast.stmt) -> bool:
-        """Whether a statement does more than document, or compute what other parts compute again."""
+        """Return whether a statement does more than document, or compute what other parts compute again."""
         if isinstance(statement, ast.Assign):
             return not (all(isinstance(target, ast.Name) for target in statement.targets) and self.is_pure(statement.value))
         return not (isinstance(statement, ast.Pass) or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)))
@@ -137,15 +138,15 @@ class _Splitter:
         return out
 
     def _node(self, statement: ast.stmt, around: tuple[str, ...]) -> Node | None:
-        """The node that a statement is, None if it belongs to a part."""
+        """Return the node that a statement is, None if it belongs to a part."""
         if isinstance(statement, ast.While):
             call = statement.test
             if isinstance(call, ast.Call) and self._value(call.func) is graph_statements.do_while:
                 return self._loop(statement, call, around)
         if isinstance(statement, ast.With):
             for item in statement.items:
-                found = self._value(item.context_expr.func) if isinstance(item.context_expr, ast.Call) else None
-                for block in [each for each in _BLOCKS if each is found]:
+                callee = self._value(item.context_expr.func) if isinstance(item.context_expr, ast.Call) else None
+                for block in [each for each in _BLOCKS if each is callee]:
                     if len(statement.items) > 1 or item.optional_vars is not None:
                         message = f"{_written(block)} must be the only item of its `with`, without `as`"
                         raise self._error(message, statement, "nest two `with` statements")
@@ -169,7 +170,7 @@ class _Splitter:
         return Loop(self._flag(what, call), body, tuple(self.labels[before:]))
 
     def _leaves(self, loop: ast.While, jump: ast.stmt) -> bool:
-        """Whether a jump belongs to ``loop``, and to none inside of it."""
+        """Return whether a jump belongs to ``loop``, and to none inside of it."""
         inside = (inner for inner in ast.walk(loop) if inner is not loop and isinstance(inner, (ast.For, ast.While)))
         return not any(jump is below for inner in inside for below in ast.walk(inner))
 
@@ -192,14 +193,14 @@ class _Splitter:
         return Sections([self._nodes(node.body, (*around, "parallel"))])
 
     def _context(self, node: ast.With, around: tuple[str, ...]) -> Sections:
-        found = self._nodes(node.body, (*around, "context"))
-        for statement, inner in zip(node.body, found):
+        nodes = self._nodes(node.body, (*around, "context"))
+        for statement, inner in zip(node.body, nodes):
             if not isinstance(inner, Sections):
                 message = "`graph.parallel_context` contains `graph.parallel` blocks only"
                 raise self._error(
                     message, statement, "move this statement before or after the block, or into one of its `graph.parallel` blocks"
                 )
-        return Sections([section for inner in found if isinstance(inner, Sections) for section in inner.sections], True)
+        return Sections([section for inner in nodes if isinstance(inner, Sections) for section in inner.sections], True)
 
     def _checkpoint(self, node: ast.With, call: ast.Call, around: tuple[str, ...]) -> Checkpoint:
         if not self.checkpoints:
@@ -226,7 +227,7 @@ class _Splitter:
     # --- names -----------------------------------------------------------------------------------------------------------
 
     def _value(self, node: ast.expr) -> object:
-        """What a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
+        """Return what a name, or an attribute of one, stands for outside of the kernel; None if it is not known."""
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)
             return None if owner is None else getattr(owner, node.attr, None)
@@ -247,7 +248,7 @@ class _Splitter:
         return node
 
     def is_pure(self, node: ast.expr) -> bool:
-        """Whether an expression is the same wherever it stands in the kernel, if its variables are."""
+        """Return whether an expression is the same wherever it stands in the kernel, if its variables are."""
         for inner in ast.walk(node):
             if not isinstance(inner, _PURE_NODES):
                 return False
@@ -264,7 +265,7 @@ class _Splitter:
 
 
 def _written(block: Any) -> str:
-    """How programs write a block."""
+    """Return how programs write a block."""
     return f"`{'graph.' if block in _BLOCKS[:2] else ''}{block.__name__}`"
 
 
@@ -310,11 +311,11 @@ class _Locals:
     def _bring(self, part: Part, name: str, use: ast.AST) -> None:
         """Compute a variable of another part anew in ``part``."""
         error = self.splitter._error
-        found = self.stored[name]
+        stores = self.stored[name]
         hint = "store it in a field or ndarray without axes, or compute it where it is used"
-        if len(found) > 1:
+        if len(stores) > 1:
             raise error(f"`{name}` is assigned in several parts of the graph, which share no variables", use, hint)
-        origin, statement = found[0]
+        origin, statement = stores[0]
         if origin not in self.before[part]:
             raise error(f"`{name}` has no value here: another part of the graph assigns it, which may not have run before", use, hint)
         plain = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name)
@@ -330,7 +331,7 @@ class _Locals:
 
 
 def _outer_names(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """The variables that statements read before they assign them, each once, and where."""
+    """Return the variables that statements read before they assign them, each once, and where."""
     seen: set[str] = set()
     for node in _evaluated(statements):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id not in seen:
@@ -343,7 +344,7 @@ def _outer_names(statements: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]
 
 
 def _evaluated(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes, values before what they are assigned to."""
+    """Return all nodes, values before what they are assigned to."""
     for node in nodes:
         yield node
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 import weakref
@@ -19,38 +20,43 @@ Guard = tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """How to reach an object from the arguments of a kernel: number of the argument, names of attributes."""
+    """How to reach an object from the arguments of a kernel: number of the argument, names of attributes and numbers of items."""
 
     argument: int
-    names: tuple[str, ...] = ()
+    names: tuple[str | int, ...] = ()
 
-    def then(self, name: str) -> Path:
+    def then(self, name: str | int) -> Path:
         return Path(self.argument, (*self.names, name))
 
     def getter(self) -> Callable[[Sequence[object]], object]:
-        """A function from arguments to the object; raises AttributeError if it is not there any more."""
+        """Return a function from arguments to the object; raises AttributeError if it is not there any more."""
         argument = self.argument
         if not self.names:
             return operator.itemgetter(argument)
-        follow = operator.attrgetter(".".join(self.names))
-        return lambda args: follow(args[argument])
+        if all(isinstance(name, str) for name in self.names):
+            follow = operator.attrgetter(".".join(map(str, self.names)))
+            return lambda args: follow(args[argument])
+        looks: list[Callable[[Any], object]] = []
+        for name in self.names:
+            looks.append(operator.attrgetter(name) if isinstance(name, str) else operator.itemgetter(name))
+        return lambda args: functools.reduce(lambda value, look: look(value), looks, args[argument])
 
 
 def is_stored(owner: object, name: str) -> bool:
-    """Whether an attribute is data of the instance, rather than a method or something computed."""
+    """Return whether an attribute is data of the instance, rather than a method or something computed."""
     return name in getattr(owner, "__dict__", ()) or isinstance(getattr(type(owner), name, None), types.MemberDescriptorType)
 
 
 def is_guardable(owner: object, name: str, value: object) -> bool:
-    """Whether the kernel depends on an attribute of ``owner`` such that a change must be noticed."""
+    """Return whether the kernel depends on an attribute of ``owner`` such that a change must be noticed."""
     return isinstance(value, PLAIN) or (is_stored(owner, name) and not isinstance(value, (types.ModuleType, Ndarray)))
 
 
 def guards(watched: Mapping[Path, Any]) -> list[Guard]:
-    """What finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
+    """Return what finds out at a launch whether attributes still are what they are now: one look per argument, in C as far as it goes."""
     out = []
     for argument in sorted({path.argument for path in watched}):
-        names = {".".join(path.names): value for path, value in watched.items() if path.argument == argument}
+        names = {".".join(map(str, path.names)): value for path, value in watched.items() if path.argument == argument}
         follow: Callable[[Any], Any] = operator.attrgetter(*names)
         out.append((argument, follow if len(names) > 1 else _as_tuple(follow), tuple(map(unchanged, names.values()))))
     return out
@@ -61,7 +67,7 @@ def _as_tuple(follow: Callable[[object], object]) -> Callable[[object], tuple[ob
 
 
 def unchanged(value: Any) -> Callable[[object], bool]:
-    """A function that tells whether something still is what ``value`` is now."""
+    """Return a function that tells whether something still is what ``value`` is now."""
     print_, kind = fingerprint(value), type(value)
     if isinstance(print_, (weakref.ref, Identity)):
         ref: Callable[[], object] = print_ if isinstance(print_, weakref.ref) else print_.ref

@@ -17,8 +17,8 @@ from spirograd.lang.scalar import as_value, describe, type_error
 def index_values(
     key: object, ndim: int, name: str, shape: tuple[int, ...] | None = None, origin: tuple[int, ...] = (), fixed: bool = False
 ) -> list[Op]:
-    """The indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them. ``shape``: if it is
-    known, constants are checked. ``fixed``: the memory is declared in the code of the kernel, with this shape."""
+    """Return the indices of an access as IR integers: ``None`` for 0-d, integers, index vectors, tuples and lists of them. ``shape``: if it
+    is known, constants are checked. ``fixed``: the memory is declared in the code of the kernel, with this shape."""
     parts = flat_index(key)
     if len(parts) != ndim:
         trace = scalar.trace_of()
@@ -39,7 +39,7 @@ def index_values(
 
 
 def flat_index(key: object) -> list[Any]:
-    """The parts of an index, as they are."""
+    """Return the parts of an index, as they are."""
     if isinstance(key, Matrix):
         return list(key.entries)
     if isinstance(key, (tuple, list)):
@@ -48,11 +48,11 @@ def flat_index(key: object) -> list[Any]:
 
 
 def integer_index(key: object, name: str) -> Op:
-    """One index as i32 or i64."""
+    """Return one index as i32 or i64."""
     if isinstance(key, slice):
         raise type_error(f"`{name}` cannot be sliced in a kernel", "loop over the indices; slices work on vectors and matrices")
     if not scalar.is_scalar(key):
-        raise type_error(f"{describe(key)} is no index for `{name}`")
+        raise type_error(f"{describe(key)} is not an index of `{name}`")
     value = as_value(key)
     t: DType = value.dtype
     if t.is_float:
@@ -63,7 +63,7 @@ def integer_index(key: object, name: str) -> Op:
 
 
 def component_index(key: Any, extent: int) -> Op:
-    """An index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
+    """Return an index into a vector or matrix of ``extent`` on that axis; constants are checked and may count from the end."""
     key = scalar.known(key)
     if scalar.is_number(key):
         message = f"index {key} is out of range for a vector of {extent}"

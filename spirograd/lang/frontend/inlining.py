@@ -34,7 +34,7 @@ MAX_DEPTH = 64
 
 
 def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> object:
-    """The value of a call. ``lvalue``: of the object whose method the function is."""
+    """Return the value of a call. ``lvalue``: of the object whose method the function is."""
     func = callee.func
     _check_depth(t, func)
     args, kwargs = _given(t, callee, node, lvalue)
@@ -61,7 +61,7 @@ def call_function(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | No
 
 
 def call_with_values(t: Tracer, callee: Callee, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """The value of a call of a function that takes nothing by reference, with arguments that are evaluated."""
+    """Return the value of a call of a function that takes nothing by reference, with arguments that are evaluated."""
     func, call_loc = callee.func, t.b.loc
     assert call_loc is not None
     _check_depth(t, func)
@@ -110,14 +110,14 @@ def inline(t: Tracer, func: Func, variables: dict[str, object], by_reference: fr
 
 
 def _given(t: Tracer, callee: Callee, node: ast.Call, lvalue: Lvalue | None) -> tuple[list[Argument], dict[str, Argument]]:
-    """The arguments of a call, in the order of the source; what ``callee`` is bound to comes first."""
+    """Return the arguments of a call, in the order of the source; what ``callee`` is bound to comes first."""
     names, by_reference = callee.parameters, callee.func.references()
 
     def of(expression: ast.expr, name: str | None) -> Argument:
         if name not in by_reference:
             return Argument(t.expression(expression))
-        found, value = resolve(t, expression)
-        return Argument(value if found is None else found.load(), expression, found)
+        target, value = resolve(t, expression)
+        return Argument(value if target is None else target.load(), expression, target)
 
     args = [Argument(value) for value in callee.positional]
     if callee.has_object and isinstance(node.func, ast.Attribute):
@@ -151,7 +151,7 @@ def _check_reference(func: Func, name: str, value: Any, target: Lvalue | None) -
 
 
 def _converted(name: str, value: Any, annotation: Any, func: Func) -> object:
-    """The value of a parameter: cast to its annotation if it has one."""
+    """Return the value of a parameter: cast to its annotation if it has one."""
     if isinstance(annotation, Later):
         annotation()  # says that there is no such type
     if is_scalar_type(annotation):

@@ -6,8 +6,8 @@ import functools
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
@@ -22,35 +22,40 @@ from spirograd.lang.frontend.argument_order import Order, argument_order, unorde
 from spirograd.lang.frontend.compilation_stages import Staged
 from spirograd.lang.frontend.fingerprints import is_dead
 from spirograd.lang.frontend.func import bound_arguments, resolved_signature
+from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.kernel_tracing import TracedKernel, trace_kernel
 from spirograd.lang.frontend.lost_gradients import warn_of_lost_gradients
-from spirograd.lang.frontend.native_calls import NativeCalls, recorder
+from spirograd.lang.frontend.native_calls import NativeCalls
 from spirograd.lang.frontend.parameters import (
     AggregateParameter,
-    Packer,
     Parameter,
     ScalarParameter,
     TemplateParameter,
+    key_function,
     make_parameter,
 )
-from spirograd.lang.frontend.quick_calls import QuickCall, quick_call
 from spirograd.lang.frontend.specialization import Specialization
+from spirograd.lang.frontend.steps import Flat, Packer, Step
 from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.language_options import LanguageOptions
 
+if TYPE_CHECKING:
+    from spirograd.lang.session_protocol import Session
+
+_NO_ARGUMENTS: Flat = ([], [])
 logger = logging.getLogger("spirograd")
 
 
 class _InSession(NamedTuple):
     """What a call of a kernel looks up, as one object that is read at once. ``positional``: how many arguments a call has that gives them
-    in order; -1 if some are given by name only. ``order``: puts the arguments of a call in order. ``keys``: which arguments it is compiled
-    for, and what tells their values apart."""
+    in order; -1 if some are given by name only. ``order``: puts the arguments of a call in order. ``key``: what of ordered arguments the
+    compiled code depends on, if on any."""
 
     session: Any
     positional: int
     order: Order
-    keys: list[tuple[int, Callable[[Any], Any]]]
-    specializations: dict[Any, list[Specialization]]
+    key: Callable[[Sequence[object]], Hashable] | None
+    specializations: dict[Hashable, list[Specialization]]
 
 
 class Kernel(Staged, NearNames):
@@ -71,12 +76,11 @@ class Kernel(Staged, NearNames):
         self._unfused_by = unfused_by
         self._is_method = False
         self._text = text_of(function)
-        self._specializations: dict[Any, list[Specialization]] = {}
+        self._specializations: dict[Hashable, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
-        # These two with the session that they are for: another thread may begin one between two reads.
-        self._in_session = _InSession(None, 0, unordered, [], {})
-        self._quick: tuple[Any, QuickCall | None] = (None, None)
+        # With the session that it is for: another thread may begin one between two reads.
+        self._in_session = _InSession(None, -1, unordered, None, {})
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
         self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
@@ -117,34 +121,42 @@ class Kernel(Staged, NearNames):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in Python."""
-        session, quick = self._quick
-        if quick is None or kwargs or not context.only_launches(session):
-            return self._call_on_stream(args, kwargs)
-        found = quick(args, session)
-        if found is None:
-            return self._launch(*self.specialized(args, kwargs))
-        made, scalars, arrays = found
-        if not made.outside.are_same():
-            self._report_changes(made, session)
-        values = made.plan.launch(scalars, arrays, made.trees)
+        now = session, positional, _, key_of, specializations = self._in_session
+        if not kwargs and len(args) == positional and context.only_launches(session):
+            key = () if key_of is None else key_of(args)
+            for made in specializations.get(key, ()):
+                if made.constant or made.holds(args):
+                    break
+            else:
+                made = self._specialize(now, key, args)
+            if made.outside.values and not made.outside.are_same():
+                self._report_changes(made, session)
+        else:
+            if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
+                with stream:
+                    return self._call(args, kwargs)
+            session = context.session()
+            if session.plain:
+                return self._run_as_python(session, args, kwargs)
+            session, made, args = self.specialized(args, kwargs)
+            recorder = context.recorder()
+            if recorder is not None:
+                return self._record(recorder, session, made, args)
+        packer = Packer()  # as `pack` does, without the call
+        packer.session, packer.trees = session, made.trees
+        packer.transfers, packer.gradients = None, False
+        packer.scalars, packer.arrays = made.pack(args, session, packer) if made.steps else _NO_ARGUMENTS
+        if packer.transfers is not None and packer.transfers.torch_records:
+            warn_of_lost_gradients(self, made, packer.transfers.tensors, session)
+        values = made.plan.launch(packer)
         native = self._native
         if native.device is not None and native.is_due():
-            native.prepare(made.plan, made.trees, args, (scalars, arrays), self.steps(made, args), made.make_result)
-        if made.reports:
-            session.launched()
+            native.prepare(made.plan, packer, args, made.record, made.make_result)
+        if packer.transfers is not None or made.reports:
+            made.finish(packer)
         return None if values is None else made.result(values)
 
-    def _call_on_stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call with any arguments, on the stream among them if there is one."""
-        if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
-            with stream:
-                return self._call(args, kwargs)
-        session = context.session()
-        if session.plain:
-            return self._run_as_python(session, args, kwargs)
-        return self._launch(*self.specialized(args, kwargs))
-
-    def _run_as_python(self, session: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_as_python(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call on ``arch=sg.python``."""
         if session is not self._in_session.session:
             self._start(session)
@@ -165,22 +177,26 @@ class Kernel(Staged, NearNames):
             args, kwargs = now.order(args, kwargs)
         if kwargs or len(args) != now.positional:
             args = self._bind(args, kwargs)
-        key = tuple([key_of(args[k]) for k, key_of in now.keys])
+        return session, self._specialization(now, args), args
+
+    def _specialization(self, now: _InSession, args: Sequence[object]) -> Specialization:
+        """What is compiled for these arguments, now if need be."""
+        key = () if now.key is None else now.key(args)
         for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
-                if not specialization.outside.are_same():
-                    self._report_changes(specialization, session)
-                return session, specialization, args
-        return session, self._specialize(now, key, args), args
+                if specialization.outside.values and not specialization.outside.are_same():
+                    self._report_changes(specialization, now.session)
+                return specialization
+        return self._specialize(now, key, args)
 
-    def _report_changes(self, made: Specialization, session: Any) -> None:
+    def _report_changes(self, made: Specialization, session: Session) -> None:
         """Warn of values from outside that are not what they were when the kernel was compiled."""
         if made.outside.report(self.function, session.warned):
             self._native.forget()
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
-    def _start(self, session: Any) -> _InSession:
+    def _start(self, session: Session) -> _InSession:
         """Forget what was compiled for an earlier session, and resolve the signature."""
         with once.lock, frames_hidden():
             if self._in_session.session is session:  # another thread was here first
@@ -188,15 +204,17 @@ class Kernel(Staged, NearNames):
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
             self._parameters = [self._parameter(p, k, options) for k, p in enumerate(signature.parameters.values())]
-            keys: list[tuple[int, Callable[[Any], Any]]] = [(k, p.key) for k, p in enumerate(self._parameters) if p.keyed]
             self._signature = signature
             self._specializations = {}
             by_name = any(p.kind is p.KEYWORD_ONLY for p in signature.parameters.values())
-            self._quick = (session, None if by_name or session.plain else quick_call(self._parameters, self._specializations))
             self._native = NativeCalls(None if by_name else session)
             self._last = None
             now = self._in_session = _InSession(
-                session, -1 if by_name else len(self._parameters), argument_order(signature), keys, self._specializations
+                session,
+                -1 if by_name or session.plain else len(self._parameters),
+                argument_order(signature),
+                key_function(self._parameters),
+                self._specializations,
             )
             return now
 
@@ -235,46 +253,26 @@ class Kernel(Staged, NearNames):
         """The parameters whose values are copied into a launch. Known once the kernel was specialized."""
         return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]
 
-    def steps(self, specialization: Specialization, args: Sequence[Any]) -> Callable[[Any], None]:
-        """Records how compiled code checks and packs such arguments: see `native_calls`."""
-        return recorder(self._parameters, specialization, args)
-
-    def pack(self, session: object, specialization: Specialization, args: Sequence[Any], gradients: bool = False) -> Packer:
+    def pack(self, session: Session, specialization: Specialization, args: Sequence[object], gradients: bool = False) -> Packer:
         """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
-        packer = Packer(session, gradients)
-        for parameter, value in zip(self._parameters, args):
-            parameter.pack(value, packer)
-        for array, get in specialization.captures:
-            packer.put_array(array if get is None else get(args))
+        packer = Packer.on_trees(session, specialization.trees, gradients)
+        packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         return packer
 
-    def _launch(self, session: Any, specialization: Specialization, args: Sequence[Any]) -> Any:
-        recorder = context.recorder()
-        if recorder is not None and recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
+    def _record(self, recorder: context.ProgramRecorder, session: Session, made: Specialization, args: Sequence[object]) -> Any:
+        """Have ``recorder`` launch the kernel."""
+        if recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
             kernel, passed, cells = found
             recorder.numbers_passed(cells)
             return kernel(*passed)
-        packer = self.pack(session, specialization, args)
-        if recorder is None:
-            if packer.transfers is not None and packer.transfers.torch_records:
-                warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
-            values = specialization.plan.launch(packer.scalars, packer.arrays, specialization.trees)
-            native = self._native
-            if native.device is not None and native.is_due():
-                steps = self.steps(specialization, args)
-                flat = packer.scalars, packer.arrays
-                native.prepare(specialization.plan, specialization.trees, args, flat, steps, specialization.make_result)
-        else:
-            values = recorder.launch(self, specialization, packer, args)
-        if packer.transfers is not None:
-            packer.transfers.finish(specialization.writes)
-        if specialization.reports:
-            session.launched()
-        return specialization.result(values)
+        packer = self.pack(session, made, args)
+        results = recorder.launch(self, made, packer, args)
+        made.finish(packer)
+        return made.result(results)
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
-    def _specialize(self, now: _InSession, key: object, args: Sequence[Any]) -> Specialization:
+    def _specialize(self, now: _InSession, key: Hashable, args: Sequence[object]) -> Specialization:
         session, _, _, _, specializations = now
         with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
@@ -282,13 +280,16 @@ class Kernel(Staged, NearNames):
                     return specialization
             for dead in [key for key in list(specializations) if is_dead(key)]:
                 specializations.pop(dead, None)
-            made = Specialization(self.trace(session, args), session.prepare, key)
+            made = Specialization(self.trace(session, args), session.prepare, key, self._steps(args))
             made.forget = _forgetter(weakref.ref(self), key, weakref.ref(made))
             specializations.setdefault(key, []).append(made)
             self._last = made
             return made
 
-    def forget(self, key: object, specialization: Specialization | None) -> None:
+    def _steps(self, args: Sequence[object]) -> list[Step]:
+        return [step for k, (parameter, value) in enumerate(zip(self._parameters, args)) for step in parameter.steps(value, Path(k))]
+
+    def forget(self, key: Hashable, specialization: Specialization | None) -> None:
         """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
         another thread adds meanwhile is forgotten too, and compiled again."""
         others = [made for made in self._specializations.get(key, ()) if made is not specialization]
@@ -336,8 +337,14 @@ class Kernel(Staged, NearNames):
             self._start(session)
         bound = self._bind(args, kwargs)
         with frames_hidden():
-            made = Specialization(self.trace(session, bound), lambda kernel: session.prepare(kernel, on_op))
-        return self._launch(session, made, bound)
+            made = Specialization(self.trace(session, bound), lambda kernel: session.prepare(kernel, on_op), (), self._steps(bound))
+        recorder = context.recorder()
+        if recorder is not None:
+            return self._record(recorder, session, made, bound)
+        packer = self.pack(session, made, bound)
+        values = made.plan.launch(packer)
+        made.finish(packer)
+        return made.result(values)
 
     # --- seeing ----------------------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ def _declare(t: Tracer, parameters: Sequence[Parameter], args: Sequence[object])
 
 
 def _refuse_assigned_arguments(source: Source, parameters: Sequence[Parameter]) -> None:
-    """Arguments of kernels are constants of the launch."""
+    """Raise SpirogradSyntaxError for assignments to arguments of the kernel, which are constants of the launch."""
     names = {p.name for p in parameters}
     for node in ast.walk(source.tree) if names else ():
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:

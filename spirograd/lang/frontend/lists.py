@@ -35,15 +35,15 @@ class DynamicList:
         return "a list of a `dynamic` node"
 
     def append(self, value: object) -> Value:
-        """Add an entry, in which other fields of the node are 0; its number in the list."""
+        """Add an entry, in which other fields of the node are 0, and return its number in the list."""
         return _append(self._t, self._node, self._path, self._index, lambda at: _element(self._field, at).store(value))
 
     def length(self) -> Value:
-        """How many entries there are."""
+        """Return how many entries there are."""
         return _length(self._t, self._path, self._index)
 
     def deactivate(self) -> None:
-        """Have no entries."""
+        """Remove all entries."""
         empty(self._t, self._path, self._index)
 
 
@@ -51,7 +51,7 @@ METHODS = ("append", "length", "deactivate")
 
 
 def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
-    """The list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
+    """Return the list that ``base[key]`` names, with ``key`` () ``base``; None if it is none, but an element."""
     if not isinstance(base, Field) or not isinstance(base.snode.above, Dynamic):
         return None
     count = len(base.shape) - 1
@@ -64,7 +64,7 @@ def list_at(t: Tracer, base: object, key: object = ()) -> DynamicList | None:
 
 
 def append(t: Tracer, node: ast.Call) -> Value:
-    """``append(node, index, value)``."""
+    """Trace ``append(node, index, value)``."""
     what, path, index, (value,) = _list(t, node, "append", 1)
     fields = list({id(at.field): at.field for at in what.nodes if isinstance(at, Place) and at.field.role == "primal"}.values())
     values = list(value.entries.values()) if isinstance(value, Struct) else [value]
@@ -81,13 +81,13 @@ def append(t: Tracer, node: ast.Call) -> Value:
 
 
 def length(t: Tracer, node: ast.Call) -> Value:
-    """``length(node, index)``."""
+    """Trace ``length(node, index)``."""
     _, path, index, _ = _list(t, node, "length", 0)
     return _length(t, path, index)
 
 
 def _list(t: Tracer, node: ast.Call, name: str, more: int) -> tuple[SNode, Path, list[Value], list[object]]:
-    """The node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
+    """Return the node, the way to it, and the index of the list that the arguments of a call name; and its other arguments."""
     values, kwargs = arguments(t, node)
     t.at(node)
     if kwargs or len(values) != 2 + more:
@@ -129,7 +129,7 @@ def _append(t: Tracer, node: SNode, path: Path, index: Sequence[Value], store: S
 
 
 def _element(field: object, at: Callable[[ScalarField], Element]) -> Lvalue:
-    """The entry of a field."""
+    """Return the entry of a field."""
     if isinstance(field, StructField):
         return StructElement({name: _element(member, at) for name, member in field.members.items()}, field.make_value)
     assert isinstance(field, (ScalarField, MatrixField))

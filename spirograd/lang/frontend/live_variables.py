@@ -1,5 +1,5 @@
-"""Live variables: whether the value that a variable has at some place of a function may be read later, found in the syntax. What a
-compile-time test leaves out counts as if it ran."""
+"""Live variables: whether the value that a variable has at some place of a function may be read later, found in the syntax. Code
+that a compile-time test excludes counts as if it ran."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class _Exits(NamedTuple):
 
 
 def reads_first(statements: Sequence[ast.stmt], name: str) -> bool:
-    """Whether ``statements`` may read the value that ``name`` has before them."""
+    """Return whether ``statements`` may read the value that ``name`` has before them."""
     return _before(statements, name, _Exits())
 
 
 def read_after(name: str, loop: ast.For, tree: ast.FunctionDef, kept: bool = False) -> bool:
-    """Whether the value that ``name`` has after ``loop`` may be read. ``kept``: it is at the end of the function. True if the loop is not
-    in the function."""
+    """Return whether the value that ``name`` has after ``loop`` may be read. ``kept``: it is at the end of the function. True if the loop
+    is not in the function."""
     return _after(tree.body, loop, name, _Exits(end=kept, returned=kept)) is not False
 
 
 def _before(statements: Sequence[ast.stmt], name: str, exits: _Exits) -> bool:
-    """Whether the value before ``statements`` is live."""
+    """Return whether the value before ``statements`` is live."""
     live = exits.end
     for statement in reversed(statements):
         live = _before_one(statement, name, exits._replace(end=live))
@@ -61,7 +61,7 @@ def _before_one(node: ast.stmt, name: str, exits: _Exits) -> bool:
 
 
 def _before_iteration(loop: ast.For | ast.While, name: str, exits: _Exits) -> bool:
-    """Whether the value is live where ``loop`` goes on to its next iteration or ends. ``exits``: of the loop."""
+    """Return whether the value is live where ``loop`` goes on to its next iteration or ends. ``exits``: of the loop."""
     ends = exits.end
     if isinstance(loop, ast.While):
         if _reads(loop.test, name) or _binds(loop.test, name):
@@ -73,7 +73,7 @@ def _before_iteration(loop: ast.For | ast.While, name: str, exits: _Exits) -> bo
 
 
 def _after(statements: Sequence[ast.stmt], loop: ast.For, name: str, exits: _Exits) -> bool | None:
-    """Whether the value after ``loop`` is live; None if it is not among the statements."""
+    """Return whether the value after ``loop`` is live; None if it is not among the statements."""
     for k, statement in enumerate(statements):
         if all(node is not loop for node in ast.walk(statement)):
             continue
@@ -83,8 +83,8 @@ def _after(statements: Sequence[ast.stmt], loop: ast.For, name: str, exits: _Exi
         if isinstance(statement, (ast.For, ast.While)):
             again = _before_iteration(statement, name, inside)
             inside = _Exits(again, inside.end, again, exits.returned)
-        found = [_after(getattr(statement, block, ()), loop, name, inside) for block in ("body", "orelse")]
-        return found[1] if found[0] is None else found[0]
+        sides = [_after(getattr(statement, block, ()), loop, name, inside) for block in ("body", "orelse")]
+        return sides[1] if sides[0] is None else sides[0]
     return None
 
 
@@ -93,7 +93,7 @@ def _is(node: ast.expr, name: str) -> bool:
 
 
 def _reads(node: ast.AST | None, name: str) -> bool:
-    """Whether ``node`` reads the variable; to assign to a part of it keeps the rest. The targets of comprehensions are their own."""
+    """Return whether ``node`` reads the variable; to assign to a part of it keeps the rest. The targets of comprehensions are their own."""
     if node is None:
         return False
     if isinstance(node, ast.Name):
@@ -104,7 +104,7 @@ def _reads(node: ast.AST | None, name: str) -> bool:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Whether ``node`` surely gives the whole variable another value."""
+    """Return whether ``node`` surely gives the whole variable another value."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets

@@ -19,7 +19,7 @@ IsAtomic = Callable[[ast.Call], bool]
 
 @dataclass(slots=True)
 class _Uses:
-    """Which kinds of use occur: ``reads``, whole assignments, assignments to parts, atomic updates."""
+    """The kinds of use that occur: ``reads``, whole assignments, assignments to parts, atomic updates."""
 
     reads: bool = False
     assigns: bool = False
@@ -28,7 +28,7 @@ class _Uses:
 
 
 def sharing(name: str, loop: ast.For, tree: ast.FunctionDef, kept: bool, references: References, is_atomic: IsAtomic) -> str:
-    """PRIVATE, SHARED or ORDERED. ``kept``: the variable outlives the function (a parameter taken by reference)."""
+    """Return PRIVATE, SHARED or ORDERED. ``kept``: the variable outlives the function (a parameter taken by reference)."""
     uses = _Uses()
     for statement in loop.body:
         _collect(statement, name, uses, references, is_atomic)
@@ -63,9 +63,9 @@ def _collect(node: ast.AST, name: str, uses: _Uses, references: References, is_a
         for target in node.targets:
             for part in parts_of(target):
                 if _is(base_of(part), name):
-                    whole = isinstance(part, ast.Name)
-                    uses.assigns |= whole
-                    uses.parts |= not whole
+                    is_name = isinstance(part, ast.Name)
+                    uses.assigns |= is_name
+                    uses.parts |= not is_name
                     inner(*_indices(part))
                 else:
                     inner(part)
@@ -87,7 +87,7 @@ def _collect(node: ast.AST, name: str, uses: _Uses, references: References, is_a
 
 
 def _indices(target: ast.expr) -> list[ast.expr]:
-    """The index expressions on the way from a target to its variable."""
+    """Return the index expressions on the way from a target to its variable."""
     out: list[ast.expr] = []
     while isinstance(target, (ast.Subscript, ast.Attribute, ast.Starred)):
         if isinstance(target, ast.Subscript):

@@ -39,7 +39,7 @@ class LoopSpace(NamedTuple):
 
 
 def loop_space(t: Tracer, space: object) -> LoopSpace | None:
-    """The points of ``space``; None if it has no indices."""
+    """Return the points of ``space``; None if it has no indices."""
     if isinstance(space, (ScalarField, MatrixField, StructField, SNode)):
         cells = active_cells(t, space)
         return _field_space(space) if cells is None else LoopSpace(*cells)
@@ -47,7 +47,7 @@ def loop_space(t: Tracer, space: object) -> LoopSpace | None:
 
 
 def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
-    """The points of an ndrange, the last axis fastest. ``fits``: see `product`."""
+    """Return the points of an ndrange, the last axis fastest. ``fits``: see `product`."""
     extents, begins = [], []
     for begin, end in space.bounds:
         low, high = scalar.as_value(begin), scalar.as_value(end)
@@ -73,12 +73,12 @@ def _ndrange_space(space: forms.ndrange, fits: bool = False) -> LoopSpace:
 
 
 def _view_space(view: ViewProxy) -> LoopSpace:
-    """All elements of a view, which are no more than its array has."""
+    """Return all elements of a view: at most as many as its array has."""
     return _ndrange_space(forms.ndrange(*[scalar.cast(n, i64) for n in view.shape] if needs_wide_counts(view) else view.shape), True)
 
 
 def _array_space(array: ArrayProxy) -> LoopSpace:
-    """All elements of an array."""
+    """Return all elements of an array."""
     shape = array.shape
     if not shape:
         return LoopSpace(scalar.constant(1), lambda index: [])
@@ -87,7 +87,7 @@ def _array_space(array: ArrayProxy) -> LoopSpace:
 
 
 def _field_space(field: ScalarField | MatrixField | StructField | SNode) -> LoopSpace:
-    """All elements of a field, or cells of a node, in the order of memory."""
+    """Return all elements of a field, or cells of a node, in the order of memory."""
     total = 1
     for n in field.shape:
         total *= n

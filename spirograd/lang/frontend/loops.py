@@ -43,7 +43,7 @@ def _for(t: Tracer, node: ast.For) -> None:
 
 
 def _space_loop(t: Tracer, node: ast.For, space: object, grouped: bool, options: dict[str, object]) -> None:
-    """A loop over an index space. ``grouped``: its indices are one vector."""
+    """Trace a loop over an index space. ``grouped``: its indices are one vector."""
     points = loop_space(t, space)
     if points is None:
         hint = "to loop over a list or a vector while compiling: `for x in sg.static(...)`" if hasattr(space, "__iter__") else ""
@@ -100,7 +100,7 @@ def _range_loop(t: Tracer, node: ast.For, space: range | RunTimeRange, options: 
 
 
 def _run_time_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, object]) -> None:
-    """A loop from ``begin`` to below ``end``; ``bind`` gives its targets their values."""
+    """Trace a loop from ``begin`` to below ``end``; ``bind`` gives its targets their values."""
     _refuse_hidden(t, node)
     parallel = at_top_level(t) and not options.get("serialize", False) and not needs_order(t, node, begin, end)
     t.frame.loops.append(LoopScope("parallel" if parallel else "serial", t.b.depth + 1))
@@ -114,7 +114,7 @@ def _run_time_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bin
 
 
 def _refuse_hidden(t: Tracer, node: ast.For) -> None:
-    """SpirogradSyntaxError if an index hides a variable that is read after the loop: Python would leave the last index in it."""
+    """Raise SpirogradSyntaxError if an index hides a variable that is read after the loop: Python would leave the last index in it."""
     for name in sorted(names_in(node.target)):
         if name in t.frame.variables and read_after(name, node, t.frame.source.tree):
             raise t.syntax_error(

@@ -24,7 +24,7 @@ def check(values: Any, types: Any, what: str, kind: str) -> None:
 
 
 def _loss(value: Any, t: DType) -> str:
-    """What of ``value`` is lost as a ``t``; empty if nothing is."""
+    """Return what of ``value`` is lost as a ``t``; empty if nothing is."""
     known = scalar.known(value)
     if scalar.is_number(known):
         return _loss_of_constant(known, t)
@@ -41,7 +41,7 @@ def _loss(value: Any, t: DType) -> str:
 
 
 def _loss_of_constant(number: Any, t: DType) -> str:
-    """As `_loss`. A literal takes on any type of floats, rounded."""
+    """Return what `_loss` does, for a constant. A literal takes on any type of floats, rounded."""
     if t.is_float or isinstance(number, bool):
         return ""
     if t.kind == "bool":

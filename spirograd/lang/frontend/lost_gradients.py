@@ -22,12 +22,12 @@ _HINT = (
 )
 
 
-def warn_of_lost_gradients(kernel: Any, made: Specialization, tensors: Mapping[int, tuple[str, object]], session: Any) -> None:
+def warn_of_lost_gradients(kernel: Any, specialization: Specialization, tensors: Mapping[int, tuple[str, object]], session: Any) -> None:
     """Warn, once for each kernel and parameter, of tensors that require a gradient and that the launch reads: ``tensors``, which torch
     records at present, by flat argument, with what messages call them."""
-    effects = made.plan.compiled.effects
+    effects = specialization.plan.compiled.effects
     read = {index for kind, index, _ in effects.all_read() if kind == "array"} & set(tensors)
-    if not any(_requires(tensors[index][1]) for index in read) or _continues(made, effects, tensors, read):
+    if not any(_requires(tensors[index][1]) for index in read) or _continues(specialization, effects, tensors, read):
         return
     for index in sorted(read):
         label, tensor = tensors[index]
@@ -42,16 +42,16 @@ def _requires(tensor: Any) -> bool:
     return bool(tensor.requires_grad)
 
 
-def _continues(made: Specialization, effects: Any, tensors: Mapping[int, tuple[str, Any]], read: Iterable[int]) -> bool:
-    """Whether all that the launch gives has a gradient, so that `kernel.grad` can continue it."""
+def _continues(specialization: Specialization, effects: Any, tensors: Mapping[int, tuple[str, Any]], read: Iterable[int]) -> bool:
+    """Return whether all that the launch gives has a gradient, so that `kernel.grad` can continue it."""
     if any(_requires(t) and not (t.is_leaf or t.retains_grad) for _, t in (tensors[index] for index in read)):
         return False
-    if any(t.is_float for t in _returned(made)):
+    if any(t.is_float for t in _returned(specialization)):
         return False
     given = [tensors[index][1] for kind, index in effects.writes if kind == "array" and index in tensors]
     floats = [tensor for tensor in given if tensor.is_floating_point()]
-    return all(map(_requires, floats)) if floats else any(field.has_grad() for field in made.fields.values())
+    return all(map(_requires, floats)) if floats else any(field.has_grad() for field in specialization.fields.values())
 
 
-def _returned(made: Specialization) -> Iterable[DType]:
-    return () if made.returns is None else leaf_dtypes(made.returns)
+def _returned(specialization: Specialization) -> Iterable[DType]:
+    return () if specialization.returns is None else leaf_dtypes(specialization.returns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from spirograd.lang.frontend.view_proxy import ViewProxy
 from spirograd.lang.groups import SharedArray
 from spirograd.lang.indexing import axis_positions, shape_name, swizzle_of
 from spirograd.lang.matrix import Matrix, make
-from spirograd.lang.scalar import Value, describe, type_error
+from spirograd.lang.scalar import Scalar, Value, describe, type_error
 from spirograd.lang.struct import Struct
 
 MemoryRef = FieldRef | ArrayRef | TempRef | SharedRef
@@ -40,21 +40,21 @@ class Lvalue:
         raise NotImplementedError
 
     def index(self, key: object) -> Lvalue:
-        """The part at ``[key]``."""
+        """Return the part at ``[key]``."""
         return Part(self, "index", key)
 
     def member(self, name: str) -> Lvalue:
-        """The part at ``.name``."""
+        """Return the part at ``.name``."""
         return Part(self, "member", name)
 
     def atomic(self, kind: str, value: object) -> Any:
-        """Update with a value, returning the old one: atomic in memory; of what is no memory, a plain update."""
+        """Update with a value, and return the old one: atomically in memory, by a plain update elsewhere."""
         old = self.load()
         self.store(combined(kind, old, value))
         return old
 
     def update(self, kind: str, value: object) -> None:
-        """As `atomic`, where the old value is not used."""
+        """Update with a value as `atomic` does, where the old value is not used."""
         self.atomic(kind, value)
 
 
@@ -108,8 +108,8 @@ class Element(Lvalue):
         for at, v in zip(self._each(), self._entries(value)):
             b.store(self.ref, *at, scalar.fitting(v, self.ref.dtype).op)
 
-    def _entries(self, value: object) -> list[Any]:
-        """The scalars of a value that this takes."""
+    def _entries(self, value: object) -> list[Scalar]:
+        """Return the scalars of a value that this takes."""
         entries = entries_for(value, self.shape, self.what)
         kind = lossy_conversions.VARIABLE if isinstance(self.ref, TempRef) else lossy_conversions.MEMORY
         lossy_conversions.check(entries, itertools.repeat(self.ref.dtype), self.what, kind)
@@ -136,7 +136,7 @@ class Element(Lvalue):
         return Element(self.ref, self.indices, components, self.label)
 
     def member(self, name: str) -> Lvalue:
-        """The component, or the components, that a swizzle names: no other is touched."""
+        """Return the component, or the components, that a swizzle names: no other is touched."""
         positions = swizzle_of(name)
         if positions is None or len(self.shape) != 1 or max(positions) >= self.shape[0]:
             what = f"a {shape_name(self.shape)}" if self.shape else "a scalar"
@@ -228,14 +228,14 @@ class Selection(Lvalue):
         for part, v in zip(self.parts, self._values(value)):
             part.update(kind, v)
 
-    def _values(self, value: object) -> list[Any]:
+    def _values(self, value: object) -> list[Scalar]:
         return entries_for(value, self.shape, f"a part of an element of `{self.parts[0].ref.name}`")
 
 
 class StructElement(Lvalue):
     """An element of a field of structs: one lvalue per member."""
 
-    def __init__(self, members: dict[str, Lvalue], make: Any) -> None:
+    def __init__(self, members: dict[str, Lvalue], make: Callable[[dict[str, object]], Struct]) -> None:
         self.members = members
         self.make = make
 
@@ -261,21 +261,21 @@ class StructElement(Lvalue):
         return self.make({name: member.atomic(kind, value.entries[name]) for name, member in self.members.items()})
 
 
-def check_members(value: Struct, members: Any) -> None:
+def check_members(value: Struct, members: Collection[str]) -> None:
     if set(value.entries) != set(members):
         raise type_error(f"structs with different members: {', '.join(value.entries)} and {', '.join(members)}")
 
 
 class Part(Lvalue):
-    """A part of another lvalue: reading takes the part of the whole, writing replaces the whole with a changed copy."""
+    """A part of the lvalue ``container``, which a write replaces with a changed copy."""
 
-    def __init__(self, whole: Lvalue, kind: str, key: Any) -> None:
-        self.whole = whole
+    def __init__(self, container: Lvalue, kind: str, key: Any) -> None:
+        self.container = container
         self.kind = kind
         self.key = key
 
     def load(self) -> Any:
-        value = self.whole.load()
+        value = self.container.load()
         if self.kind == "member":
             return getattr(value, self.key)
         if isinstance(value, Value):
@@ -284,32 +284,32 @@ class Part(Lvalue):
 
     @property
     def what(self) -> str:  # type: ignore[override]
-        return f"a part of {self.whole.what}"
+        return f"a part of {self.container.what}"
 
     def store(self, value: Any) -> None:
-        whole = self.whole.load()
-        old = whole.entries.get(self.key) if self.kind == "member" and isinstance(whole, Struct) else whole
+        before = self.container.load()
+        old = before.entries.get(self.key) if self.kind == "member" and isinstance(before, Struct) else before
         if isinstance(old, Matrix):
             given = value.entries if isinstance(value, Matrix) else [value] if scalar.is_scalar(value) else []
             lossy_conversions.check(given, itertools.repeat(scalar.dtype_of(old.entries[0])), self.what, lossy_conversions.VARIABLE)
         elif isinstance(old, Value) and scalar.is_scalar(value):
             lossy_conversions.check([value], [old.dtype], self.what, lossy_conversions.VARIABLE)
-        if self.kind == "index" and isinstance(whole, Matrix):
-            self.whole.store(whole.with_entry(self.key, value))
-        elif self.kind == "member" and isinstance(whole, Struct):
-            self.whole.store(whole.with_member(self.key, value))
-        elif self.kind == "member" and isinstance(whole, Matrix):
+        if self.kind == "index" and isinstance(before, Matrix):
+            self.container.store(before.with_entry(self.key, value))
+        elif self.kind == "member" and isinstance(before, Struct):
+            self.container.store(before.with_member(self.key, value))
+        elif self.kind == "member" and isinstance(before, Matrix):
             try:
-                changed = whole.with_swizzle(self.key, value)
+                changed = before.with_swizzle(self.key, value)
             except AttributeError as error:
                 raise type_error(str(error)) from None
-            self.whole.store(changed)
+            self.container.store(changed)
         else:
-            raise type_error(f"cannot assign to a part of {describe(whole)}")
+            raise type_error(f"cannot assign to a part of {describe(before)}")
 
 
 def combined(kind: str, old: object, value: object) -> Any:
-    """What an atomic of this kind leaves in a local variable."""
+    """Return what an atomic of this kind leaves in a local variable."""
     return _COMBINE[kind](old, value)
 
 
@@ -327,12 +327,12 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def has_elements(base: object) -> bool:
-    """Whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
+    """Return whether ``base`` is a field, an array of the kernel, or the builder of a matrix."""
     return isinstance(base, (ArrayProxy, TripletsProxy, ViewProxy, ScalarField, MatrixField, StructField, SharedArray))
 
 
-def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Any]:
-    """The scalars of ``value`` for something of ``shape``; a scalar fills it."""
+def entries_for(value: object, shape: tuple[int, ...], what: str) -> list[Scalar]:
+    """Return the scalars of ``value`` for something of ``shape``; a scalar fills it."""
     if scalar.is_scalar(value):
         count = int(np.prod(shape)) if shape else 1
         return [value] * count

@@ -14,7 +14,7 @@ from spirograd.lang.groups import SharedArray
 
 
 def element_of(t: Tracer, base: object, key: object) -> Lvalue | None:
-    """The element of a field or array at ``key``; None if ``base`` is neither. Records which field a reference stands for."""
+    """Return the element of a field or array at ``key``; None if ``base`` is neither. Records which field a reference stands for."""
     if isinstance(base, ViewProxy):
         return element_of(t, base.base, base.element(index_values(key, len(base.shape), base.name)))
     if isinstance(base, ArrayProxy):

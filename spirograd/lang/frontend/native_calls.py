@@ -1,8 +1,8 @@
 """Calls of a kernel that compiled code launches, without Python: which these are, and when they are prepared.
 
 A kernel has Python launch it at first. When Python has launched it a few times, it records how: which objects the arguments must be, or of
-which type, and where their values go (`Parameter.record`). From then on calls like the last one bypass Python. What differs in anything
-comes to Python as before.
+which type, and where their values go (`Specialization.record`). From then on calls like the last one bypass Python. What differs in
+anything comes to Python as before.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spirograd.base import validity
+from spirograd.base.arguments import Arguments, PreparedLaunch, PreparesLaunches
 from spirograd.base.records import dataclass
-from spirograd.lang.frontend.guards import Path
-from spirograd.lang.frontend.parameters import Parameter, record_constant
-from spirograd.lang.frontend.specialization import Specialization
 
 # How many launches Python does until one is recorded; each time twice as many, up to the second number.
 _PATIENCE, _MOST_PATIENCE = 8, 4096
@@ -23,15 +21,16 @@ _PATIENCE, _MOST_PATIENCE = 8, 4096
 _RECORDS = 8
 
 
-Steps = Callable[[Any], None]
+# (arguments of the call, what records them)
+Steps = Callable[[Sequence[object], validity.Recording], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Record:
     """``prepared``: see `runtime.native.launch_preparation.Prepared`. ``watched``: weak references to what it does not keep alive."""
 
-    prepared: Any
-    watched: list[Any]
+    prepared: PreparedLaunch
+    watched: list[weakref.ref[object]]
 
 
 class NativeCalls:
@@ -57,26 +56,25 @@ class NativeCalls:
 
     def prepare(
         self,
-        plan: Any,
-        trees: Any,
+        plan: PreparesLaunches,
+        arguments: Arguments,
         args: Sequence[object],
-        flat: tuple[Sequence[object], Sequence[object]],
         steps: Steps,
         result: Callable[[tuple[object, ...]], object] | None = None,
     ) -> None:
-        """Record the launch of ``plan`` with these arguments, packed as these ``flat`` scalars and arrays. ``steps``: see `recorder`.
-        ``result``: makes the result from the values that the kernel returns."""
+        """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``. ``steps``: records how they were
+        packed, see `Specialization.record`. ``result``: makes the result from the values that the kernel returns."""
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         watched: list[object] = []
         number = validity.number()
 
-        def record(into: Any) -> None:
-            steps(into)
+        def record(into: validity.Recording) -> None:
+            steps(args, into)
             watched.extend(into.mortal)
 
         try:
-            prepared = plan.prepared(self.device, *flat, trees, validity.Record(number, len(args), record, result))
+            prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result))
         except (validity.NotPrepared, AttributeError):  # what was there at the launch may be gone
             return
         forget = _forgetter(weakref.ref(self), prepared)
@@ -104,30 +102,3 @@ def _forgetter(calls: weakref.ref[NativeCalls], prepared: object) -> Callable[[o
             owner.forget(prepared)
 
     return forget
-
-
-def recorder(parameters: Sequence[Parameter], made: Specialization, args: Sequence[object]) -> Steps:
-    """Records how a launch checks and packs its arguments: as `Kernel.pack` does, after what `Kernel.specialized` compares."""
-
-    def steps(into: Any) -> None:
-        for k, (parameter, value) in enumerate(zip(parameters, args)):
-            into.argument(k)
-            parameter.record(value, into)
-        for path in made.guarded:
-            record_constant(_follow(path, args, into), into)
-        made.outside.record(into)
-        for array in made.array_paths:
-            if array is None:
-                into.unchanged()
-            else:
-                into.array(_follow(array, args, into))
-
-    return steps
-
-
-def _follow(path: Path, args: Sequence[object], into: Any) -> object:
-    """Look at what is at the end of ``path``; what is there now."""
-    into.argument(path.argument)
-    for name in path.names:
-        into.member(name)
-    return path.getter()(args)

@@ -42,7 +42,7 @@ Finding = tuple[str, str]  # the name of a function, and the hint of the message
 
 
 def _finding(function: object) -> Finding | None:
-    """What ``function`` is, if its results differ from call to call."""
+    """Return what ``function`` is, if its results differ from call to call."""
     if isinstance(function, functools.partial):
         return _finding(function.func)
     if not callable(function):
@@ -56,7 +56,7 @@ def _finding(function: object) -> Finding | None:
 
 
 def _of_module(module: str, name: str) -> Finding | None:
-    """What a function or a class of ``module`` is."""
+    """Return what a function or a class of ``module`` is."""
     package = module.partition(".")[0]
     if module == "time" and name in _CLOCKS:
         return f"time.{name}", _CLOCK_HINT
@@ -70,7 +70,7 @@ def _of_module(module: str, name: str) -> Finding | None:
 
 
 def _of_object(owner: object, name: str) -> Finding | None:
-    """What the method ``name`` of ``owner`` is."""
+    """Return what the method ``name`` of ``owner`` is."""
     if is_generator(owner):
         shared = [module for module in ("random", "numpy.random") if _is_method_of(owner, module, name)]
         cls = type(owner)
@@ -83,32 +83,32 @@ def _is_method_of(owner: object, module: str, name: str) -> bool:
 
 
 def is_generator(value: object) -> bool:
-    """Whether ``value`` is a generator of random numbers, of Python or of NumPy."""
+    """Return whether ``value`` is a generator of random numbers, of Python or of NumPy."""
     return any(c.__module__ == "random" or c.__module__.startswith(("numpy.random", "cupy.random")) for c in type(value).__mro__)
 
 
 def check_callee(callee: object, loc: Loc | None) -> None:
     """Raise SpirogradSyntaxError if ``callee`` gives random numbers or times."""
-    found = _finding(callee)
-    if found is not None:
-        raise _refusal(found, loc)
+    finding = _finding(callee)
+    if finding is not None:
+        raise _refusal(finding, loc)
 
 
-def _refusal(found: Finding, loc: Loc | None, caller: str = "") -> SpirogradSyntaxError:
-    name, hint = found
+def _refusal(finding: Finding, loc: Loc | None, caller: str = "") -> SpirogradSyntaxError:
+    name, hint = finding
     what = f"`{caller}`, which runs while compiling, uses `{name}`: that" if caller else f"`{name}`"
     return SpirogradSyntaxError(f"{what} would run once, while compiling, and all iterations and launches would get one value", loc, hint)
 
 
 def watched(t: Tracer, callee: object, arguments: Sequence[object] = ()) -> AbstractContextManager[None]:
-    """A context in which ``callee`` runs while compiling: see `watching`. Nothing is watched within `static`."""
+    """Return a context in which ``callee`` runs while compiling: see `watching`. Nothing is watched within `static`."""
     if t.in_static or not _may_run_python(callee, arguments):
         return nullcontext()
     return watching(t.b.loc, getattr(callee, "__name__", type(callee).__name__))
 
 
 def _may_run_python(callee: object, arguments: Sequence[object]) -> bool:
-    """Whether a call may run functions written in Python."""
+    """Return whether a call may run functions written in Python."""
     built_in = isinstance(callee, types.BuiltinFunctionType) or type(callee).__module__ == "numpy"
     if isinstance(callee, type):
         built_in = not any(isinstance(getattr(callee, name, None), types.FunctionType) for name in ("__init__", "__new__", "__post_init__"))
@@ -119,9 +119,9 @@ def _may_run_python(callee: object, arguments: Sequence[object]) -> bool:
 def watching(loc: Loc | None, name: str) -> Iterator[None]:
     """Raise SpirogradSyntaxError at the end if what ran meanwhile has called a function that gives random numbers or times. ``name``: of
     what the kernel calls."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     outer, states = sys.getprofile(), _states()
-    sys.setprofile(functools.partial(_look, found, outer if callable(outer) else None))
+    sys.setprofile(functools.partial(_look, findings, outer if callable(outer) else None))
     try:
         yield
     finally:
@@ -129,13 +129,13 @@ def watching(loc: Loc | None, name: str) -> Iterator[None]:
         sys.setprofile(outer if enable is None else None)
         if enable is not None:  # a profiler written in C, which `setprofile` does not take
             enable()
-    found += [(module, _RANDOM_HINT) for module, state in _states().items() if states.get(module, state) != state]
-    if found:
-        raise _refusal(found[0], loc, name)
+    findings += [(module, _RANDOM_HINT) for module, state in _states().items() if states.get(module, state) != state]
+    if findings:
+        raise _refusal(findings[0], loc, name)
 
 
 def _states() -> dict[str, bytes]:
-    """The states of the global generators of NumPy and torch, if these are loaded."""
+    """Return the states of the global generators of NumPy and torch, if these are loaded."""
     out: dict[str, bytes] = {}
     numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy_random is not None:
@@ -146,11 +146,11 @@ def _states() -> dict[str, bytes]:
     return out
 
 
-def _look(found: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
-    """The profile function: look at a call of a built-in function, and at the frame of a Python function that returns."""
+def _look(findings: list[Finding], outer: Callable[..., object] | None, frame: types.FrameType, event: str, arg: object) -> None:
+    """Look, as the profile function, at a call of a built-in function, and at the frame of a Python function that returns."""
     if outer is not None:
         outer(frame, event, arg)
-    if found or event not in ("c_call", "return"):
+    if findings or event not in ("c_call", "return"):
         return
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if package in sys.stdlib_module_names and package not in _GIVING:
@@ -160,7 +160,7 @@ def _look(found: list[Finding], outer: Callable[..., object] | None, frame: type
     else:
         one = None if package in _FOREIGN or package in sys.stdlib_module_names - {"__main__"} else _named_in(frame)
     if one is not None:
-        found.append(one)
+        findings.append(one)
 
 
 # --- what the names in a frame stand for -------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ _NOTHING = object()
 
 
 def _named_in(frame: types.FrameType) -> Finding | None:
-    """The first function that the code of ``frame`` names and that gives random numbers."""
+    """Return the first function that the code of ``frame`` names and that gives random numbers."""
     scopes = frame.f_locals, frame.f_globals
     for first, *attributes in _dotted_names(frame.f_code):
         held = next((scope[first] for scope in scopes if first in scope), _NOTHING)
@@ -181,15 +181,15 @@ def _named_in(frame: types.FrameType) -> Finding | None:
             except AttributeError:
                 held = _NOTHING
         compiled = not isinstance(held, (types.FunctionType, types.BuiltinFunctionType))  # calls of the others are seen
-        found = _finding(held) if compiled and held is not _NOTHING else None
-        if found is not None:
-            return found
+        finding = _finding(held) if compiled and held is not _NOTHING else None
+        if finding is not None:
+            return finding
     return None
 
 
 @functools.lru_cache(maxsize=256)
 def _dotted_names(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
-    """The dotted names in ``code``, such as ``np.random.rand``."""
+    """Return the dotted names in ``code``, such as ``np.random.rand``."""
     out: list[tuple[str, ...]] = []
     now: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):

@@ -71,7 +71,7 @@ def _binary(t: Tracer, node: ast.BinOp) -> object:
 
 
 def apply_binary(op: type[ast.operator], left: object, right: object) -> object:
-    """The value of a binary operator."""
+    """Return the value of a binary operator."""
     left, right = _as_matrix(left, right), _as_matrix(right, left)
     symbol, function = BINARY[op]
     try:
@@ -85,7 +85,7 @@ def apply_binary(op: type[ast.operator], left: object, right: object) -> object:
 
 
 def _as_matrix(x: object, other: object) -> Any:
-    """Lists take part in vector arithmetic."""
+    """Return a list as the vector or matrix that arithmetic takes it for."""
     return Matrix(x) if isinstance(x, list) and isinstance(other, Matrix) else x
 
 
@@ -122,7 +122,7 @@ def _compare(t: Tracer, node: ast.Compare) -> object:
 
 
 def _both(first: Any, second: Any) -> object:
-    """Whether both hold; of vectors entry by entry."""
+    """Return whether both hold; of vectors entry by entry."""
     if isinstance(first, Matrix) or isinstance(second, Matrix):
         return first & second
     return scalar.bit_and(scalar.truth(first), scalar.truth(second))
@@ -155,7 +155,8 @@ def _boolean(t: Tracer, node: ast.BoolOp) -> object:
 
 
 def _operands_from(t: Tracer, node: ast.BoolOp, first: int) -> Any:
-    """``and``, ``or`` of Python: the operand that decides, not its truth. Without short circuit only truth values are left."""
+    """Return what ``and`` and ``or`` of Python give: the operand that decides, not its truth. Without short circuit only truth values are
+    left."""
     is_and = isinstance(node.op, ast.And)
     left = t.expression(node.values[first])
     if first == len(node.values) - 1:

@@ -19,6 +19,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import render
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
+from spirograd.base.validity import Recording
 from spirograd.lang.data.field import Field
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, fingerprint
@@ -31,7 +32,7 @@ from spirograd.lang.struct import Struct
 logger = logging.getLogger("spirograd")
 _HINT = "pass it as an argument, hold it in a field, or make it an attribute of a `@sg.data_oriented` class, whose kernels follow it"
 _MISSING = object()
-# What is never rebound on purpose, or is no value of a program.
+# What is never rebound on purpose, or is not a value of a program.
 _STEADY = (types.ModuleType, types.BuiltinFunctionType, DType, AggregateType)
 _PACKAGES = frozenset(("spirograd", "numpy", "torch", "scipy", "jax", "cupy")) | (sys.stdlib_module_names - {"__main__"})
 
@@ -50,7 +51,7 @@ class OutsideValue:
     hides: Any = _MISSING
 
     def getter(self) -> Callable[[], object]:
-        """A function that gives the present value, or raises an error if there is none."""
+        """Return a function that gives the present value, or raises an error if there is none."""
         if self.kind == "item":
             return functools.partial(self.owner.get, self.key, _MISSING)
         if self.kind == "cell":
@@ -60,7 +61,7 @@ class OutsideValue:
         return functools.partial(getattr, self.owner, self.key, _MISSING)
 
     def now(self) -> object:
-        """The present value; `_MISSING` if there is none."""
+        """Return the present value; `_MISSING` if there is none."""
         try:
             return self.getter()()
         except (ValueError, LookupError, AttributeError):
@@ -78,7 +79,7 @@ class OutsideValues:
     # --- while tracing -----------------------------------------------------------------------------------------------------
 
     def name(self, function: Any, name: str, value: Any, loc: Loc | None) -> None:
-        """``value`` was found under a ``name`` that ``function`` sees from outside."""
+        """Record that ``function`` sees ``value`` from outside, under ``name``."""
         if _is_ours(function) or isinstance(value, _STEADY) or _is_of_package(value):
             return
         code = function.__code__
@@ -89,7 +90,7 @@ class OutsideValues:
             self._add(OutsideValue("item", function.__globals__, name, value, f"the global `{name}`", loc))
 
     def member(self, owner: object, name: str, value: object, text: str, loc: Loc | None) -> None:
-        """``value`` is the attribute ``name`` of ``owner``, which no argument leads to; messages call it ``text``."""
+        """Record that ``value`` is the attribute ``name`` of ``owner``, which no argument leads to; messages call it ``text``."""
         if isinstance(value, _STEADY) or _is_ours(owner) or _is_of_package(value) or not _is_member(owner, name, value):
             return
         if isinstance(owner, types.ModuleType):
@@ -109,7 +110,7 @@ class OutsideValues:
             self._add(OutsideValue("item", own, name, _MISSING, text, loc, value))
 
     def item(self, owner: object, key: object, value: object, text: str, loc: Loc | None) -> None:
-        """As `member`, of an item of a dict or a list."""
+        """Record an item of a dict or a list."""
         if isinstance(value, _STEADY):
             return
         if type(owner) is dict:
@@ -126,7 +127,7 @@ class OutsideValues:
     # --- at launches -------------------------------------------------------------------------------------------------------
 
     def are_same(self) -> bool:
-        """Whether all are the objects that they were."""
+        """Return whether all are the objects that they were."""
         looks = self._looks
         if looks is None:
             looks = self._looks = [(value.getter(), value.value) for value in self.values]
@@ -138,8 +139,8 @@ class OutsideValues:
             return False
         return True
 
-    def record(self, into: Any) -> None:
-        """Record how compiled code compares them: see `runtime.native.launch_preparation.Recording`."""
+    def record(self, into: Recording) -> None:
+        """Record how compiled code compares them."""
         dictionaries: dict[int, tuple[dict[object, object], dict[object, tuple[object, ...]]]] = {}
         cells = [value for value in self.values if value.kind == "cell"]
         for value in self.values:
@@ -180,24 +181,24 @@ def _message(kernel: str, name: str, old: object, now: object) -> str:
 
 
 def _dictionary(owner: object, name: str) -> dict[object, object] | None:
-    """The dictionary in which ``owner`` has its own attributes, if ``name`` may be one of them."""
+    """Return the dictionary in which ``owner`` has its own attributes, if ``name`` may be one of them."""
     if isinstance(owner, type) or hasattr(getattr(type(owner), name, None), "__set__"):
         return None
-    found = getattr(owner, "__dict__", None)
-    return found if type(found) is dict else None
+    attributes = getattr(owner, "__dict__", None)
+    return attributes if type(attributes) is dict else None
 
 
 def _holder(cls: type, name: str) -> dict[object, object] | None:
-    """The dictionary of the class in which ``cls`` finds ``name``."""
+    """Return the dictionary of the class in which ``cls`` finds ``name``."""
     for base in cls.__mro__:
         if name in vars(base):
-            found = gc.get_referents(vars(base))  # what the read-only view is of
-            return found[0] if found and type(found[0]) is dict else None
+            referents = gc.get_referents(vars(base))  # what the read-only view is of
+            return referents[0] if referents and type(referents[0]) is dict else None
     return None
 
 
 def _shown(value: object, other: object) -> str:
-    """How messages show ``value``, so that it can be told from ``other``."""
+    """Return how messages show ``value``, so that it can be told from ``other``."""
     if isinstance(value, (*BY_VALUE, list, tuple, dict)):
         return repr(value)
     text = describe(value)
@@ -205,7 +206,7 @@ def _shown(value: object, other: object) -> str:
 
 
 def _is_ours(owner: object) -> bool:
-    """Whether what ``owner`` holds does not change: a function or an object of this package or of another library."""
+    """Return whether what ``owner`` holds does not change: a function or an object of this package or of another library."""
     if isinstance(owner, types.ModuleType):
         return owner.__name__.partition(".")[0] in _PACKAGES
     of = owner if isinstance(owner, (type, types.FunctionType)) else type(owner)
@@ -215,7 +216,7 @@ def _is_ours(owner: object) -> bool:
 
 
 def _is_of_package(value: object) -> bool:
-    """Whether ``value`` is a function or a class of this package or of another library: such names are imported."""
+    """Return whether ``value`` is a function or a class of this package or of another library: such names are imported."""
     return isinstance(value, (type, types.FunctionType)) and (value.__module__ or "").partition(".")[0] in _PACKAGES
 
 

@@ -24,7 +24,7 @@ from spirograd.lang.scalar import Value
 
 
 def parallel_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind: Bind, options: dict[str, Any]) -> None:
-    """A parallel `for` operation, from ``begin`` to below ``end``; ``bind`` gives the targets their values."""
+    """Emit a parallel `for` operation, from ``begin`` to below ``end``; ``bind`` gives the targets their values."""
     _refuse_jumps(t, node)
     b, random_stream = t.b, t.random_stream
     memory = {name: held for name, held in t.frame.variables.items() if isinstance(held, MemoryVariable)}
@@ -60,7 +60,7 @@ def _label_iteration(t: Tracer, node: ast.For) -> None:
 
 
 def _refuse_jumps(t: Tracer, node: ast.For) -> None:
-    """SpirogradSyntaxError for a jump out of a parallel loop."""
+    """Raise SpirogradSyntaxError for a jump out of a parallel loop."""
     taken = jumps(node.body)
     if BREAK in taken:
         raise t.syntax_error(
@@ -79,7 +79,7 @@ def _find(node: ast.AST, kind: type[ast.AST]) -> ast.AST:
 
 
 def needs_order(t: Tracer, node: ast.For, begin: Value, end: Value) -> bool:
-    """Whether a loop that could be parallel must run in order all the same.
+    """Return whether a loop that could be parallel must run in order all the same.
 
     A function may leave its loops early; and the iterations of any loop may hand on values in variables.
     """
@@ -99,13 +99,13 @@ def needs_order(t: Tracer, node: ast.For, begin: Value, end: Value) -> bool:
 
 
 def _at_most_one(begin: Value, end: Value) -> bool:
-    """Whether a loop is known to run once at most, as ``for _ in range(1)``, which makes what is inside run in order."""
+    """Return whether a loop is known to run once at most, as ``for _ in range(1)``, which makes what is inside run in order."""
     first, last = scalar.known(begin), scalar.known(end)
     return isinstance(first, int) and isinstance(last, int) and last - first <= 1
 
 
 def _outer_variables(t: Tracer, node: ast.For) -> list[tuple[str, str]]:
-    """Variables from outside that a parallel loop may change, and how its iterations use them."""
+    """Return variables from outside that a parallel loop may change, and how its iterations use them."""
     frame = t.frame
     changed = (name for name in sorted(changed_names(t, node.body) - names_in(node.target)) if not name.startswith("%"))
     names = [name for name in changed if is_runtime(frame.variables.get(name)) or isinstance(frame.variables.get(name), MemoryVariable)]
@@ -118,7 +118,7 @@ def _outer_variables(t: Tracer, node: ast.For) -> list[tuple[str, str]]:
 
 
 def _share_variables(t: Tracer, node: ast.For) -> None:
-    """Variables from outside that the iterations update together move to memory; of the private ones each iteration gets a copy."""
+    """Move variables from outside to memory that the iterations update together; each iteration gets a copy of a private one."""
     for name, use in _outer_variables(t, node):
         held = t.frame.variables[name]
         if use == SHARED and not isinstance(held, MemoryVariable):

@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import inspect
 import math
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base import dtypes
 from spirograd.base.dtypes import DType
 from spirograd.base.errors import SpirogradNameError, SpirogradRuntimeTypeError, SpirogradValueError, render
-from spirograd.base.validity import NotPrepared
+from spirograd.base.sizes import python_expressions as x
 from spirograd.base.wording import integer_text
 from spirograd.ir.nodes import ArrayArg
 from spirograd.lang import arithmetic, scalar
@@ -25,14 +26,18 @@ from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.data.triplets import Triplets
 from spirograd.lang.frontend.array_proxy import TripletsProxy, array_decl, is_wide
 from spirograd.lang.frontend.captures import Declarations
-from spirograd.lang.frontend.fingerprints import BY_VALUE, compared_by_identity, fingerprint
+from spirograd.lang.frontend.fingerprints import fingerprint
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.func import BoundFunc, Func, is_template
-from spirograd.lang.frontend.guards import unchanged
+from spirograd.lang.frontend.guards import Path
+from spirograd.lang.frontend.steps import Array, Constant, External, Frozen, Number, Numbers, Step
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import AggregateType, build
 from spirograd.lang.scalar import describe
 from spirograd.lang.traced_numbers import TracedNumber
+
+if TYPE_CHECKING:
+    from spirograd.base.protocols import Scalar
 
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
@@ -45,45 +50,6 @@ def array_signature(array: Ndarray) -> tuple[Any, ...]:
         signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
         array._sg_signature = signature  # read at each launch; an array never changes its type
     return signature
-
-
-class Packer:
-    """The flat arguments of one launch: for each a scalar and an array, of which one counts.
-
-    ``transfers``: of NumPy arrays and torch tensors, None if there are none. ``gradients``: of these, the launch works on the gradients.
-    """
-
-    __slots__ = ("arrays", "gradients", "scalars", "session", "transfers")
-    bound = True  # ``arrays`` are bindings, not ndarrays
-
-    def __init__(self, session: Any, gradients: bool = False) -> None:
-        self.gradients = gradients
-        self.scalars: list[Any] = []
-        self.arrays: list[Any] = []
-        self.session = session
-        self.transfers: Any = None
-
-    def empty(self) -> Packer:
-        """Another one, of no arguments."""
-        return Packer(self.session)
-
-    def put_scalar(self, value: object) -> None:
-        self.scalars.append(value)
-        self.arrays.append(None)
-
-    def put_array(self, array: Ndarray) -> None:
-        """An ndarray; a view comes as the array that it is of, and numbers."""
-        self.scalars.append(0)
-        self.arrays.append(self.session.bind(array_of(array)))
-        for number in array._sg_numbers:
-            self.put_scalar(number)
-
-    def put_external(self, array: Any, element_shape: tuple[int, ...], label: str) -> None:
-        """A NumPy array or a torch tensor. ``label``: what errors call it."""
-        if self.transfers is None:
-            self.transfers = self.session.transfers(self.gradients)
-        self.scalars.append(0)
-        self.arrays.append(self.transfers.bind(array, element_shape, len(self.arrays), label))
 
 
 class Parameter:
@@ -106,18 +72,9 @@ class Parameter:
         """Add the flat arguments; returns what the name stands for in the kernel."""
         raise NotImplementedError
 
-    def pack(self, value: object, into: Packer) -> None:
-        """Append the flat arguments of a launch."""
+    def steps(self, value: object, path: Path) -> list[Step]:
+        """How a launch packs values with the key of ``value``, which are at ``path``."""
         raise NotImplementedError
-
-    def is_steady(self, value: object) -> bool:
-        """Whether ``key`` and what is packed cannot change, but where `validity` tells."""
-        return False
-
-    def record(self, value: object, into: object) -> None:
-        """Record how compiled code checks and packs values like this one, which it looks at. ``into``: a
-        `runtime.native.launch_preparation.Recording`. Raises NotPrepared if that is for Python only."""
-        raise NotPrepared
 
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
         return SpirogradRuntimeTypeError(render(f"{self.label}: {problem}", None, hint))
@@ -142,15 +99,13 @@ class ScalarParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return to.scalar(self.name, self.t)
 
-    def pack(self, value: Any, into: Packer) -> None:
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return [Number(path, self.t, self.plain, self.convert)]
+
+    def numbers(self, value: Any) -> list[Scalar]:
+        """The number as it is packed, as those of an `AggregateParameter`."""
         of_type = type(value) is self.plain
-        into.put_scalar(value if of_type and self._least <= value <= self._most else self.convert(value))
-
-    def is_steady(self, value: object) -> bool:
-        return type(value) in (int, float, bool)
-
-    def record(self, value: Any, into: Any) -> None:
-        into.scalar(self.t, value)
+        return [value if of_type and self._least <= value <= self._most else self.convert(value)]
 
     def convert(self, value: Any) -> Any:
         kind = type(value)
@@ -204,7 +159,11 @@ class AggregateParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return build(self.t, [leaf.declare(None, to) for leaf in self.leaves])
 
-    def pack(self, value: object, into: Packer) -> None:
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return [Numbers(path, len(self.leaves), self.numbers)]
+
+    def numbers(self, value: Any) -> list[Scalar]:
+        """The numbers of ``value`` as they are packed."""
         try:
             numbers = self.t.numbers_of(value)
         except TypeError as error:
@@ -212,8 +171,7 @@ class AggregateParameter(Parameter):
         integers = isinstance(self.t, MatrixType) and not self.t.dtype.is_float
         if integers and any(isinstance(number, (float, np.floating)) for number in numbers):
             raise self.misfit(f"integers ({self.leaves[0].t})", value)
-        for leaf, number in zip(self.leaves, numbers):
-            leaf.pack(number, into)
+        return [packed for leaf, number in zip(self.leaves, numbers) for packed in leaf.numbers(number)]
 
 
 class ArrayParameter(Parameter):
@@ -273,22 +231,8 @@ class ArrayParameter(Parameter):
             return f"convert it with `.astype(np.{'bool_' if name == 'bool' else name})`, which makes a copy"
         return f"convert it with `.to(torch.{name})`, which makes a copy"
 
-    def pack(self, value: Any, into: Packer) -> None:
-        if isinstance(value, Ndarray):
-            into.put_array(value)
-        else:
-            into.put_external(value, self.t.element_shape_of(value.shape), self.label)
-
-    def is_steady(self, value: object) -> bool:
-        return isinstance(value, Ndarray)
-
-    def record(self, value: Any, into: Any) -> None:
-        if isinstance(value, Ndarray):
-            into.array(value)
-        elif type(value) is np.ndarray and not self.t.element_shape and value.size and not is_wide(value.shape, ()):
-            into.host_array(value)
-        else:
-            raise NotPrepared
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return [Array(path, value, External(self.t, self.label))]
 
 
 class TripletsParameter(Parameter):
@@ -303,12 +247,9 @@ class TripletsParameter(Parameter):
         proxies = {name: to.array(array_decl(f"{self.name}.{name}", array)) for name, array in value.arrays().items()}
         return TripletsProxy(self.name, proxies)
 
-    def pack(self, value: Any, into: Packer) -> None:
-        for array in value.arrays().values():
-            into.put_array(array)
-
-    def is_steady(self, value: object) -> bool:
-        return isinstance(value, Triplets)
+    def steps(self, value: object, path: Path) -> list[Step]:
+        assert isinstance(value, Triplets)
+        return [Array(path.then(name), array) for name, array in value.arrays().items()]
 
 
 class TemplateParameter(Parameter):
@@ -325,19 +266,8 @@ class TemplateParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else value
 
-    def pack(self, value: object, into: Packer) -> None:
-        if isinstance(value, Ndarray):
-            into.put_array(value)
-
-    def is_steady(self, value: object) -> bool:
-        kind: Any = type(value)
-        return isinstance(value, (Ndarray, *BY_VALUE)) or compared_by_identity(kind)
-
-    def record(self, value: Any, into: Any) -> None:
-        if isinstance(value, Ndarray):
-            into.array(value)
-        else:
-            record_constant(value, into)
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return [Array(path, value)] if isinstance(value, Ndarray) else [Constant(path)]
 
 
 class TensorParameter(TemplateParameter):
@@ -353,20 +283,9 @@ class TensorParameter(TemplateParameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return self.array.declare(value, to) if is_external(value) else super().declare(value, to)
 
-    def pack(self, value: object, into: Packer) -> None:
-        if is_external(value):
-            self.array.pack(value, into)
-        else:
-            super().pack(value, into)
-
-    def is_steady(self, value: object) -> bool:
-        return not is_external(value) and super().is_steady(value)
-
-    def record(self, value: object, into: object) -> None:
-        if is_external(value):
-            self.array.record(value, into)
-        else:
-            super().record(value, into)
+    def steps(self, value: object, path: Path) -> list[Step]:
+        is_array = isinstance(value, Ndarray) or is_external(value)
+        return self.array.steps(value, path) if is_array else super().steps(value, path)
 
 
 class Namespace:
@@ -395,20 +314,24 @@ class DataclassParameter(Parameter):
             ) from None
         types = {f.name: hints.get(f.name, f.type) for f in dataclasses.fields(cls)}
         self.members = {key: make_parameter(f"{name}.{key}", t, options, kernel) for key, t in types.items()}
-        self._frozen = bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+        others = [p for p in self.members.values() if isinstance(p, DataclassParameter)]
+        # Whether it is frozen, through all levels.
+        self.frozen: bool = cls.__dataclass_params__.frozen and all(p.frozen for p in others)  # type: ignore[attr-defined]
 
     def _check(self, value: object) -> None:
         if not isinstance(value, self.cls):
             raise self.misfit(f"an instance of {self.cls.__name__}", value)
 
     def is_steady(self, value: object) -> bool:
-        return self._frozen and isinstance(value, self.cls) and all(p.is_steady(getattr(value, name)) for name, p in self.members.items())
+        """Whether keys and flat arguments cannot change, but where `validity` tells."""
+        return self.frozen and isinstance(value, self.cls) and all(step.is_steady((value,)) for step in self._members(value, Path(0)))
 
-    def _facts(self, value: object) -> Facts | None:
-        return facts(self.cls, value, lambda: self.is_steady(value)) if self._frozen else None
+    def facts(self, value: object) -> Facts | None:
+        """What is known of a steady instance; None of others."""
+        return facts(self.cls, value, lambda: self.is_steady(value)) if self.frozen else None
 
     def key(self, value: object) -> Any:
-        known = self._facts(value)
+        known = self.facts(value)
         if known is not None and known.key is not None:
             return known.key
         self._check(value)
@@ -423,42 +346,26 @@ class DataclassParameter(Parameter):
     def declare(self, value: object, to: Declarations) -> Any:
         return Namespace(self.cls.__name__, {name: p.declare(getattr(value, name), to) for name, p in self.members.items()})
 
-    def pack(self, value: object, into: Packer) -> None:
-        known = self._facts(value)
-        if known is None:
-            self._pack_members(value, into)
-            return
-        flat = known.flat.get(into.bound)
-        if flat is None:
-            own = into.empty()
-            self._pack_members(value, own)
-            flat = known.flat[into.bound] = own.scalars, own.arrays
-        into.scalars += flat[0]
-        into.arrays += flat[1]
+    def steps(self, value: object, path: Path) -> list[Step]:
+        return [Frozen(path, self.facts, self._members(value, Path(0)))] if self.frozen else self._members(value, path)
 
-    def _pack_members(self, value: object, into: Packer) -> None:
-        for name, p in self.members.items():
-            p.pack(getattr(value, name), into)
-
-    def record(self, value: Any, into: Any) -> None:
-        known = self._facts(value)
-        if known is None or True not in known.flat:
-            raise NotPrepared
-        into.same(value, mortal=True)
-        into.unchanged(len(known.flat[True][1]))
+    def _members(self, value: object, path: Path) -> list[Step]:
+        return [step for name, p in self.members.items() for step in p.steps(getattr(value, name), path.then(name))]
 
 
-def record_constant(value: Any, into: Any) -> None:
-    """Record that what is looked at must mean the same to a kernel as ``value``: see `fingerprint`. See `Parameter.record`."""
-    kind: Any = type(value)
-    if compared_by_identity(kind):
-        into.same(value, mortal=True)
-    elif kind in (int, str, bytes):
-        into.equal(value)
-    elif isinstance(value, BY_VALUE):
-        into.same(value)
-    else:
-        into.ask(unchanged(value))
+def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]], Hashable] | None:
+    """A function that gives the keys of the arguments of a call, as far as they have any; None if none has. It reads those of ndarrays
+    without a call."""
+    names: dict[str, object] = {"getattr": getattr}
+    keys = []
+    for k, p in enumerate(parameters):
+        if p.keyed:
+            names[f"key{k}"] = p.key
+            value = x.item(x.name("args"), x.number(k))
+            key = x.call(f"key{k}", value)
+            known = x.call("getattr", value, x.text("_sg_signature"), x.NONE)
+            keys.append(x.either(known, key) if isinstance(p, ArrayParameter) else key)
+    return x.function(("args",), x.sequence(keys), names) if keys else None
 
 
 def is_external(value: object) -> bool:
@@ -515,7 +422,7 @@ def make_parameter(name: str, annotation: object, options: LanguageOptions, kern
         return ScalarParameter(name, kernel, arithmetic.as_dtype(annotation))
     except TypeError:
         raise scalar.type_error(
-            f"parameter `{name}` has the annotation {shown}, which is no type of the kernel language",
+            f"parameter `{name}` has the annotation {shown}, which is not a type of the kernel language",
             "scalars: sg.i32 ...; vectors: sg.types.Vector[n, dtype]; arrays: sg.types.NDArray[dtype, ndim]; "
             "what is fixed while compiling: sg.Template",
         ) from None

@@ -14,7 +14,8 @@ _FOREIGN = frozenset(("numpy", "scipy", "torch", "jax", "cupy")) | (sys.stdlib_m
 
 
 def plain_callee(callee: object) -> Callee | None:
-    """What a call reaches: of a Python function, lambda, method, object that can be called, or `functools.partial`; None for others."""
+    """Return what a call reaches: of a Python function, lambda, method, object that can be called, or `functools.partial`; None for
+    others."""
     if isinstance(callee, types.FunctionType):
         return None if _is_foreign(callee) else Callee(_func_of(callee))
     if isinstance(callee, types.MethodType):
@@ -36,8 +37,8 @@ def _is_foreign(function: types.FunctionType) -> bool:
 
 
 def _func_of(function: types.FunctionType) -> Func:
-    """``function`` as a function of the kernel language, made once."""
-    found: Func | None = function.__dict__.get("__sg_func__")
-    if found is None:
-        found = function.__dict__["__sg_func__"] = Func(function)
-    return found
+    """Return ``function`` as a function of the kernel language, the same one for each call."""
+    func: Func | None = function.__dict__.get("__sg_func__")
+    if func is None:
+        func = function.__dict__["__sg_func__"] = Func(function)
+    return func

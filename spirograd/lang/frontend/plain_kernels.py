@@ -31,20 +31,20 @@ from spirograd.lang.tuples import result_type
 _ARRAYS = (ArrayParameter, TensorParameter)
 
 
-def run(function: Callable[..., Any], parameters: Sequence[Parameter], signature: inspect.Signature, args: Sequence[Any]) -> Any:
+def run(function: Callable[..., object], parameters: Sequence[Parameter], signature: inspect.Signature, args: Sequence[object]) -> object:
     """Run the function of a kernel. Raises SpirogradUnsupportedError under a tape, and what the function raises."""
     if plain_python.state.running:
         raise SpirogradSyntaxError("a kernel cannot be called from a kernel", None, "make it a function with `@sg.func`")
     if context.recorder() is not None:
         refuse_gradients()
-    copies: list[tuple[Any, Ndarray]] = []
+    copies: list[tuple[object, Ndarray]] = []
     values = {name: _argument(p, value, copies) for (name, p), value in zip(zip(signature.parameters, parameters), args)}
     with _running():
         by_name = {n: v for n, v in values.items() if signature.parameters[n].kind is inspect.Parameter.KEYWORD_ONLY}
-        found = function(*[v for n, v in values.items() if n not in by_name], **by_name)
+        result = function(*[v for n, v in values.items() if n not in by_name], **by_name)
     for array, copy in copies:
         _put_back(array, copy)
-    return _value(found, result_type(signature.return_annotation))
+    return _value(result, result_type(signature.return_annotation))
 
 
 def refuse_gradients() -> None:
@@ -53,8 +53,8 @@ def refuse_gradients() -> None:
     raise SpirogradUnsupportedError(problem, None, "use `arch=sg.interpreter`, or any other back end")
 
 
-def call(func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call of a function of the kernel language: its arguments are values."""
+def call(func: Func, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Return a call of a function of the kernel language: its arguments are values."""
     bound = func.signature.bind(*args, **kwargs)
     for name, value in bound.arguments.items():
         parameter = func.signature.parameters[name]
@@ -72,7 +72,7 @@ def _running() -> Iterator[None]:
         plain_python.state.running = False
 
 
-def _argument(parameter: Parameter, value: object, copies: list[tuple[Any, Ndarray]]) -> Any:
+def _argument(parameter: Parameter, value: object, copies: list[tuple[object, Ndarray]]) -> object:
     if isinstance(parameter, ScalarParameter):
         return parameter.t(parameter.convert(value))
     if isinstance(parameter, DataclassParameter):
@@ -90,8 +90,8 @@ def _argument(parameter: Parameter, value: object, copies: list[tuple[Any, Ndarr
     return value
 
 
-def _copied(parameter: Any, array: Any, copies: list[tuple[Any, Ndarray]]) -> Ndarray:
-    """An ndarray with the contents of an array of another library."""
+def _copied(parameter: Any, array: Any, copies: list[tuple[object, Ndarray]]) -> Ndarray:
+    """Return an ndarray with the contents of an array of another library."""
     dtype, ndim, element_shape, *_ = parameter.key(array)
     shape = tuple(array.shape)[:ndim]
     rows, columns = (*element_shape, None, None)[:2]
@@ -109,8 +109,8 @@ def _put_back(array: Any, copy: Ndarray) -> None:
         array[...] = copy.to_numpy()
 
 
-def _value(value: Any, annotation: object) -> Any:
-    """A value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
+def _value(value: Any, annotation: object) -> object:
+    """Return a value as a parameter or a result with this annotation has it; not the same vector, which could be changed."""
     if is_scalar_type(annotation) and is_scalar(value):
         return arithmetic.cast(value, arithmetic.as_dtype(annotation))
     if isinstance(annotation, MatrixType) and annotation.entry_dtype is None:

@@ -26,7 +26,7 @@ class RandomStream:
         self._key: tuple[Value, Value] | None = None
 
     def key(self) -> tuple[Value, Value]:
-        """What tells the draws of this stream from those of others that have the same number."""
+        """Return the key and the index that distinguish draws of this stream from draws of other streams with the same number."""
         if self._key is None:
             b, loc = self._b, self._b.loc
             b.loc = self._loc

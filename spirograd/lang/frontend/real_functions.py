@@ -47,7 +47,7 @@ class Called(NamedTuple):
 
 
 def call_own_function(t: Tracer, func: Func, arguments: Mapping[str, object], found_in: Ref) -> Value:
-    """The value of a call of ``func``, a function of the compiler, which can always be called. ``found_in``: see `MemoryCall`."""
+    """Return the value of a call of ``func``, a function of the compiler, which can always be called. ``found_in``: see `MemoryCall`."""
     called = call_real_function(t, func, arguments, t.b.loc, found_in)
     if isinstance(called, Inlined):
         raise AssertionError(f"`{func.function.__name__}` cannot be called: {called.reason}")
@@ -88,7 +88,7 @@ def call_real_function(
 
 
 def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc: Loc | None) -> object:
-    """A call of a function that is being traced: of its result only what the annotation says is known."""
+    """Return a call of a function that is being traced: of its result only what the annotation says is known."""
     known, name, returns = t.real_functions, func.function.__name__, func.returns
     if is_scalar_type(returns):
         returns = arithmetic.as_dtype(returns)
@@ -102,8 +102,8 @@ def _call_itself(t: Tracer, func: Func, key: Hashable, values: list[Value], loc:
     op = t.b.emit(ir.call, *[v.op for v in values], attr=symbol, type=types[0] if len(types) == 1 else types)
     if is_void:
         return None
-    found = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
-    return unpack_tuple(build(returns, found))
+    results = [Value(r) for r in (t.b.results(op) if len(types) > 1 else (op,))]
+    return unpack_tuple(build(returns, results))
 
 
 def _returns_values(func: Func) -> bool:
@@ -111,20 +111,21 @@ def _returns_values(func: Func) -> bool:
 
 
 def _refused(t: Tracer, message: str, loc: Loc | None, hint: str) -> SpirogradSyntaxError:
-    """The error for a function that calls itself; it goes through to the user."""
+    """Return the error for a function that calls itself; it goes through to the user."""
     t.real_functions.recursion = error = SpirogradSyntaxError(message, loc, hint)
     return error
 
 
 def _signature(value: object, values: list[Value], kept: list[object]) -> Hashable:
-    """What of an argument decides which function it calls; its scalars are appended to ``values``, objects to be kept alive to ``kept``."""
+    """Return what of an argument decides which function it calls; its scalars are appended to ``values``, objects to be kept alive to
+    ``kept``."""
     if isinstance(value, Struct):
         kept.append(value._methods)
         return ("struct", id(value._methods), *[(name, _signature(member, values, kept)) for name, member in value.entries.items()])
     if is_runtime(value):
-        found = leaves(value)
-        values += found
-        return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in found])
+        scalars = leaves(value)
+        values += scalars
+        return (getattr(value, "shape", None) if not isinstance(value, Value) else None, *[v.dtype for v in scalars])
     if isinstance(value, tuple):
         return ("tuple", *[_signature(member, values, kept) for member in value])
     if isinstance(value, (*_MUTABLE, ViewProxy)):  # a view holds values of the caller
@@ -149,10 +150,10 @@ def _trace(t: Tracer, func: Func, arguments: Mapping[str, object], values: list[
         with t.trace.guarded():  # as another call of it may be
             function_body(t, func.source.tree.body)
         unchanged = all(frame.variables.get(name) is value for name, value in given.items())
-        made = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else Inlined("it changes a variable")
-        if isinstance(made, Inlined) and key in t.real_functions.recursive:
+        traced = _finished(t, func, frame, t.real_functions.recursive.get(key)) if unchanged else Inlined("it changes a variable")
+        if isinstance(traced, Inlined) and key in t.real_functions.recursive:
             raise _refused_recursion(t, func)
-        return made
+        return traced
     except NotCallable as error:
         if key in t.real_functions.recursive:
             raise _refused_recursion(t, func) from None
@@ -175,7 +176,7 @@ def _refused_recursion(t: Tracer, func: Func) -> SpirogradSyntaxError:
 
 
 def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> CalledFunction | Inlined:
-    """``symbol``: the name by which it has called itself."""
+    """Return the function that was traced, or why it must be inlined. ``symbol``: the name by which it has called itself."""
     result = frame.variables.get(RESULT)
     model = pack_tuple(result) if isinstance(result, tuple) else result
     if model is not None and not is_runtime(model):
@@ -196,15 +197,15 @@ def _finished(t: Tracer, func: Func, frame: Frame, symbol: str | None) -> Called
 
 
 def _rebuilt(value: object, params: list[Value]) -> object:
-    """``value`` with parameters, taken from the end of ``params``, for its scalars."""
+    """Return ``value`` with parameters, taken from the end of ``params``, for its scalars."""
     if is_runtime(value):
         return rebuild(value, [params.pop() for _ in leaves(value)])
     return tuple([_rebuilt(member, params) for member in value]) if type(value) is tuple else value
 
 
 def _is_function(body: Region, known: set[Op], effects: frozenset[str]) -> bool:
-    """Whether ``body`` can be that of a function, of nothing but its parameters and what is ``known``; of one that only computes, or has
-    these ``effects``, too."""
+    """Return whether ``body`` can be the body of a function: it takes its parameters and ``known`` alone, and computes; it may have these
+    ``effects``, too."""
     known.update(body.params)
     for op in body.ops:
         if not known.issuperset(op.args) or not (_computes(op) or (effects and _has_effects(op, effects))):

@@ -20,12 +20,12 @@ Traced = Value | Matrix | Struct
 
 
 def is_runtime(x: object) -> TypeGuard[Traced]:
-    """Whether ``x`` is a value that the kernel computes (rather than an object known while compiling)."""
+    """Return whether ``x`` is a value that the kernel computes (rather than an object known while compiling)."""
     return isinstance(x, (Value, Matrix, Struct))
 
 
 def contains_runtime(x: object) -> bool:
-    """Whether ``x`` is, or holds, something that the kernel computes."""
+    """Return whether ``x`` is, or holds, something that the kernel computes."""
     if isinstance(x, dict):
         return any(contains_runtime(e) for e in x.values())
     if isinstance(x, (list, tuple, set)):
@@ -34,7 +34,7 @@ def contains_runtime(x: object) -> bool:
 
 
 def leaves(x: object) -> list[Value]:
-    """The scalars of a run-time value, in order."""
+    """Return the scalars of a run-time value, in order."""
     if isinstance(x, Matrix):
         return [scalar.as_value(e) for e in x.entries]
     if isinstance(x, Struct):
@@ -43,7 +43,7 @@ def leaves(x: object) -> list[Value]:
 
 
 def rebuild(model: Traced, values: Sequence[Value]) -> Traced:
-    """A value of the structure of ``model`` from its scalars."""
+    """Return a value of the structure of ``model`` from its scalars."""
     return _rebuild(model, list(reversed(values)))
 
 
@@ -56,7 +56,7 @@ def _rebuild(model: Traced, stack: list[Value]) -> Traced:
 
 
 def settle(x: object) -> object:
-    """``x`` as something a variable can hold: numbers become typed constants, in vectors and structs too."""
+    """Return ``x`` as something a variable can hold: numbers become typed constants, in vectors and structs too."""
     if scalar.is_scalar(x):
         return scalar.as_value(x)
     if isinstance(x, (Matrix, Struct)):
@@ -65,7 +65,8 @@ def settle(x: object) -> object:
 
 
 def pack_tuple(value: tuple[object, ...]) -> object:
-    """A tuple of run-time values as a struct, so that the tuples of several `return` statements can be merged; others as they are."""
+    """Return a tuple of run-time values as a struct, so that the tuples of several `return` statements can be merged; others as they
+    are."""
     members = [pack_tuple(v) if isinstance(v, tuple) else settle(v) for v in value]
     if not members or not all(is_runtime(m) for m in members):
         return value
@@ -73,7 +74,7 @@ def pack_tuple(value: tuple[object, ...]) -> object:
 
 
 def unpack_tuple(value: object) -> object:
-    """What `pack_tuple` was given."""
+    """Return what `pack_tuple` was given."""
     if isinstance(value, Struct) and value._methods is _TUPLE:
         return tuple(unpack_tuple(v) for v in value.entries.values())
     return value
@@ -83,7 +84,7 @@ _TUPLE: Methods = {}  # marks such structs
 
 
 def same_structure(a: object, b: object) -> bool:
-    """Whether two run-time values have the same structure (types of scalars apart)."""
+    """Return whether two run-time values have the same structure (types of scalars apart)."""
     if isinstance(a, Matrix) and isinstance(b, Matrix):
         return bool(a.shape == b.shape)
     if isinstance(a, Struct) and isinstance(b, Struct):
@@ -92,7 +93,7 @@ def same_structure(a: object, b: object) -> bool:
 
 
 def convert(value: object, model: Traced, what: str) -> Traced:
-    """``value`` with the structure and the types of ``model``, as assignment to an existing variable has it."""
+    """Return ``value`` with the structure and the types of ``model``, for an assignment to an existing variable."""
     if isinstance(model, Matrix) and scalar.is_scalar(value):
         value = make([value] * len(model.entries), model.shape)
     if isinstance(model, Matrix) and isinstance(value, (list, tuple)):

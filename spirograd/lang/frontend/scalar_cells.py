@@ -1,7 +1,7 @@
 """Kernels that take some of their numbers from memory with a gradient: from arrays of one element, called cells here.
 
 Scalar arguments are constants of a launch and have no gradient. Where a tape follows the number that is passed, or torch does, the kernel
-is compiled once more with a cell for the argument, and whatever gives gradients of arrays gives that of the number.
+is compiled once more with a cell for the argument, and whatever computes gradients of arrays computes the gradient of the number.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from spirograd.lang import scalar
 from spirograd.lang.annotations import NdarrayType
 from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 from spirograd.lang.frontend.captures import Declarations
+from spirograd.lang.frontend.guards import Path
 from spirograd.lang.frontend.kernel import Kernel
-from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Packer, Parameter, ScalarParameter
+from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParameter, Parameter, ScalarParameter
+from spirograd.lang.frontend.steps import Step
 from spirograd.lang.language_options import LanguageOptions
 from spirograd.lang.leaves import build
 from spirograd.lang.scalar import Value
@@ -36,7 +38,7 @@ class CellParameter(ArrayParameter):
     def __init__(self, name: str, kernel: str, t: object) -> None:
         super().__init__(name, kernel, NdarrayType(t, 1))
 
-    def declare(self, value: object, to: Declarations) -> Any:
+    def declare(self, value: object, to: Declarations) -> object:
         b = scalar.builder()
         return Value(b.load(super().declare(value, to).ref, b.const(0, i32)))
 
@@ -51,15 +53,14 @@ class CellsParameter(Parameter):
             CellParameter(leaf.name, kernel, leaf.t) if k in which else leaf for k, leaf in enumerate(parameter.leaves)
         ]
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: Any) -> object:
         return tuple([leaf.key(part) for leaf, part in zip(self.leaves, value)])
 
-    def declare(self, value: Any, to: Declarations) -> Any:
+    def declare(self, value: Any, to: Declarations) -> object:
         return build(self.t, [leaf.declare(part, to) for leaf, part in zip(self.leaves, value)])
 
-    def pack(self, value: Any, into: Packer) -> None:
-        for leaf, part in zip(self.leaves, value):
-            leaf.pack(part, into)
+    def steps(self, value: Any, path: Path) -> list[Step]:
+        return [step for k, (leaf, part) in enumerate(zip(self.leaves, value)) for step in leaf.steps(part, path.then(k))]
 
 
 class CellKernel(Kernel):
@@ -71,24 +72,26 @@ class CellKernel(Kernel):
         self._which = which
 
     def _parameter(self, p: inspect.Parameter, position: int, options: LanguageOptions) -> Parameter:
-        made, which = super()._parameter(p, position, options), self._which.get(position)
+        parameter, which = super()._parameter(p, position, options), self._which.get(position)
         if which is None:
-            return made
+            return parameter
         name = self.function.__name__
-        return CellsParameter(made, name, which) if isinstance(made, AggregateParameter) else CellParameter(made.name, name, made.t)  # type: ignore[attr-defined]
+        if isinstance(parameter, AggregateParameter):
+            return CellsParameter(parameter, name, which)
+        return CellParameter(parameter.name, name, parameter.t)  # type: ignore[attr-defined]
 
 
 def with_cells(kernel: Kernel, which: dict[int, frozenset[int]]) -> CellKernel:
-    """``kernel`` with cells at these places, made once."""
+    """Return ``kernel`` with cells at these places, the same one for each call."""
     key = tuple(sorted((position, tuple(sorted(leaves))) for position, leaves in which.items()))
-    found: CellKernel | None = kernel.variants.get(key)
-    if found is None:
-        found = kernel.variants[key] = CellKernel(kernel, which)
-    return found
+    variant: CellKernel | None = kernel.variants.get(key)
+    if variant is None:
+        variant = kernel.variants[key] = CellKernel(kernel, which)
+    return variant
 
 
 def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any, ...], list[Cell]] | None:
-    """For arguments with numbers that a tape follows: the kernel with cells for these, its arguments, and the cells. None if there are no
+    """Return the kernel with cells for the numbers among ``args`` that a tape follows, its arguments, and the cells; None if there are no
     such numbers, or only where no cell can be, as in template arguments, which refuse them."""
     if not args or type(kernel) is not Kernel:
         return None
@@ -102,14 +105,14 @@ def cells_of(kernel: Kernel, args: Sequence[Any]) -> tuple[CellKernel, tuple[Any
         elif isinstance(parameter, AggregateParameter) and are_traced(_entries(value)):
             numbers = parameter.t.numbers_of(value)
             leaves = [k for k, n in enumerate(numbers) if are_traced((n,)) and parameter.leaves[k].t.is_float]
-            made = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
+            cell_of = {k: _cell(numbers[k], parameter.leaves[k].t) for k in leaves}
             which[position] = frozenset(leaves)
-            cells += made.values()
-            values[position] = [made[k].array if k in made else number for k, number in enumerate(numbers)]
+            cells += cell_of.values()
+            values[position] = [cell_of[k].array if k in cell_of else number for k, number in enumerate(numbers)]
     return (with_cells(kernel, which), tuple(values), cells) if cells else None
 
 
-def _entries(value: object) -> Sequence[Any]:
+def _entries(value: object) -> Sequence[object]:
     members = getattr(value, "entries", None)
     return [n for member in members.values() for n in _entries(member)] if isinstance(members, dict) else entries_of(value)
 

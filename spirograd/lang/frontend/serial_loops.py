@@ -14,8 +14,8 @@ from spirograd.lang.frontend.call_effects import changed_arguments, changed_name
 from spirograd.lang.frontend.control import block_where, condition
 from spirograd.lang.frontend.frames import LoopScope
 from spirograd.lang.frontend.graph_blocks import refuse_graph_loop
-from spirograd.lang.frontend.runtime_values import leaves
-from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RETURNED, RNG, assigned, jumps, names_in
+from spirograd.lang.frontend.runtime_values import is_runtime, leaves
+from spirograd.lang.frontend.syntax_facts import BREAK, CONTINUE, RESULT, RETURNED, RNG, assigned, jumps, names_in
 from spirograd.lang.frontend.tracer import Handler, Tracer
 from spirograd.lang.frontend.variables import bind, end_scope, runtime_variables, scalars_of
 from spirograd.lang.scalar import Value
@@ -28,7 +28,7 @@ Bind = Callable[[Value], "Value | None"]
 
 
 def refuse_else(t: Tracer, node: ast.For | ast.While) -> None:
-    """SpirogradSyntaxError for a loop with an `else`."""
+    """Raise SpirogradSyntaxError for a loop with an `else`."""
     if node.orelse:
         raise t.syntax_error("`else` of a loop is not supported in kernels", node.orelse[0], "use a flag")
 
@@ -54,7 +54,7 @@ def _while(t: Tracer, node: ast.While) -> None:
 
 
 def _leave_unless(test: ast.expr) -> ast.If:
-    """``if not test: break``, at the source location of ``test``."""
+    """Return ``if not test: break``, at the source location of ``test``."""
     stop = ast.copy_location(ast.Break(), test)
     return ast.copy_location(ast.If(ast.copy_location(ast.UnaryOp(ast.Not(), test), test), [stop], []), test)
 
@@ -68,8 +68,8 @@ def _loop_with_jumps(
     step: Callable[[], None] = lambda: None,
     read: Sequence[ast.stmt] = (),
 ) -> bool:
-    """A `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter`` is
-    the variable that they use. ``read``: what is evaluated before the body. Returns False, and emits nothing, if ``test`` draws random
+    """Emit a `while` operation around ``body``, left early by its jumps; ``start`` and ``step`` begin and end each iteration, ``counter``
+    is the variable that they use. ``read``: what is evaluated before the body. Returns False, and emits nothing, if ``test`` draws random
     numbers: the region of a condition cannot pass on how many."""
     taken = jumps(body)
     changed = changed_names(t, body) | ({counter} if counter else set())
@@ -90,7 +90,7 @@ def _loop_with_jumps(
         block_where(t, start(), body)
         step()
 
-    emitted = _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE}), [*read, *body])
+    emitted = _while_op(t, go_on, once, runtime_variables(t, changed - {CONTINUE, RESULT}), [*read, *body])
     for name, value in saved.items():
         t.frame.variables.pop(name, None)
         if value is not None:
@@ -99,7 +99,7 @@ def _loop_with_jumps(
 
 
 def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], carried: list[str], statements: Sequence[ast.stmt]) -> bool:
-    """A `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace. Returns
+    """Emit a `while` operation with the loop-carried variables ``carried``. ``statements``: those that ``test`` and ``body`` trace. Returns
     False, and emits nothing, if ``test`` draws random numbers."""
     b, before, loc = t.b, dict(t.frame.variables), t.b.loc
     initial = scalars_of(t, carried)
@@ -113,13 +113,11 @@ def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], ca
     t.frame.variables = dict(before)
     params = _begin(t, carried, before)
     with t.trace.guarded():
-        body_region = _body_region(t, carried, before, params, body)
-    if carried[-1:] == [RNG]:
-        initial.append(scalar.as_value(before[RNG]).op)
-        test_region = Region((*test_region.params, Op(ops.param, u32, loc=loc)), test_region.ops)
+        body_region, more = _body_region(t, carried, before, params, body)
+    test_region = Region((*test_region.params, *[Op(ops.param, v.type, loc=loc) for v in more]), test_region.ops)
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
-    bind(t, carried, before, b.while_(initial, test_region, body_region))
+    bind(t, carried, before, b.while_([*initial, *more], test_region, body_region))
     return True
 
 
@@ -127,7 +125,7 @@ def _while_op(t: Tracer, test: Callable[[], Value], body: Callable[[], None], ca
 
 
 def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets: Bind) -> None:
-    """A `for` statement whose iterations run in order, from ``begin`` to below ``end``."""
+    """Trace a `for` statement whose iterations run in order, from ``begin`` to below ``end``."""
     taken, targets, variables = jumps(node.body), names_in(node.target), t.frame.variables
     hidden = {name: variables.pop(name) for name in targets if name in variables}
     if BREAK not in taken and RETURNED not in taken:
@@ -145,7 +143,7 @@ def serial_loop(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets
 
 
 def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, bind_targets: Bind) -> None:
-    """As a `while` operation over a counter."""
+    """Emit the loop as a `while` operation over a counter."""
     counter = f"%index{len(t.frame.loops)}"
     t.frame.variables[counter] = begin
 
@@ -163,18 +161,16 @@ def _serial_loop_with_jumps(t: Tracer, node: ast.For, begin: Value, end: Value, 
 
 
 def _for_op(t: Tracer, begin: Op, end: Op, body: Callable[[Value], None], changed: set[str], statements: Sequence[ast.stmt]) -> None:
-    """A serial `for` operation; ``body`` gets the index, and traces ``statements``."""
+    """Emit a serial `for` operation; ``body`` gets the index, and traces ``statements``."""
     b, carried = t.b, runtime_variables(t, changed)
     before, loc = dict(t.frame.variables), b.loc
     initial = scalars_of(t, carried)
     index, *params = _begin(t, carried, before, begin.type)
     with t.trace.guarded(not (begin.code is ops.const and end.code is ops.const and begin.attr < end.attr)):
-        region = _body_region(t, carried, before, params, lambda: body(Value(index)))
-    if carried[-1:] == [RNG]:
-        initial.append(scalar.as_value(before[RNG]).op)
+        region, more = _body_region(t, carried, before, params, lambda: body(Value(index)))
     end_scope(t, before, LOOP_LOCAL, statements)
     b.loc = loc
-    bind(t, carried, before, b.for_(begin, end, initial, region))
+    bind(t, carried, before, b.for_(begin, end, [*initial, *more], region))
 
 
 # --- regions -----------------------------------------------------------------------------------------------------------------
@@ -186,22 +182,37 @@ def _begin(t: Tracer, carried: Sequence[str], models: dict[str, object], *index:
     return t.b.begin(*index, *types, names=_names_of_scalars(carried, models))
 
 
-def _body_region(t: Tracer, carried: list[str], models: dict[str, object], params: Sequence[Op], body: Callable[[], None]) -> Region:
-    """Close the region that `_begin` opened, with what ``body`` traces. ``params``: for the variables ``carried``, which get RNG as the
-    last if the body draws random numbers."""
+def _body_region(
+    t: Tracer, carried: list[str], models: dict[str, object], params: Sequence[Op], body: Callable[[], None]
+) -> tuple[Region, list[Op]]:
+    """Close the region that `_begin` opened, with what ``body`` traces. ``params``: for the variables ``carried``.
+
+    If the body draws random numbers or returns, RNG and RESULT are added to ``carried`` and ``models``; the result has their initial
+    values. Only draws read RNG, and an iteration does not depend on a RESULT before, so that the parameters can be made afterwards.
+    """
     bind(t, carried, models, params)
-    counter = Value(Op(ops.param, u32, loc=t.b.loc))
+    counter, more = Value(Op(ops.param, u32, loc=t.b.loc)), list[Op]()
     if RNG in models:
         t.frame.variables[RNG] = counter
+    t.frame.variables.pop(RESULT, None)
     body()
     if RNG in models and t.frame.variables[RNG] is not counter:
-        t.b.add_param(counter.op)
         carried.append(RNG)
-    return t.b.end(_next_values(t, carried, models))
+        t.b.add_param(counter.op)
+        more.append(scalar.as_value(models[RNG]).op)
+    result = t.frame.variables.get(RESULT)
+    types = [v.dtype for v in leaves(result)] if is_runtime(result) else []
+    if types:
+        carried.append(RESULT)
+        models[RESULT] = result
+        for dtype in types:
+            t.b.add_param(Op(ops.param, dtype, loc=t.b.loc))
+    region = t.b.end(_next_values(t, carried, models))
+    return region, [*more, *[scalar.constant(0, dtype).op for dtype in types]]
 
 
 def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -> list[Op]:
-    """The loop-carried values for the next iteration."""
+    """Return the loop-carried values for the next iteration."""
     out: list[Op] = []
     for name in carried:
         out += [scalar.cast(v, m.dtype).op for v, m in zip(leaves(t.frame.variables[name]), leaves(models[name]))]
@@ -209,7 +220,7 @@ def _next_values(t: Tracer, carried: Sequence[str], models: dict[str, object]) -
 
 
 def _names_of_scalars(carried: Sequence[str], models: dict[str, object]) -> list[str | None]:
-    """What the source calls each loop-carried scalar; None for what only the compiler has."""
+    """Return what the source calls each loop-carried scalar; None for what only the compiler has."""
     names: list[str | None] = []
     for name in carried:
         parts = leaves(models[name])

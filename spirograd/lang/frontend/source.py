@@ -26,7 +26,7 @@ class Source:
     of_library: bool = False  # a function of this package: what it does is shown at the line of the user's that calls it
 
     def loc(self, node: ast.AST, caller: Loc | None) -> Loc:
-        """Where ``node`` stands in the user's file."""
+        """Return where ``node`` stands in the user's file."""
         if self.of_library and caller is not None:
             return caller
         line = getattr(node, "lineno", 1)
@@ -37,7 +37,7 @@ class Source:
         return Loc(self.file, line + shift, col, end_line + shift, end_col, self.name, caller)
 
     def names(self) -> dict[str, Any]:
-        """Everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
+        """Return everything that the function can see, but its own locals: closure, globals and builtins, as of now."""
         out = {**vars(builtins), **self.function.__globals__}
         code, cells = self.function.__code__, self.function.__closure__ or ()
         for name, cell in zip(code.co_freevars, cells):
@@ -59,7 +59,8 @@ _HOW_OF_EXEC = (
 
 
 def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
-    """The source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called it)."""
+    """Return the source of ``function``, which comes from ``text``; SpirogradSyntaxError if there is none (``kind``: what the user called
+    it)."""
     name, code = function.__qualname__, function.__code__
     if code.co_name == "<lambda>" and text is not None and kind != "kernel":
         return _of_lambda(function, text)
@@ -81,7 +82,7 @@ def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
     tree = body[0] if body else None
     if not isinstance(tree, ast.FunctionDef):
         raise SpirogradSyntaxError(
-            f"`{name}` is no plain function",
+            f"`{name}` is not a plain function",
             Loc(text.file, first),
             f"a {kind} is a function defined with `def`; lambdas and async functions are not",
         )
@@ -95,22 +96,23 @@ def of(function: Callable[..., object], text: Text | None, kind: str) -> Source:
 
 
 def _of_lambda(function: Callable[..., object], text: Text) -> Source:
-    """The source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain which of
-    several lambdas in a line it is."""
+    """Return the source of a lambda, as that of a function that returns its expression. Raises SpirogradSyntaxError if it is not certain
+    which of several lambdas in a line it is."""
     code = function.__code__
     try:
         module = _whole("".join(text.lines))
     except SyntaxError as error:
         raise SpirogradSyntaxError(f"cannot parse a lambda: {error.msg}", Loc(text.file, code.co_firstlineno)) from None
     parameters = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    found = [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno and _names(n.args) == parameters]
-    if len(found) > 1 and hasattr(code, "co_positions"):  # since Python 3.11
+    lambdas = [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+    lambdas = [n for n in lambdas if _names(n.args) == parameters]
+    if len(lambdas) > 1 and hasattr(code, "co_positions"):  # since Python 3.11
         positions = set(code.co_positions())
-        found = [n for n in found if (n.body.lineno, n.body.end_lineno, n.body.col_offset, n.body.end_col_offset) in positions]
-    if len({ast.dump(n) for n in found}) != 1:
-        problem = "it is not certain which lambda of this line a kernel calls" if found else "the source of a lambda is not where it was"
+        lambdas = [n for n in lambdas if (n.body.lineno, n.body.end_lineno, n.body.col_offset, n.body.end_col_offset) in positions]
+    if len({ast.dump(n) for n in lambdas}) != 1:
+        problem = "it is not certain which lambda of this line a kernel calls" if lambdas else "the source of a lambda is not where it was"
         raise SpirogradSyntaxError(problem, Loc(text.file, code.co_firstlineno), "write it as a function, with `def`")
-    node = found[0]
+    node = lambdas[0]
     result = ast.copy_location(ast.Return(node.body), node.body)
     tree = ast.FunctionDef(name="<lambda>", args=node.args, body=[result], decorator_list=[], returns=None, type_comment=None)
     return Source(function, ast.copy_location(tree, node), text.file, 0, "<lambda>")
@@ -126,7 +128,8 @@ def _whole(text: str) -> ast.Module:
 
 
 def parsed(lines: list[str], nested: bool) -> ast.Module:
-    """The tree of the function that begins with the first of ``lines``; ``nested``: inside of an `if`. SyntaxError if there is none."""
+    """Return the tree of the function that begins with the first of ``lines``; ``nested``: inside of an `if`. SyntaxError if there is
+    none."""
     head = "if True:\n" if nested else ""
     try:
         return ast.parse(head + "".join(likely_block_of(lines)))

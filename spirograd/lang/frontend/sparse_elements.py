@@ -33,20 +33,20 @@ _KEY_DEPTH = 4
 
 @func
 def _number(region: template()) -> i32:  # type: ignore[valid-type]
-    """A number for a cell: one that is free, or a new one, which may be beyond the capacity."""
-    made = 0
+    """Return a number for a cell: one that is free, or a new one, which may be beyond the capacity."""
+    number = 0
     left = atomic_sub(region.free_count[None], 1)
     if left > 0:
-        made = region.free[left - 1]
+        number = region.free[left - 1]
     else:
         atomic_add(region.free_count[None], 1)
-        made = FIRST + atomic_add(region.used[None], 1)
-    return made  # type: ignore[no-any-return]
+        number = FIRST + atomic_add(region.used[None], 1)
+    return number  # type: ignore[no-any-return]
 
 
 @real_func
 def _activated(at: Any, number: Any, table: template(), region: template()) -> i32:  # type: ignore[valid-type]
-    """The number of the cell at an entry of a table, activated if it is not. ``number``: of the cell among all of its node.
+    """Return the number of the cell at an entry of a table, activated if it is not. ``number``: of the cell among all of its node.
 
     Whoever takes an entry leaves BUSY there and puts back what belongs there, within the same iteration: invocations that run in lockstep
     do not wait for each other for ever. An entry is taken only if it was read as NULL. Otherwise each of the invocations that wait for one
@@ -54,42 +54,42 @@ def _activated(at: Any, number: Any, table: template(), region: template()) -> i
     """
     cell = NULL
     while cell == NULL:
-        found = volatile_load(table[at])
-        if found == NULL:
-            found = atomic_exchange(table[at], BUSY)
-            if found == NULL:
-                made = _number(region)
-                if made < region.capacity[None]:
-                    region.home[made] = number + 1
-                    cell = made
-                    found = made
+        entry = volatile_load(table[at])
+        if entry == NULL:
+            entry = atomic_exchange(table[at], BUSY)
+            if entry == NULL:
+                new = _number(region)
+                if new < region.capacity[None]:
+                    region.home[new] = number + 1
+                    cell = new
+                    entry = new
                 else:
                     cell = OVERFLOW
-                atomic_exchange(table[at], found)
-            elif found > NULL:
-                atomic_exchange(table[at], found)
-                cell = found
-        elif found > NULL:
-            cell = found
+                atomic_exchange(table[at], entry)
+            elif entry > NULL:
+                atomic_exchange(table[at], entry)
+                cell = entry
+        elif entry > NULL:
+            cell = entry
     return cell
 
 
 def _moved(at: Matrix, position: int, *chunk: Any) -> Matrix:
-    """``at``, an index of a table of chunks, with another chunk; without one, that of the list. ``position``: of the chunk."""
+    """Return ``at``, an index of a table of chunks, with another chunk; without one, the index of the list. ``position``: of the chunk."""
     entries = [*at.entries[:position], *chunk, *at.entries[position + 1 :]]
     return make(entries, (len(entries),))
 
 
 @real_func
 def _included(at: Any, j: i32, number: Any, region: template(), position: Any, stride: Any) -> i32:  # type: ignore[valid-type]
-    """As `_activated`, of a chunk that has entry ``j`` of a list, which is made to include the entry. ``stride``: of numbers of chunks.
+    """Return the number of the chunk with entry ``j`` of a list, which is extended to include the entry. ``stride``: of numbers of chunks.
 
     Whoever makes a list longer activates the chunks in between.
     """
     node = region.node
     cell = _activated(at, number, node.table, region)
-    found = node.length[_moved(at, position)]
-    if found <= j:
+    length = node.length[_moved(at, position)]
+    if length <= j:
         k = atomic_max(node.length[_moved(at, position)], j + 1) // node.chunk
         while k < j // node.chunk:
             if _activated(_moved(at, position, k), number - (j // node.chunk - k) * stride, node.table, region) == OVERFLOW:
@@ -111,7 +111,7 @@ class SparseElement(Element):
         return SparseElement(self._t, self._field, self.ref, self.indices, components)
 
     def _visited(self) -> Element | None:
-        """The element in its region, if it is the one that the loop visits, whose cell is active for sure."""
+        """Return the element in its region, if it is the one that the loop visits, whose cell is active for sure."""
         path: Path = self._field.sparse_path
         visited = self._t.visited
         if visited is None or visited[:5] != (path.region, *self._index_space(), self.indices):
@@ -127,18 +127,18 @@ class SparseElement(Element):
         return index
 
     def _stored(self, cell: Value | None, index: Sequence[Value]) -> Element:
-        """The element in ``cell`` of its region."""
+        """Return the element in ``cell`` of its region."""
         at = in_cell(cell, self._field.sparse_path.digits, index)
         return Element(self.ref, [v.op for v in at], self.components, self.indices)
 
     def _write(self, write: Callable[[Element], Any]) -> Any:
-        """The result of ``write`` of the element in its region, of which it activates the cell. If the cell is not active, and
+        """Return the result of ``write`` of the element in its region, of which it activates the cell. If the cell is not active, and
         `no_activate` says that it stays so, nothing is written, and the result is 0."""
         visited = self._visited()
         return write(visited) if visited is not None else self._write_from(None, self._field.sparse_path.levels, self._index(), write)
 
     def _write_from(self, cell: Value | None, levels: Sequence[Level], index: Sequence[Value], write: Callable[[Element], Any]) -> Any:
-        """As `_write`, from ``cell`` of a region on, with the ``levels`` below."""
+        """Write as `_write` does, from ``cell`` of a region on, with the ``levels`` below."""
         t = self._t
         stop = next((k for k, level in enumerate(levels) if t.assumptions.holds(HoldsCells(level.node))), len(levels))
         cell = cell_of(t, levels[:stop], index, True, cell)
@@ -148,7 +148,7 @@ class SparseElement(Element):
         return _where_active(active, lambda: self._write_from(below, levels[stop + 1 :], index, write))
 
     def _index_space(self) -> tuple[tuple[int, ...], ...]:
-        """Axes of the tree, extents and origin; in fields with equal ones an index means the same place."""
+        """Return axes of the tree, extents and origin; in fields with equal ones an index means the same place."""
         field = self._field
         return field.snode.above.axis_numbers, field.shape, tuple(field.origin) or (0,) * len(field.shape)
 
@@ -182,7 +182,7 @@ class SparseElement(Element):
 
 
 def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Value]) -> tuple[Value | None, Value]:
-    """The cell to which a level leads without activation, and whether it is active. ``cell``: the one around it."""
+    """Return the cell to which a level leads without activation, and whether it is active. ``cell``: the one around it."""
     at = in_cell(cell, level.digits, index)
     if level.table is None:
         return cell, is_set(t, level, at, index)
@@ -196,7 +196,7 @@ def _held_cell(t: Tracer, level: Level, cell: Value | None, index: Sequence[Valu
 
 
 def _where_active(active: Value, write: Callable[[], Any]) -> Any:
-    """The result of ``write``, if it has one; where ``active`` is false, it is not run, and 0 is the result."""
+    """Return the result of ``write``, if it has one; where ``active`` is false, it is not run, and 0 is the result."""
     b = scalar.builder()
     condition = scalar.cast(active, u1).op
     b.begin()
@@ -204,18 +204,18 @@ def _where_active(active: Value, write: Callable[[], Any]) -> Any:
     values = [] if model is None else leaves(model)
     then = b.end([v.op for v in values])
     b.begin()
-    found = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
-    return None if model is None else rebuild(model, [Value(v) for v in found])
+    results = b.if_(condition, then, b.end([scalar.constant(0, v.dtype).op for v in values]))
+    return None if model is None else rebuild(model, [Value(v) for v in results])
 
 
 def from_zero(field: Any, indices: Sequence[Op]) -> list[Value]:
-    """An index without the offset of its field."""
+    """Return an index without the offset of its field."""
     values = [Value(i) for i in indices]
     return [v - o if o else v for v, o in zip(values, field.origin or (0,) * len(values))]
 
 
 def check_index(field: Any, given: Sequence[Op], index: Sequence[Value]) -> None:
-    """With checks: that an index is one of the field."""
+    """Check, in debug mode, that an index is one of the field."""
     trace = scalar.trace_of()
     if not trace.options.debug:
         return
@@ -230,7 +230,7 @@ def check_index(field: Any, given: Sequence[Op], index: Sequence[Value]) -> None
 
 
 def local(digits: Digits, index: Sequence[Value]) -> list[Value]:
-    """The part of an index that these digits take."""
+    """Return the part of an index that these digits take."""
     return [_digit(part, index) for part in digits.parts]
 
 
@@ -242,7 +242,7 @@ def _digit(part: tuple[int, int, int], index: Sequence[Value]) -> Value:
 
 
 def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate: bool, cell: Value | None = None) -> Value | None:
-    """The number of the cell that these levels lead to, in the region of the last `pointer` node; None if there is none among them.
+    """Return the number of the cell that these levels lead to, in the region of the last `pointer` node; None if there is none among them.
     ``activate``: what is not active; else the number is NULL there. ``cell``: around the first level, if that is in none of the root.
 
     What an enclosing block has activated is active, unless the kernel deactivates cells, and is not looked up again."""
@@ -267,26 +267,27 @@ def cell_of(t: Tracer, levels: Sequence[Level], index: Sequence[Value], activate
 
 
 def _value_key(op: Op, depth: int) -> Hashable:
-    """A key that two operations share only if they have the same value: of integer arithmetic what it computes, down to some ``depth``."""
+    """Return a key that two operations share only if they have the same value: of integer arithmetic what it computes, down to some
+    ``depth``."""
     if depth == 0 or op.code.effect != "pure" or not (isinstance(op.type, DType) and op.type.is_int):
         return id(op)
     return (op.code.name, op.type, op.attr, *[_value_key(a, depth - 1) for a in op.args])
 
 
 def in_cell(cell: Value | None, digits: Digits, index: Sequence[Value]) -> list[Value]:
-    """The part of an index that these digits take, in a cell of a region; None: in the region of the root."""
+    """Return the part of an index that these digits take, in a cell of a region; None: in the region of the root."""
     return [*([] if cell is None else [cell]), *local(digits, index)]
 
 
 def list_element(t: Tracer, entries: List, cell: Value | None, index: Sequence[Value]) -> Element:
-    """The length of a list in ``cell``."""
+    """Return the length of a list in ``cell``."""
     return hidden_element(t, entries.length, in_cell(cell, entries.digits, index))
 
 
 def length_of(t: Tracer, outer: Sequence[Level], entries: List, index: Sequence[Value]) -> Value:
-    """The length of a list. ``outer``: the levels above."""
-    found = list_element(t, entries, cell_of(t, outer, index, False), index).load()
-    return scalar.as_value(arithmetic.min(found, entries.limit))
+    """Return the length of a list. ``outer``: the levels above."""
+    length = list_element(t, entries, cell_of(t, outer, index, False), index).load()
+    return scalar.as_value(arithmetic.min(length, entries.limit))
 
 
 def _check_cells(level: Level, enough: Value) -> None:
@@ -296,23 +297,23 @@ def _check_cells(level: Level, enough: Value) -> None:
 
 
 def entry_of(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value], activate: bool) -> Value:
-    """The number of a cell, from its table; of `dynamic` nodes, of a chunk."""
+    """Return the number of a cell, from its table; of `dynamic` nodes, of a chunk."""
     entry = hidden_element(t, level.table, at)
-    found = entry.load()
+    number = entry.load()
     if not activate:
-        return scalar.as_value(arithmetic.max(found, NULL))  # BUSY: it is being activated
+        return scalar.as_value(arithmetic.max(number, NULL))  # BUSY: it is being activated
     b = scalar.builder()
-    inactive = scalar.cast(found <= NULL, u1)
+    inactive = scalar.cast(number <= NULL, u1)
     b.begin()
-    made = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
-    _check_cells(level, made != OVERFLOW)
-    then = b.end([made.op])
+    activated = call_own_function(t, _activated, _arguments(level, at, index), entry.ref)
+    _check_cells(level, activated != OVERFLOW)
+    then = b.end([activated.op])
     b.begin()
-    return Value(b.if_(inactive.op, then, b.end([found.op]))[0])
+    return Value(b.if_(inactive.op, then, b.end([number.op]))[0])
 
 
 def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
-    """The number of the chunk with the entry at ``index``, which the list is made to include."""
+    """Return the number of the chunk with the entry at ``index``, which the list is made to include."""
     entries = level.list
     assert entries is not None
     order = [position for (position, _, _), _ in level.number]
@@ -325,20 +326,20 @@ def _included_cell(t: Tracer, level: Level, at: Sequence[Value], index: Sequence
         "stride": scalar.constant(math.prod(extent for _, extent in level.number[order.index(entries.axis) + 1 :]), number.dtype),
     }
     del arguments["table"]
-    made = call_own_function(t, _included, arguments, hidden_element(t, level.table, at).ref)
-    _check_cells(level, made != OVERFLOW)
-    return made
+    chunk = call_own_function(t, _included, arguments, hidden_element(t, level.table, at).ref)
+    _check_cells(level, chunk != OVERFLOW)
+    return chunk
 
 
 def _arguments(level: Level, at: Sequence[Value], index: Sequence[Value]) -> dict[str, Any]:
-    """What `_activated` takes."""
+    """Return what `_activated` takes."""
     assert level.region is not None
     number = number_of(level, index, level.region.home.dtype)
     return {"at": make([scalar.cast(v, i32) for v in at], (len(at),)), "number": number, "table": level.table, "region": level.region}
 
 
 def number_of(level: Level, index: Sequence[Value], t: DType) -> Value:
-    """The number of a cell, row by row; see `Level`. ``t``: a type that holds it."""
+    """Return the number of a cell, row by row; see `Level`. ``t``: a type that holds it."""
     total: Any = scalar.constant(0, t)
     for part, extent in level.number:
         total = total * extent + scalar.cast(_digit(part, index), t)
@@ -346,7 +347,7 @@ def number_of(level: Level, index: Sequence[Value], t: DType) -> Value:
 
 
 def word_and_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> tuple[Element, Value]:
-    """Where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
+    """Return where the mask has the bit of a cell of a `bitmasked` node, and a word with that bit. ``at``: the mask."""
     number = number_of(level, index, i32)
     word = hidden_element(t, level.mask, [*at, scalar.raw_div(number, WORD)])
     one = scalar.constant(1, u32)
@@ -360,7 +361,7 @@ def set_bit(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]
 
 
 def is_set(t: Tracer, level: Level, at: Sequence[Value], index: Sequence[Value]) -> Value:
-    """Whether a cell of a `bitmasked` node is active."""
+    """Return whether a cell of a `bitmasked` node is active."""
     word, bit = word_and_bit(t, level, at, index)
     return scalar.as_value((word.load() & bit) != 0)
 
@@ -377,7 +378,7 @@ def where(condition: Any, then: Callable[[], object]) -> None:
 
 
 def hidden_element(t: Tracer, field: ScalarField, at: Sequence[Value]) -> Element:
-    """An element of a field as it is stored in a region: a hidden field, or one of the user's."""
+    """Return an element of a field as it is stored in a region: a hidden field, or one of the user's."""
     ref = field.refs()
     t.fields[ref] = field
     return Element(ref, [scalar.cast(v, i32).op for v in at])

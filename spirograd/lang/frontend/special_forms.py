@@ -66,7 +66,7 @@ def _example(what: str, count: int) -> str:
 
 
 def _operands(t: Tracer, node: ast.Call, what: str, count: int) -> tuple[Lvalue, list[object]]:
-    """The memory that an atomic operation changes, and its other operands."""
+    """Return the memory that an atomic operation changes, and its other operands."""
     if len(node.args) != count or node.keywords:
         problem = f"`{what}` takes {counted(count, 'argument')}, got {len(node.args) + len(node.keywords)}"
         raise type_error(problem, f"as in `{_example(what, count)}`")
@@ -99,7 +99,7 @@ def _atomic_cas(t: Tracer, node: ast.Call) -> Value:
 
 
 def _volatile_load(t: Tracer, node: ast.Call) -> object:
-    """An atomic that changes nothing, which no pass moves or merges with another access."""
+    """Return an atomic that changes nothing, which no pass moves or merges with another access."""
     lvalue, _ = _operands(t, node, "volatile_load", 1)
     if not isinstance(lvalue, Element) or lvalue.shape:
         raise type_error("`volatile_load` needs a scalar element of a field or array", "as in `sg.volatile_load(x[i])`")
@@ -125,7 +125,7 @@ def _random(draw: Callable[..., Value], t: Tracer, node: ast.Call) -> Value:
 
 
 def _super(t: Tracer, node: ast.Call) -> object:
-    """``super()``: Python finds the class and the object by itself, from the method that is running."""
+    """Trace ``super()``: Python finds the class and the object by itself, from the method that is running."""
     if node.args or node.keywords:
         args, kwargs = arguments(t, node)
         return super(*args, **kwargs)
@@ -136,7 +136,7 @@ def _super(t: Tracer, node: ast.Call) -> object:
 
 
 def _buffer_view(t: Tracer, node: ast.Call) -> ViewProxy:
-    """``BufferView(a, offset, size)`` of an array or a view of the kernel."""
+    """Trace ``BufferView(a, offset, size)`` of an array or a view of the kernel."""
     args, kwargs = arguments(t, node)
     t.at(node)
     given = {**dict(zip(("arr", "offset", "size"), args)), **kwargs}

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from spirograd.base.once import once
 from spirograd.base.tracebacks import frames_hidden
+from spirograd.base.validity import NotPrepared, Recording
 from spirograd.ir import nodes
 from spirograd.lang import leaves
 from spirograd.lang.data.field import StructField
@@ -18,17 +19,18 @@ from spirograd.lang.frontend.fingerprints import fingerprint, named_by
 from spirograd.lang.frontend.guards import guards
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import array_signature
+from spirograd.lang.frontend.steps import Array, Captured, Pack, Packer, Step, follow, packing_function, record_constant
 
 
 class Specialization:
-    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan): of one whose derivative
-    alone is wanted, that is never. ``key``: what its kernel knows it by. ``guards``: attributes of template arguments that were constants
-    of the compilation.
+    """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan). A kernel of which only
+    derivatives are launched is never compiled. ``key``: by which its kernel finds it. ``guards``: attributes of template arguments that
+    were constants of the compilation. ``steps``: for the arguments of a call; the steps of arrays that the kernel names follow them.
 
-    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Those that the kernel itself names are.
+    Fields that the key or a guard names are not kept alive: without them nothing can launch it. Fields that the kernel names are kept.
     """
 
-    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = ()) -> None:
+    def __init__(self, traced: TracedKernel, prepare: Callable[[nodes.Kernel], Any], key: object = (), steps: Sequence[Step] = ()) -> None:
         captures = traced.captures
         self.kernel = traced.kernel
         self._prepare = prepare
@@ -41,9 +43,10 @@ class Specialization:
         self.trees = trees_of(self.fields.values(), self)
         self.forget: Callable[[], None] = lambda: None  # has its kernel forget it
         self.derivatives: dict[str, Any] = {}  # by mode: see `gradients.specialized`
-        self.captures: list[tuple[Any, Any]] = [(array, None) if path is None else (None, path.getter()) for array, path in captures.arrays]
-        self.array_paths = tuple([path for _, path in captures.arrays])
-        self.guarded = tuple(captures.guarded)
+        self._own_steps = steps
+        self.captures = [Captured(array) if path is None else Array(path, array) for array, path in captures.arrays]
+        self.steps = (*steps, *self.captures)
+        self._guarded = tuple(captures.guarded)
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
         self.outside = captures.outside
@@ -55,6 +58,24 @@ class Specialization:
             return self._prepare(self.kernel)
 
     @functools.cached_property
+    def pack(self) -> Pack:
+        """The function that packs the arguments of a launch."""
+        return packing_function(self.steps)
+
+    def record(self, args: Sequence[object], into: Recording) -> None:
+        """Record how compiled code checks and packs arguments like ``args``: what `holds` compares, and then what `pack` does. Raises
+        NotPrepared if that is for Python only, as where it must see the class of an object with members."""
+        if any(step.path.names for step in self._own_steps):
+            raise NotPrepared
+        for step in self._own_steps:
+            step.record(args, into)
+        for path in self._guarded:
+            record_constant(follow(path, args, into), into)
+        self.outside.record(into)
+        for step in self.captures:
+            step.record(args, into)
+
+    @functools.cached_property
     def reports(self) -> bool:
         """Whether launches may print or fail."""
         return bool(self.plan.compiled.prints or self.plan.compiled.faults)
@@ -64,9 +85,17 @@ class Specialization:
         """The numbers of the array arguments that are written."""
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
 
+    def finish(self, packer: Packer) -> None:
+        """After a launch: copy back what it wrote to arrays of other libraries, and raise what it reports."""
+        if packer.transfers is not None:
+            packer.transfers.finish(self.writes)
+        if self.reports:
+            packer.session.launched()
+
     def release(self) -> None:
-        """One of its field trees was destroyed or collected: give back what was compiled. Nothing can launch it any more, but a tape that
-        recorded it, which then finds that the memory is gone. Takes no lock: the collector may call this at any time, in any thread."""
+        """Give back what was compiled, when one of its field trees was destroyed or collected. Nothing can launch it any more, but a tape
+        that recorded it, which then finds that the memory is gone. Takes no lock: the collector may call this at any time, in any
+        thread."""
         self.forget()
         self.__dict__.pop("plan", None)
         for derivative in list(self.derivatives.values()):
@@ -74,12 +103,12 @@ class Specialization:
 
     @property
     def last_number(self) -> int | None:
-        """That of the last launch, if there was one; see `LaunchPlan`."""
+        """The number of the last launch, if there was one; see `LaunchPlan`."""
         number: int | None = self.plan.last_number if "plan" in self.__dict__ else None
         return number
 
     def holds(self, args: Sequence[Any]) -> bool:
-        """Whether what was constant when this was compiled still is what it was."""
+        """Return whether what was constant when this was compiled still is what it was."""
         try:
             for argument, look, checks in self.guards:
                 for is_same, now in zip(checks, look(args[argument])):
@@ -106,7 +135,7 @@ class Specialization:
 
 
 def _with_members(obj: object) -> Iterator[Any]:
-    """``obj``, and if it is a field of structs, the fields of its members."""
+    """Return ``obj``, and if it is a field of structs, the fields of its members."""
     yield obj
     for member in obj.members.values() if isinstance(obj, StructField) else ():
         yield from _with_members(member)

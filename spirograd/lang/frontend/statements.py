@@ -1,4 +1,4 @@
-"""The simple statements that are no assignments: expressions, `break`, `continue`, `assert`, `pass`."""
+"""The simple statements other than assignments: expressions, `break`, `continue`, `assert`, `pass`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _expression(t: Tracer, node: ast.Expr) -> None:
 
 
 def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
-    """The options for the next loop. Raises SpirogradTypeError for one that the family does not have."""
+    """Return the options for the next loop. Raises SpirogradTypeError for one that the family does not have."""
     positional, options = arguments(t, node)
     t.at(node)
     if positional:
@@ -41,7 +41,7 @@ def _loop_config(t: Tracer, node: ast.Call) -> dict[str, Any]:
             raise type_error(f"option `{name}` of `loop_config` must be known while compiling", "use a constant or a template argument")
     size = scalar.known(options.get("block_dim"))
     if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
-        raise type_error(f"`block_dim` is the number of threads of a group, got {describe(size)}", "pass an integer, or leave it out")
+        raise type_error(f"`block_dim` is the number of threads of a group, got {describe(size)}", "pass an integer, or omit it")
     return options
 
 
@@ -54,7 +54,7 @@ def _jump(t: Tracer, node: ast.stmt, word: str, flag: str, static_exception: typ
             raise t.syntax_error(
                 f"`{word}` of an unrolled loop cannot depend on a run-time condition",
                 node,
-                "leave `sg.static` away to loop at run time",
+                "omit `sg.static` to loop at run time",
             )
         raise static_exception
     t.frame.variables[flag] = scalar.constant(True)

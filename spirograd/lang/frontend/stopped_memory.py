@@ -14,7 +14,7 @@ from spirograd.ir.rewrite import Rewriter
 
 
 def apply_stops(kernel: Kernel) -> Kernel:
-    """``kernel`` without markers. Raises SpirogradUnsupportedError where one would have to reach into a function that is called."""
+    """Return ``kernel`` without markers. Raises SpirogradUnsupportedError where one would have to reach into a function that is called."""
     return _Stops().kernel(kernel)
 
 
@@ -26,20 +26,20 @@ class _Stops(Rewriter):
 
     def region(self, region: Region) -> Region:
         """Rewrite a region, knowing the markers of all of it."""
-        found = [_memory(op.attr) for op in region.ops if op.code is ops.stop_grad and op.attr is not None]
-        self._stopped += found
-        made = super().region(region)
-        del self._stopped[len(self._stopped) - len(found) :]
-        return made
+        markers = [_memory(op.attr) for op in region.ops if op.code is ops.stop_grad and op.attr is not None]
+        self._stopped += markers
+        new = super().region(region)
+        del self._stopped[len(self._stopped) - len(markers) :]
+        return new
 
     def _marker(self, op: Op) -> Op | None:
         return self.copy(op) if op.attr is None else None
 
     def _read(self, op: Op) -> Op:
-        made, ref = self.copy(op), ref_of(op)
+        new, ref = self.copy(op), ref_of(op)
         if ref is None or not ref.dtype.is_float or _memory(ref) not in self._stopped:
-            return made
-        return self.b.emit(ops.stop_grad, made)
+            return new
+        return self.b.emit(ops.stop_grad, new)
 
     def _call(self, op: Op) -> Op:
         for effect, ref in accesses_of(op):
@@ -50,7 +50,7 @@ class _Stops(Rewriter):
 
 
 def _memory(ref: object) -> object:
-    """What tells memory apart, gradients included."""
+    """Return what tells memory apart, gradients included."""
     if isinstance(ref, FieldRef):
         return ref.tree, ref.key, ref.role
     return (ref.arg, ref.role) if isinstance(ref, ArrayRef) else ref

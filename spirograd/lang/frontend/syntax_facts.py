@@ -1,4 +1,4 @@
-"""What statements may do, found in their syntax alone: which names they assign, which jumps they may take."""
+"""Facts about statements from their syntax alone: which names they may assign, which jumps they may take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ References = Callable[[ast.Call], Sequence[ast.expr]]
 
 
 def assigned(statements: Sequence[ast.stmt], references: References) -> set[str]:
-    """Names that the statements may bind or change, the flags of their jumps included."""
+    """Return names that the statements may bind or change, the flags of their jumps included."""
     out: set[str] = set()
     for statement in statements:
         names, calls = _facts(statement)
@@ -43,11 +43,11 @@ _Facts = tuple[frozenset[str], tuple[ast.Call, ...]]
 
 
 def _facts(node: ast.AST) -> _Facts:
-    """The facts of ``node``, kept with it: each unrolled iteration asks again."""
-    found: _Facts | None = getattr(node, "sg_facts", None)
-    if found is None:
-        found = node.sg_facts = _find_facts(node)  # type: ignore[attr-defined]
-    return found
+    """Return the facts of ``node``, kept with it: each unrolled iteration asks again."""
+    facts: _Facts | None = getattr(node, "sg_facts", None)
+    if facts is None:
+        facts = node.sg_facts = _find_facts(node)  # type: ignore[attr-defined]
+    return facts
 
 
 def _find_facts(node: ast.AST) -> _Facts:
@@ -83,7 +83,7 @@ def _targets(target: ast.expr, out: set[str]) -> None:
 
 
 def parts_of(target: ast.expr) -> Iterator[ast.expr]:
-    """The targets that a tuple of targets is made of."""
+    """Return the targets that a tuple of targets is made of."""
     if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:
             yield from parts_of(element)
@@ -92,19 +92,19 @@ def parts_of(target: ast.expr) -> Iterator[ast.expr]:
 
 
 def base_of(node: ast.expr) -> ast.expr:
-    """What a target is a part of."""
+    """Return what a target is a part of."""
     while isinstance(node, (ast.Subscript, ast.Attribute, ast.Starred)):
         node = node.value
     return node
 
 
 def names_in(target: ast.expr) -> set[str]:
-    """The names in the target of a loop."""
+    """Return the names in the target of a loop."""
     return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
 
 
 def jumps(statements: Sequence[ast.stmt]) -> set[str]:
-    """Flags of the jumps that may leave the statements: break and continue of an enclosing loop, return."""
+    """Return flags of the jumps that may leave the statements: break and continue of an enclosing loop, return."""
     out: set[str] = set()
     for statement in statements:
         out |= _facts(statement)[0]
@@ -112,7 +112,7 @@ def jumps(statements: Sequence[ast.stmt]) -> set[str]:
 
 
 def may_end(statements: Sequence[ast.stmt]) -> bool:
-    """Whether control may reach the end of the statements of a function. Where a compile-time test decides, the answer is no."""
+    """Return whether control may reach the end of the statements of a function. Where a compile-time test decides, the answer is no."""
     for statement in statements:
         if isinstance(statement, ast.Return):
             return False
@@ -127,7 +127,7 @@ def may_end(statements: Sequence[ast.stmt]) -> bool:
 
 
 def is_static(node: ast.AST) -> bool:
-    """Whether a node is a call of `static`, by its name."""
+    """Return whether a node is a call of `static`, by its name."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "static"
 
 
@@ -141,10 +141,11 @@ class _Place:
 
 
 def fixed_names(function: ast.AST) -> frozenset[str]:
-    """Names of variables that are assigned by ``name = static(...)`` only, so that each use is of one value that is known while compiling:
-    they are assigned once, or in branches of `if static(...)` that exclude each other, or outside of loops and all other branches."""
-    found: frozenset[str] | None = getattr(function, "sg_fixed_names", None)
-    if found is None:
+    """Return names of variables that are assigned by ``name = static(...)`` only, so that each use is of one value that is known while
+    compiling: they are assigned once, or in branches of `if static(...)` that exclude each other, or outside of loops and all other
+    branches."""
+    names: frozenset[str] | None = getattr(function, "sg_fixed_names", None)
+    if names is None:
         fixed: dict[str, list[_Place]] = {}
         changed: list[str] = []
         for child in ast.iter_child_nodes(function):
@@ -157,14 +158,14 @@ def fixed_names(function: ast.AST) -> frozenset[str]:
                             fixed.setdefault(target.id, []).append(place)
                 elif isinstance(node, ast.Call) and "atomic_" in ast.unparse(node.func):
                     changed += [argument.id for argument in node.args[:1] if isinstance(argument, ast.Name)]
-        found = function.sg_fixed_names = frozenset(  # type: ignore[attr-defined]
+        names = function.sg_fixed_names = frozenset(  # type: ignore[attr-defined]
             name for name, places in fixed.items() if changed.count(name) == len(places) and _are_in_order(places)
         )
-    return found
+    return names
 
 
 def _with_places(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place]]:
-    """``node`` and all nodes below it, with the places where they stand."""
+    """Yield ``node`` and all nodes below it, with the places where they stand."""
     yield node, place
     if isinstance(node, ast.If) and is_static(node.test):
         yield from _with_places(node.test, place)
@@ -178,7 +179,7 @@ def _with_places(node: ast.AST, place: _Place) -> Iterator[tuple[ast.AST, _Place
 
 
 def _are_in_order(places: Sequence[_Place]) -> bool:
-    """Whether no run of the function comes to two of the places, but in the order in which they are compiled."""
+    """Return whether no run of the function comes to two of the places, but in the order in which they are compiled."""
     return all(
         not (a.depends or b.depends) or any(b.branches.get(node, taken) != taken for node, taken in a.branches.items())
         for a, b in itertools.combinations(places, 2)
@@ -186,7 +187,7 @@ def _are_in_order(places: Sequence[_Place]) -> bool:
 
 
 def always_jumps(statements: Sequence[ast.stmt]) -> bool:
-    """Whether control never reaches the end of the statements."""
+    """Return whether control never reaches the end of the statements."""
     for statement in statements:
         if type(statement) in _FLAGS:
             return True
@@ -196,7 +197,7 @@ def always_jumps(statements: Sequence[ast.stmt]) -> bool:
 
 
 def returns_end_branches(statements: Sequence[ast.stmt]) -> bool:
-    """Whether every `return` ends its branch, so that no flag is needed."""
+    """Return whether every `return` ends its branch, so that no flag is needed."""
     for k, node in enumerate(statements):
         if isinstance(node, ast.Return):
             return True
@@ -214,7 +215,7 @@ def returns_end_branches(statements: Sequence[ast.stmt]) -> bool:
 
 
 def serializes(statement: ast.stmt | None) -> bool:
-    """Whether a statement is `loop_config(serialize=True)`."""
+    """Return whether a statement is `loop_config(serialize=True)`."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     options = call.keywords if isinstance(call, ast.Call) else []
     return any(o.arg == "serialize" and isinstance(o.value, ast.Constant) and bool(o.value.value) for o in options)

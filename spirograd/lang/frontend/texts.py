@@ -35,7 +35,7 @@ class Text:
 
 
 def text_of(function: Callable[..., object]) -> Text | None:
-    """The text that ``function`` comes from, or None if it cannot be had."""
+    """Return the text that ``function`` comes from, or None if it cannot be had."""
     code = getattr(function, "__code__", None)
     if code is None:
         return None
@@ -52,13 +52,13 @@ def text_of(function: Callable[..., object]) -> Text | None:
 
 
 def _entered(name: str, lines: list[str]) -> Text:
-    """A text whose lines messages can show."""
+    """Return a text whose lines messages can show."""
     linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     return Text(name, lines)
 
 
 def block_of(lines: list[str]) -> list[str]:
-    """The function or class that begins with the first of ``lines``; all of them where no end is found."""
+    """Return the function or class that begins with the first of ``lines``; all of them where no end is found."""
     try:
         return inspect.getblock(lines)
     except (SyntaxError, tokenize.TokenError):
@@ -66,7 +66,7 @@ def block_of(lines: list[str]) -> list[str]:
 
 
 def likely_block_of(lines: list[str]) -> list[str]:
-    """The lines up to the first that is indented no more than the function that begins with the first of ``lines``.
+    """Return the lines up to the first that is indented no more than the function that begins with the first of ``lines``.
 
     If these parse, they are what `block_of` finds, which splits them into tokens in 20 times the time: a string or an expression that goes
     on at the margin does not parse without its end. Decorators are taken with the function.
@@ -82,7 +82,7 @@ def likely_block_of(lines: list[str]) -> list[str]:
 
 
 def _kept(function: Callable[..., object]) -> list[str]:
-    """The lines that Python keeps with the code itself: prompts of Python 3.13 and newer."""
+    """Return the lines that Python keeps with the code itself: prompts of Python 3.13 and newer."""
     try:
         return inspect.findsource(function)[0]
     except (OSError, TypeError):
@@ -90,7 +90,7 @@ def _kept(function: Callable[..., object]) -> list[str]:
 
 
 def _found(code: types.CodeType) -> Text | None:
-    """The text among those at hand that compiles to ``code``, under a name of its own, so that messages can show its lines."""
+    """Return the text among those at hand that compiles to ``code``, under a name of its own, so that messages can show its lines."""
     for text in _candidates(code):
         if any(_same(other, code) for other in _codes(text, code)):
             name = _named.setdefault(text, f"<{code.co_filename[1:].partition('>')[0]} {len(_named) + 1}>")
@@ -115,7 +115,7 @@ def _candidates(code: types.CodeType) -> Iterator[str]:
 
 
 def _command() -> Iterator[str]:
-    """What follows `-c` on the command line of Python."""
+    """Return what follows `-c` on the command line of Python."""
     for argument, after in zip(sys.orig_argv, [*sys.orig_argv[1:], ""]):
         flags, letter, rest = argument.partition("c")
         if letter and flags.startswith("-"):
@@ -123,7 +123,7 @@ def _command() -> Iterator[str]:
 
 
 def _program() -> Iterator[str]:
-    """What `python < program.py` reads: a file that can be read again. Of a pipe nothing is left."""
+    """Return what `python < program.py` reads: a file that can be read again. Of a pipe nothing is left."""
     try:
         status = os.fstat(0)
         if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST:
@@ -134,7 +134,7 @@ def _program() -> Iterator[str]:
 
 
 def _typed() -> list[str]:
-    """The last lines that were typed at the prompt. A statement that runs is the last of them."""
+    """Return the last lines that were typed at the prompt. A statement that runs is the last of them."""
     readline = sys.modules.get("readline")
     if readline is None:
         return []
@@ -144,7 +144,7 @@ def _typed() -> list[str]:
 
 
 def _codes(text: str, like: types.CodeType) -> Iterator[types.CodeType]:
-    """All code objects of a text, compiled as ``like`` was."""
+    """Return all code objects of a text, compiled as ``like`` was."""
     try:
         module = compile(text, like.co_filename, "exec", flags=like.co_flags & _FUTURES, dont_inherit=True)
     except (SyntaxError, ValueError):

@@ -20,10 +20,10 @@ _SIGNS: dict[type[ast.operator], Any] = {ast.Sub: scalar.sub, ast.Add: scalar.ad
 
 
 def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
-    """``tile[:] = value``; False if what is assigned to is no tile."""
+    """Trace ``tile[:] = value``. Returns False if the target is not a tile."""
     if not isinstance(lvalue, Part) or lvalue.kind != "index":
         return False
-    tile = lvalue.whole.load()
+    tile = lvalue.container.load()
     if not tiles.is_tile(tile):
         return False
     if lvalue.key != slice(None):
@@ -31,12 +31,12 @@ def load_tile(t: Tracer, lvalue: Lvalue | None, value: object) -> bool:
     if not isinstance(value, ViewProxy) or len(value.shape) != 2:
         raise type_error(f"a tile is loaded from a slice with two axes, not from {describe(value)}", "write `t[:] = a[r0:r1, c0:c1]`")
     row = _loaded(t, value, tile.r.entries)
-    lvalue.whole.store(tile.with_entries({"r": make(row, (len(row),))}))
+    lvalue.container.store(tile.with_entries({"r": make(row, (len(row),))}))
     return True
 
 
 def store_tile(t: Tracer, view: object, tile: Any) -> None:
-    """``view = tile``."""
+    """Trace ``view = tile``."""
     if not isinstance(view, ViewProxy) or len(view.shape) != 2:
         raise type_error(f"a tile is stored to a slice with two axes, not to {describe(view)}", "write `a[r0:r1, c0:c1] = t`")
     _check_elements(view)
@@ -44,9 +44,9 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
-    whole = _has_columns(view, columns, len(entries))
+    all_columns = _has_columns(view, columns, len(entries))
     b.begin()
-    if scalar.known(whole) is not False:
+    if scalar.known(all_columns) is not False:
         b.begin()
         for k, entry in enumerate(entries):
             _element(t, view, (at, scalar.constant(k, i32))).store(entry)
@@ -60,13 +60,13 @@ def store_tile(t: Tracer, view: object, tile: Any) -> None:
         b.begin()
         _element(t, view, (at, column)).store(entry)
         _under(there)
-    if scalar.known(whole) is not False:
-        b.if_(whole.op, then, b.end())
+    if scalar.known(all_columns) is not False:
+        b.if_(all_columns.op, then, b.end())
     _under(here)
 
 
 def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tiles.Outer) -> None:
-    """``tile -= outer(a, b)`` and ``tile += outer(a, b)``."""
+    """Trace ``tile -= outer(a, b)`` or ``tile += outer(a, b)``."""
     tile = lvalue.load()
     if not tiles.is_tile(tile) or op not in _SIGNS:
         raise type_error("an outer product is added to, or subtracted from, a tile", "write `t -= outer(a, b)`")
@@ -77,7 +77,7 @@ def update_tile(t: Tracer, lvalue: Lvalue, op: type[ast.operator], product: tile
 
 
 def _column(t: Tracer, x: object, size: int) -> Value:
-    """The entry of this thread."""
+    """Return the entry of this thread."""
     if scalar.is_scalar(x):
         return scalar.as_value(x)
     if not isinstance(x, ViewProxy) or len(x.shape) != 1:
@@ -89,37 +89,37 @@ def _column(t: Tracer, x: object, size: int) -> Value:
     b.begin()
     then = b.end([scalar.as_value(_element(t, x, (at,)).load()).op])
     b.begin()
-    (found,) = b.if_(here.op, then, b.end([scalar.constant(0, x.dtype).op]))
-    return Value(found)
+    (result,) = b.if_(here.op, then, b.end([scalar.constant(0, x.dtype).op]))
+    return Value(result)
 
 
 def _loaded(t: Tracer, view: ViewProxy, entries: list[Value]) -> list[Value]:
-    """The row of this thread: entries that there are come from memory, the others stay."""
+    """Return the row of this thread: entries that there are come from memory, the others stay."""
     _check_elements(view)
     at, b = tiles.row_of_thread(len(entries)), scalar.builder()
     rows, columns = _taken_axes(view)
     here = _has_row(view, rows, at, len(entries))
-    whole = _has_columns(view, columns, len(entries))
+    all_columns = _has_columns(view, columns, len(entries))
     b.begin()
-    if scalar.known(whole) is not False:
+    if scalar.known(all_columns) is not False:
         b.begin()
         loads = [_element(t, view, (at, scalar.constant(k, i32))).load() for k in range(len(entries))]
         complete = b.end([scalar.cast(value, entry.dtype).op for value, entry in zip(loads, entries)])
         b.begin()
-    found: Sequence[Op] = ()
+    results: Sequence[Op] = ()
     for k, entry in enumerate(entries):
         column = scalar.constant(k, i32)
         there = _inside(view, columns, column)
         if scalar.known(there) is False:  # an index that is known to be out of range would be an error
-            found = (*found, entry.op)
+            results = (*results, entry.op)
             continue
         b.begin()
         then = b.end([scalar.cast(_element(t, view, (at, column)).load(), entry.dtype).op])
         b.begin()
-        found = (*found, *b.if_(there.op, then, b.end([entry.op])))
-    if scalar.known(whole) is not False:
-        found = b.if_(whole.op, complete, b.end(found))
-    then = b.end(found)
+        results = (*results, *b.if_(there.op, then, b.end([entry.op])))
+    if scalar.known(all_columns) is not False:
+        results = b.if_(all_columns.op, complete, b.end(results))
+    then = b.end(results)
     b.begin()
     return [Value(op) for op in b.if_(here.op, then, b.end([entry.op for entry in entries]))]
 
@@ -138,28 +138,28 @@ def _check_elements(view: ViewProxy) -> None:
 
 
 def _taken_axes(view: ViewProxy) -> list[int]:
-    """The axes of the memory that the view has indices for."""
+    """Return the axes of the memory that the view has indices for."""
     return [k for k, axis in enumerate(view.axes) if axis.extent is not None]
 
 
 def _inside(view: ViewProxy, axis: int, at: Value) -> Value:
-    """Whether the slice, and its memory, have index ``at`` on an axis."""
+    """Return whether the slice, and its memory, have index ``at`` on an axis."""
     part: ViewAxis = view.axes[axis]
     assert part.extent is not None
-    place, whole = part.place(at), scalar.as_value(view.base.shape[axis])
-    inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, whole))
+    place, extent = part.place(at), scalar.as_value(view.base.shape[axis])
+    inside = scalar.bit_and(arithmetic.cmp_ge(place, 0), arithmetic.cmp_lt(place, extent))
     return scalar.as_value(scalar.bit_and(scalar.as_value(arithmetic.cmp_lt(at, part.extent)), inside))
 
 
 def _has_columns(view: ViewProxy, axis: int, size: int) -> Value:
-    """Whether the slice, and its memory, have all columns of a tile: its first and its last one, between which the others lie. Then
+    """Return whether the slice, and its memory, have all columns of a tile: its first and its last one, between which the others lie. Then
     accesses need no conditions, and devices make one of several."""
     first, last = [_inside(view, axis, scalar.constant(k, i32)) for k in (0, size - 1)]
     return scalar.as_value(scalar.bit_and(first, last))
 
 
 def _has_row(view: ViewProxy, axis: int, at: Value, size: int) -> Value:
-    """Whether a tile of ``size`` rows has row ``at``, and the slice, too: groups may have more threads than a tile has rows."""
+    """Return whether a tile of ``size`` rows has row ``at``, and the slice, too: groups may have more threads than a tile has rows."""
     return scalar.as_value(scalar.bit_and(_inside(view, axis, at), at < size))
 
 

@@ -106,13 +106,12 @@ class Tracer:
         self.visited: VisitedCell | None = None  # by the loop being traced
         self.in_static = False  # whether an argument of `static` is traced
         self.call_depth = 0  # of functions that are inlined
-        self.probing: Frame | None = None  # the function whose first `return` is looked for
         self.temps = 0  # how many names of memory were given
 
     # --- dispatch ----------------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.expr) -> Any:
-        """The object that an expression stands for: a `Value`, a `Matrix` or a `Struct` if the kernel computes it."""
+        """Return the object that an expression stands for: a `Value`, a `Matrix` or a `Struct` if the kernel computes it."""
         handler = self._expressions.get(type(node))
         if handler is None:
             what, hint = unsupported_expression(node)
@@ -139,11 +138,11 @@ class Tracer:
     # --- source locations --------------------------------------------------------------------------------------------------
 
     def at(self, node: ast.AST) -> None:
-        """What is emitted next, and errors, come from ``node``."""
+        """Set the source location of operations and errors to that of ``node``."""
         self.b.loc = self.frame.loc(node)
 
     def located(self, handler: Handler, node: ast.AST) -> Any:
-        """``handler(self, node)``; errors without a source location get the current one."""
+        """Return ``handler(self, node)``; errors without a source location get the current one."""
         self.at(node)
         try:
             return handler(self, node)
@@ -167,6 +166,6 @@ class Tracer:
     # --- names of memory ---------------------------------------------------------------------------------------------------
 
     def new_temp(self, name: str, t: DType, shape: tuple[int, ...] = ()) -> TempRef:
-        """Memory of the kernel, under a name of its own."""
+        """Return new memory of the kernel, under a name of its own."""
         self.temps += 1
         return TempRef(f"{name}.{self.temps}", t, shape)

@@ -23,14 +23,14 @@ Strided = tuple[Value, Value, Callable[[Value], Value]]
 
 
 def range_type(begin: Any, end: Any, step: Any) -> DType:
-    """The signed type that a range counts in. Literal bounds may be too large for the default type."""
+    """Return the signed type that a range counts in. Literal bounds may be too large for the default type."""
     if any(t.bits == 64 or t is u32 for t in map(scalar.dtype_of, (begin, end, step))):
         return i64
     return i32 if all(i32.min <= n <= i32.max for n in map(scalar.known, (begin, end)) if isinstance(n, int)) else i64
 
 
 def range_number(x: Any, t: DType) -> Value:
-    """A bound or step of a range in ``t``, the signed type that the range counts in. Refused if it is 2**63 or more."""
+    """Return a bound or step of a range in ``t``, the signed type that the range counts in. Refused if it is 2**63 or more."""
     n = scalar.known(x)
     if isinstance(n, int) and not i64.min <= n <= i64.max:
         raise type_error(f"this range has the bound or step {n}, and ranges count in i64", _FROM_0)
@@ -42,7 +42,7 @@ def range_number(x: Any, t: DType) -> Value:
 
 
 def strided(first: Value, last: Value, step: object) -> Strided:
-    """``range(first, last, step)``, of bounds of one signed type, as a loop that counts by 1."""
+    """Return ``range(first, last, step)``, with bounds of one signed type, as a loop that counts by 1."""
     t = first.dtype
     if not isinstance(step, int):
         return _any_step(first, last, range_number(step, t))
@@ -59,8 +59,8 @@ def strided(first: Value, last: Value, step: object) -> Strided:
 
 
 def _count(low: Value, high: Value, size: int) -> Value:
-    """How many numbers there are from ``low`` to below ``high``, every ``size``-th of them, for a size of 2 or more. In the type of the
-    bounds, if that surely holds it, else in the unsigned one."""
+    """Return how many numbers there are from ``low`` to below ``high``, every ``size``-th of them, for a size of 2 or more. In the type of
+    the bounds, if that surely holds it, else in the unsigned one."""
     t, a, b = low.dtype, scalar.known(low), scalar.known(high)
     u = unsigned(t)
     if isinstance(a, int) and isinstance(b, int):
@@ -73,14 +73,14 @@ def _count(low: Value, high: Value, size: int) -> Value:
         distance = scalar.cast(_exact(ir.sub, top, low), u)
         return scalar.cast(scalar.emit(ir.floordiv, distance + scalar.constant(size - 1, u), divisor), t)
     distance = _exact(ir.sub, scalar.cast(top, u), scalar.cast(low, u))
-    whole = scalar.emit(ir.floordiv, distance, divisor)
+    quotient = scalar.emit(ir.floordiv, distance, divisor)
     rest = scalar.emit(ir.min_, scalar.emit(ir.floormod, distance, divisor), scalar.constant(1, u))
     kept = u if size == 2 else t
-    return scalar.emit(ir.add, scalar.cast(whole, kept), scalar.cast(rest, kept))
+    return scalar.emit(ir.add, scalar.cast(quotient, kept), scalar.cast(rest, kept))
 
 
 def _any_step(first: Value, last: Value, step: Value) -> Strided:
-    """A step that only the kernel knows; of 0 nothing is run. It may be 1 or -1, so the loop counts in the unsigned type."""
+    """Return a step that only the kernel knows; of 0 nothing is run. It may be 1 or -1, so the loop counts in the unsigned type."""
     t = first.dtype
     u = unsigned(t)
     zero, one = scalar.constant(0, t), scalar.constant(1, u)
@@ -94,13 +94,13 @@ def _any_step(first: Value, last: Value, step: Value) -> Strided:
 
 
 def _exact(code: Any, a: Value, b: Value) -> Value:
-    """Arithmetic that may wrap on the way to a result that does not, which overflow checks leave alone."""
+    """Emit arithmetic that may wrap on the way to a result that does not, which overflow checks leave alone."""
     known = scalar.known(a), scalar.known(b)
     return scalar.emit(code, a, b, attr=None if all(isinstance(x, int) for x in known) else "wrap")
 
 
 def extent(begin: Value, end: Value) -> tuple[Value, Value]:
-    """The extent of an axis, and whether its type holds it."""
+    """Return the extent of an axis, and whether its type holds it."""
     a, b, t = scalar.known(begin), scalar.known(end), begin.dtype
     yes = scalar.constant(True)
     if isinstance(a, int) and isinstance(b, int):
@@ -111,8 +111,8 @@ def extent(begin: Value, end: Value) -> tuple[Value, Value]:
 
 
 def product(extents: Sequence[tuple[Value, Value]], fits: bool = False) -> Value:
-    """How many elements an index space has, which `extent` gave the extents of: as a constant of a type that holds it, if it is known;
-    else in their type, and a launch with more fails, unless it is known (``fits``) that there are none."""
+    """Return how many elements an index space has, which `extent` gave the extents of: as a constant of a type that holds it, if it is
+    known; else in their type, and a launch with more fails, unless it is known (``fits``) that there are none."""
     numbers = [scalar.known(n) for n, _ in extents]
     t = functools.reduce(promote, [n.dtype for n, _ in extents])
     constant = math.prod([n for n in numbers if isinstance(n, int)])
@@ -153,7 +153,7 @@ def _refuse(good: Value, extents: Sequence[Value], t: DType) -> None:
 
 
 def _check(good: Value, sizes: Sequence[Value], message: str, most: int) -> None:
-    """A check that the product of ``sizes`` is at most ``most``, which ``good`` tells."""
+    """Emit a check that the product of ``sizes`` is at most ``most``; ``good`` tells whether it is."""
     b = scalar.builder()
     site = FaultSite("space", message, tuple([n.dtype for n in sizes]), b.loc, most)
     b.emit(ir.check, good.op, *[n.op for n in sizes], attr=site, type=VOID)

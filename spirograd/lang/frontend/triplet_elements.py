@@ -14,7 +14,7 @@ _HINT = "write `A[i, j] += value` or `A[i, j] -= value`; outside of kernels, `A.
 
 
 def _as_i32(index: Value) -> Value:
-    """An index; -1, which is outside of every matrix, for one that no i32 holds."""
+    """Return an index; -1, which is outside of every matrix, for one that no i32 holds."""
     narrow: Value = arithmetic.cast(index, i32)
     return narrow if index.dtype is i32 else arithmetic.select(arithmetic.cmp_eq(narrow, index), narrow, -1)
 

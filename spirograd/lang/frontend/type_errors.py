@@ -16,7 +16,7 @@ from spirograd.lang.struct import Struct
 
 
 def operand_hint(x: object) -> str:
-    """What to do about an operand that operators do not take."""
+    """Return what to do about an operand that operators do not take."""
     if has_elements(x):
         return "name an element: `x[i]`, or `x[None]` where there are no axes"
     if x is None:
@@ -29,14 +29,14 @@ def operand_hint(x: object) -> str:
 
 
 def undefined(symbol: str, left: object, right: object) -> SpirogradTypeError:
-    """The error for an operator that is not defined for its operands."""
+    """Return the error for an operator that is not defined for its operands."""
     if symbol == "%" and isinstance(left, str):
         return type_error("strings cannot be formatted with run-time values", "print values as they are, or an f-string")
     return type_error(f"`{symbol}` is not defined for {describe(left)} and {describe(right)}", operand_hint(left) or operand_hint(right))
 
 
 def python_call(callee: object) -> SpirogradTypeError:
-    """The error for a Python function that is called with run-time values."""
+    """Return the error for a Python function that is called with run-time values."""
     name = getattr(callee, "__name__", type(callee).__name__)
     if callee is str or isinstance(getattr(callee, "__self__", None), str):
         hint = "print values as they are, or an f-string"
@@ -52,7 +52,7 @@ def python_call(callee: object) -> SpirogradTypeError:
 
 
 def is_host_only(callee: object) -> bool:
-    """Whether a function of this package works outside of kernels only."""
+    """Return whether a function of this package works outside of kernels only."""
     owner = getattr(callee, "__self__", None)
     module = str(getattr(callee, "__module__", ""))
     if not module.startswith("spirograd.") or isinstance(owner, (Matrix, Struct, Value)):
@@ -61,7 +61,7 @@ def is_host_only(callee: object) -> bool:
 
 
 def host_only(callee: Any) -> SpirogradTypeError:
-    """The error for a function of this package that is called in a kernel."""
+    """Return the error for a function of this package that is called in a kernel."""
     name = callee.__name__
     return type_error(f"`{name}` works outside of kernels only", _HOST_HINTS.get(name, "call it before or after the kernel"))
 
@@ -76,7 +76,7 @@ _HOST_ONLY = {
 
 
 def no_attribute(base: object, name: str) -> SpirogradTypeError:
-    """The error for an attribute that is not there."""
+    """Return the error for an attribute that is not there."""
     if isinstance(base, Struct):
         names: Iterable[str] = base.entries
         return type_error(f"the struct has no member `{name}`", did_you_mean(name, names) or f"it has {', '.join(names)}")

@@ -32,7 +32,7 @@ def unroll(t: Tracer, node: ast.For) -> None:
     limit = t.trace.options.unrolling_limit
     if 0 < limit < len(items):
         text = f"this loop is unrolled {len(items)} times, and the option `unrolling_limit` is {limit}: compiling may take long"
-        t.trace.warn(("unrolled", str(t.b.loc)), render(text, t.b.loc, "leave `sg.static` away to loop at run time"))
+        t.trace.warn(("unrolled", str(t.b.loc)), render(text, t.b.loc, "omit `sg.static` to loop at run time"))
     t.frame.loops.append(LoopScope("static", t.b.depth))
     try:
         for item in items:
@@ -48,7 +48,7 @@ def unroll(t: Tracer, node: ast.For) -> None:
 
 
 def static_items(t: Tracer, node: ast.expr) -> list[object]:
-    """The items of what an unrolled loop or a comprehension goes over."""
+    """Return the items of what an unrolled loop or a comprehension goes over."""
     if isinstance(node, ast.Call) and is_static(t, node) and len(node.args) == 1:
         with t.within_static():  # its argument alone: the entries of a vector may be run-time values, their number is known
             return _items_of(t, node, t.expression(node.args[0]))
@@ -60,7 +60,7 @@ def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[object]:
     if isinstance(space, (RunTimeRange, Value)):
         raise type_error(
             f"an unrolled loop needs bounds that are known while compiling, got {describe(space)}",
-            "leave `sg.static` away to loop at run time",
+            "omit `sg.static` to loop at run time",
         )
     try:
         with watched(t, list, (space,)):
@@ -68,7 +68,7 @@ def _items_of(t: Tracer, node: ast.expr, space: Any) -> list[object]:
     except TypeError:
         raise type_error(f"cannot loop over {describe(space)} while compiling") from None
     if len(items) > MAX_UNROLLED:
-        raise type_error(f"this loop would be unrolled {len(items)} times", "leave `sg.static` away to loop at run time")
+        raise type_error(f"this loop would be unrolled {len(items)} times", "omit `sg.static` to loop at run time")
     return items
 
 

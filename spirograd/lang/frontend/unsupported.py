@@ -28,11 +28,11 @@ _KEYWORDS = {"AsyncFor": "async for", "AsyncWith": "async with", "AsyncFunctionD
 
 
 def unsupported_expression(node: ast.expr) -> tuple[str, str]:
-    """What kind of expression ``node`` is, and the hint for it."""
+    """Return what kind of expression ``node`` is, and the hint for it."""
     return _EXPRESSIONS.get(type(node), (f"the Python construct {type(node).__name__}", ""))
 
 
 def unsupported_statement(node: ast.stmt) -> tuple[str, str]:
-    """What kind of statement ``node`` is, and the hint for it."""
+    """Return what kind of statement ``node`` is, and the hint for it."""
     name = type(node).__name__
     return _STATEMENTS.get(type(node), (f"`{_KEYWORDS.get(name, name.lower())}`", ""))

@@ -53,7 +53,7 @@ class Variable(Lvalue):
 
 
 def lookup(t: Tracer, node: ast.Name) -> Any:
-    """What a name means here; SpirogradNameError if it means nothing."""
+    """Return what a name means here. Raises SpirogradNameError if it means nothing."""
     frame, name = t.frame, node.id
     if name in frame.variables:
         held = frame.variables[name]
@@ -113,12 +113,12 @@ def _memory_for(t: Tracer, name: str, value: object) -> Lvalue:
 
 
 def runtime_variables(t: Tracer, names: set[str]) -> list[str]:
-    """Those of ``names`` that hold run-time values now, in a fixed order."""
+    """Return those of ``names`` that hold run-time values now, in a fixed order."""
     return sorted(name for name in names if is_runtime(t.frame.variables.get(name)))
 
 
 def scalars_of(t: Tracer, names: Sequence[str]) -> list[Op]:
-    """The scalars of variables, in order."""
+    """Return the scalars of variables, in order."""
     return [leaf.op for name in names for leaf in leaves(t.frame.variables[name])]
 
 
@@ -145,12 +145,13 @@ def end_scope(t: Tracer, before: dict[str, object], why: str, statements: Sequen
 
 
 def _is_carried(value: object) -> bool:
-    """Whether loops carry a variable that holds ``value``, or memory does."""
+    """Return whether loops carry a variable that holds ``value``, or memory does."""
     return is_runtime(value) or isinstance(value, MemoryVariable)
 
 
 def _refuse_carried(name: str, value: object, statements: Sequence[ast.stmt]) -> None:
-    """SpirogradTypeError if an iteration of a loop uses an object that is known while compiling, and leaves another one to the next."""
+    """Raise SpirogradTypeError if an iteration of a loop uses an object that is known while compiling, and leaves another one to the
+    next."""
     if reads_first(statements, name):
         message = f"this loop gives `{name}`, {describe(value)} before it, to the next iteration as another object"
         raise type_error(message, "a loop hands on numbers, vectors and structs; choose the object by `sg.static`, or copy what it holds")

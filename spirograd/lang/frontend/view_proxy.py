@@ -32,14 +32,14 @@ class ViewAxis(NamedTuple):
     step: Value | None = None
 
     def place(self, at: Value) -> Value:
-        """The index on this axis that the view's index ``at`` stands for."""
+        """Return the index on this axis that the view's index ``at`` stands for."""
         if self.step is not None:
             at = _address(ir.mul, at, self.step)
         return at if self.first is None else _address(ir.add, at, self.first)
 
 
 def _address(code: Any, a: Value, b: Value) -> Value:
-    """Arithmetic on indices that are in range, and so never wraps."""
+    """Emit arithmetic on indices that are in range, so that it never wraps."""
     known = isinstance(scalar.known(a), int) and isinstance(scalar.known(b), int)
     a, b, _ = scalar.unify(a, b)
     return scalar.emit(code, a, b, attr=None if known else "nsw")
@@ -94,29 +94,30 @@ class ViewProxy:
         return ViewProxy(getattr(self.base, role), self.axes, f"{self.name}.{role}")
 
     def subview(self, offset: object, size: object) -> ViewProxy:
-        """``size`` elements of a one-dimensional view from its element ``offset`` on."""
+        """Return a view of ``size`` elements of a one-dimensional view from its element ``offset`` on."""
         return subview(self, offset, size)
 
     def fill(self, value: object) -> None:
-        """Stands for the loop that a kernel runs, see `kernel_methods`."""
+        """Stand for the loop that a kernel runs; see `kernel_methods`."""
         raise AssertionError("kernels inline this")
 
     def __sg_describe__(self) -> str:
         return self.name if self.name.startswith("a slice") else f"the {len(self.shape)}-d {self.name}"
 
     def element(self, indices: Sequence[Op]) -> tuple[Value, ...]:
-        """The index in ``base`` of the element at ``indices``; in debug mode checked, and none that ``base`` has if it is out of range."""
+        """Return the index in ``base`` of the element at ``indices``; in debug mode checked, and none that ``base`` has if it is out of
+        range."""
         given = [Value(op) for op in indices]
         inside = _checked(given, self.shape, self.name)
         left = iter(given)
-        found = [scalar.as_value(axis.first) if axis.extent is None else axis.place(next(left)) for axis in self.axes]
+        index = [scalar.as_value(axis.first) if axis.extent is None else axis.place(next(left)) for axis in self.axes]
         if inside is not None:
-            found[0] = scalar.emit_select(inside, found[0], scalar.constant(-1, found[0].dtype))
-        return tuple(found)
+            index[0] = scalar.emit_select(inside, index[0], scalar.constant(-1, index[0].dtype))
+        return tuple(index)
 
 
 def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> Value | None:
-    """Whether an index is in range, where that is checked: a failing check is reported."""
+    """Return whether an index is in range, where that is checked: a failing check is reported."""
     b = scalar.builder()
     if not scalar.trace_of().options.check_bounds:
         return None
@@ -139,7 +140,7 @@ def _checked(indices: Sequence[Value], extents: Sequence[Value], name: str) -> V
 
 
 def subview(base: Any, offset: object, size: Any = None) -> ViewProxy:
-    """``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
+    """Return a view of ``size`` elements, or all, of a one-dimensional array or view from element ``offset`` on."""
     if len(base.shape) != 1:
         raise type_error(f"`subview` takes a range of a one-dimensional array or view, not of {describe(base)}", "slice it: `a[1:3, :]`")
     begin = scalar.as_value(offset)
@@ -147,22 +148,22 @@ def subview(base: Any, offset: object, size: Any = None) -> ViewProxy:
 
 
 def sliced(base: Any, key: Any) -> ViewProxy:
-    """The view of an array, a field or a view at ``key``, which has slices in it."""
+    """Return the view of an array, a field or a view at ``key``, which has slices in it."""
     what = describe(base)
     _refuse_fields(base)
     of, axes, name = base, None, "a slice of " + _name(base)
     if isinstance(base, ViewProxy):
         of, axes, name = base.base, base.axes, base.name if base.name.startswith("a slice") else "a slice of " + base.name
     parts = iter(padded(key, len(base.shape), what))
-    found: list[ViewAxis] = []
+    new_axes: list[ViewAxis] = []
     for k in range(len(of.shape)):
         outer = ViewAxis(extent=scalar.as_value(of.shape[k])) if axes is None else axes[k]
-        found.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
-    return ViewProxy(of, found, name)
+        new_axes.append(outer if outer.extent is None else _part(outer, next(parts), name, what))
+    return ViewProxy(of, new_axes, name)
 
 
 def _refuse_fields(base: object) -> None:
-    """SpirogradTypeError for fields whose indices mean more than where an element lies."""
+    """Raise SpirogradTypeError for fields whose indices mean more than where an element lies."""
     field = base
     while isinstance(field, StructField):  # all members have the same indices
         field = next(iter(field.members.values()))
@@ -178,7 +179,7 @@ def _name(base: Any) -> str:
 
 
 def _part(outer: ViewAxis, key: object, name: str, what: str) -> ViewAxis:
-    """What a slice, or one index, takes of an axis."""
+    """Return what a slice, or one index, takes of an axis."""
     assert outer.extent is not None
     if not isinstance(key, slice):
         index = Value(integer_index(key, what))
@@ -202,7 +203,7 @@ def _part(outer: ViewAxis, key: object, name: str, what: str) -> ViewAxis:
 
 
 def _bound(bound: object, extent: Value) -> Value | None:
-    """A bound of a slice as i32; constants below 0 count from the end."""
+    """Return a bound of a slice as i32; constants below 0 count from the end."""
     bound = scalar.known(bound)
     if bound is None:
         return None
@@ -211,28 +212,28 @@ def _bound(bound: object, extent: Value) -> Value | None:
 
 
 def _extent(first: Value, last: Value, step: int) -> Value:
-    """How many indices a slice has; none if it ends before it begins."""
+    """Return how many indices a slice has; none if it ends before it begins."""
     begin, end, _ = strided(first, last, step)
     count = scalar.cast(_address(ir.sub, end, begin), i32)
     return scalar.emit(ir.max_, count, scalar.constant(0, i32))
 
 
-def _check_range(first: Value, last: Value, step: int, extent: Value, whole: Value, name: str) -> None:
-    """In debug mode, a check that a slice with any elements is one of what there is: in kernels, bounds are not cut off. Tiles do that:
-    in kernels with tiles, only accesses are checked."""
+def _check_range(first: Value, last: Value, step: int, extent: Value, size: Value, name: str) -> None:
+    """Check, in debug mode, that a slice with any elements lies within the extent: kernels do not cut off bounds. Tiles do that: in kernels
+    with tiles, only accesses are checked."""
     if not scalar.trace_of().options.check_bounds or scalar.trace_of().tiles:
         return
     b = scalar.builder()
     zero = scalar.constant(0, i32)
     low, high = (first, last) if step > 0 else (last + 1, first + 1)
-    good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(whole, i32)))
+    good = scalar.bit_and(scalar.emit(ir.ge, low, zero), scalar.emit(ir.le, high, scalar.cast(size, i32)))
     good = scalar.bit_or(good, scalar.emit(ir.eq, extent, zero))
     message = f"{name} from {{0}} to {{1}} is out of range: there are {{2}} indices"
-    operands = (first, last, scalar.cast(whole, i32))
+    operands = (first, last, scalar.cast(size, i32))
     site = FaultSite("bounds", message, (i32, i32, i32), b.loc)
     b.emit(ir.check, good.op, *[value.op for value in operands], attr=site, type=VOID)
 
 
 def needs_wide_counts(view: ViewProxy) -> bool:
-    """Whether the number of its elements may need 64 bits."""
+    """Return whether the number of its elements may need 64 bits."""
     return isinstance(view.base, ArrayProxy) and view.base.decl.wide

@@ -86,9 +86,7 @@ def _chunk(name: str, word: int) -> str:
     """A task that runs the one whose address is in ``word`` of its block, with the block in word 2, and adds the processor time that it
     took to word 3. It records its range and times, with the number of the task in word 5, in the memory whose address is in word 4."""
     words = ("i64 %number", "i64 %thread", "i64 %lo", "i64 %hi", "i64 %begin", "i64 %end")
-    stores = "".join(
-        f"  %e{k} = getelementptr i64, ptr %records, i64 %p{k}\n  store {word}, ptr %e{k}\n" for k, word in enumerate(words)
-    )
+    stores = "".join(f"  %e{k} = getelementptr i64, ptr %records, i64 %p{k}\n  store {word}, ptr %e{k}\n" for k, word in enumerate(words))
     places = "".join(f"  %p{k} = add i64 %offset, {_CHUNKS_HEADER + k}\n" for k in range(len(words)))
     return f"""define internal void @{name}(ptr %wrapped, i64 %lo, i64 %hi, i32 %slot, i32 %lanes) nounwind {{
   %task.at = getelementptr i64, ptr %wrapped, i64 {word}

@@ -1,6 +1,6 @@
 """The base of asynchronous devices, which do work in the order of the calls: locking, failures, deferred deletion, closing, fork.
 
-A device adds how memory is allocated, how bytes move (`Transfers`), and how kernels are loaded and launched.
+A device adds how memory is allocated, how bytes move (`DeviceTransfers`), and how kernels are loaded and launched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StagedReadback(Protocol):
         """Submit what is recorded up to the copy, and wait until `poll` gives the bytes."""
 
 
-class Transfers(Protocol):
+class DeviceTransfers(Protocol):
     """Bytes between host and device, in order with launches. ``memory`` is the handle of a buffer. Called in the device's turn."""
 
     def upload(self, memory: Any, offset: int, data: memoryview) -> None: ...
@@ -155,7 +155,7 @@ class StreamedDevice(ABC):
     info: DeviceInfo
     caps: Capabilities
     _device: Any = None  # the driver's device, None before and after
-    _transfers: Transfers
+    _transfers: DeviceTransfers
 
     def __init__(self) -> None:
         self.waits = 0

@@ -15,15 +15,17 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
 from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
+from spirograd.llvmgen.word_functions import functions_of, source, translate
 from spirograd.runtime import builtins
 from spirograd.runtime.generations import tick
-from spirograd.runtime.native.code import FUNCTION, OBJECTS, PYTHON_API, module
+from spirograd.runtime.native import launch_code, state, step_code
 from spirograd.runtime.native.launch_preparation import Prepared
-from spirograd.runtime.native.step_code import STEPS
 
 # A function of the arguments of a call, as a tuple: launches and returns the result, or does nothing and returns NotImplemented.
 Launch = Callable[[tuple[Any, ...]], Any]
 
+_MODULES = (state, step_code, launch_code)
+_EXPORTS = {name: f"sg_{name}" for name in ("launch", *functions_of(step_code))}
 _END = bytes(8)  # a record of no bytes
 _lock = threading.Lock()
 _code: list[Code | None] = []
@@ -64,19 +66,18 @@ def _is_possible() -> bool:
 
 def _build(cache: CodeCache | None) -> Code | None:
     # As it is written: optimised it takes as long to launch, and ten times as long to compile.
-    text, caps, options = module(), host_caps(), CompileOptions(opt_level=0)
+    caps, options = host_caps(), CompileOptions(opt_level=0)
 
     def compiled() -> bytes:
-        return compile_module(text, caps, options, need=0).binary
+        return compile_module(translate(_MODULES, _EXPORTS), caps, options, need=0).binary
 
-    binary = compiled() if cache is None else cache.code("\0".join((text, repr(caps), repr(options))), compiled)
-    functions = builtins.addresses(PYTHON_API)
-    objects = {f"py_{name}": id(value) for name, value in OBJECTS.items()}
+    binary = compiled() if cache is None else cache.code("\0".join((source(_MODULES), repr(caps), repr(options))), compiled)
+    objects = {name: id(value) for name, value in state.OBJECTS.items()}
     others = {"sg_next": id(tick), "sg_validity": validity.ADDRESS}
     try:
-        library = link(binary, [FUNCTION, *(f"sg_{name}" for name in STEPS)], functions | objects | others)
+        library = link(binary, list(_EXPORTS.values()), builtins.addresses(state.python.types) | objects | others)
     except SpirogradRuntimeError as error:
         logger.warning(f"all launches go through Python, which takes some microseconds more: {error}")
         return None
-    method = builtins.Method(b"launch", library.addresses[FUNCTION], builtins.METH_O)
-    return Code({name: library.addresses[f"sg_{name}"] for name in STEPS}, method, library)
+    addresses = {name: library.addresses[symbol] for name, symbol in _EXPORTS.items()}
+    return Code(addresses, builtins.Method(b"launch", addresses["launch"], builtins.METH_O), library)

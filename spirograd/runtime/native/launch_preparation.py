@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from spirograd.base.records import dataclass
 from spirograd.base.sizes.size_nodes import Arg, Extent, Size, leaves
 from spirograd.base.validity import NotPrepared, Record
 from spirograd.runtime.native import object_layout
-from spirograd.runtime.native.code import RECORD, STEP_BYTES
+from spirograd.runtime.native.launch_code import BEFORE, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
 
 # The attribute under which an ndarray tells what launches need of it: see `packed`.
@@ -59,11 +59,9 @@ class Recording:
     ``record``: what records them. ``host_arrays``: whether kernels use memory of the host in place.
     """
 
-    def __init__(
-        self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True
-    ) -> None:
+    def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True) -> None:
         self.fixed: set[int] = set()  # flat arguments that are `unchanged`
-        self.mortal: list[Any] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
+        self.mortal: list[object] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
         self._record = record
         self._host_arrays = host_arrays
         self._same_arrays = False
@@ -75,7 +73,7 @@ class Recording:
         self._steps: list[tuple[str, int, int, int]] = []
         self._locked: list[tuple[str, int, int, int]] = []
         self._after: list[tuple[str, int, int, int]] = []
-        self._objects: list[Any] = []
+        self._objects: list[object] = []
         self._flat = 0
         self._held = self._buffers = 0
         self._scalars: dict[int, Slot] = {}
@@ -98,33 +96,33 @@ class Recording:
         """Look at an attribute of what was looked at."""
         self._steps.append(("member", self._named(name), 0, 0))
 
-    def same(self, value: Any, mortal: bool = False) -> None:
+    def same(self, value: object, mortal: bool = False) -> None:
         """It must be this object. ``mortal``: which is not kept alive."""
         (self.mortal if mortal else self._objects).append(value)
         self._steps.append(("same", id(value), 0, 0))
 
-    def equal(self, value: Any) -> None:
+    def equal(self, value: object) -> None:
         """It must be of this type and equal."""
         self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
 
-    def ask(self, is_same: Callable[[Any], bool]) -> None:
+    def ask(self, is_same: Callable[[object], bool]) -> None:
         """``is_same`` must give True for it."""
         self._steps.append(("ask", self._named(is_same), 0, 0))
 
-    def item(self, dictionary: dict[str, Any], key: str) -> None:
+    def item(self, dictionary: Mapping[str, object], key: str) -> None:
         """What this dictionary has under this key must be the same object as now."""
         value = dictionary.get(key)
         self._objects.append(value)
         self._steps.append(("item", self._named(key), self._named(dictionary), 0 if value is None else id(value)))
 
-    def names(self, dictionary: dict[Any, Any], items: Mapping[Any, tuple[Any, ...]]) -> None:
+    def names(self, dictionary: Mapping[Hashable, object], items: Mapping[Hashable, tuple[object, ...]]) -> None:
         """This dictionary must have these objects under these keys, none where the tuple is empty."""
         words = [0, len(items)]
         for key, value in items.items():
             words += [self._named(key), self._named(value[0]) if value else 0]
         self._steps.append(("names", self._table(words), self._named(dictionary), object_layout.version_address(dictionary)))
 
-    def cells(self, cells: Sequence[Any], contents: Sequence[Any]) -> None:
+    def cells(self, cells: Sequence[object], contents: Sequence[object]) -> None:
         """These cells must hold these objects."""
         if not object_layout.has_cells():
             raise NotPrepared
@@ -138,7 +136,7 @@ class Recording:
         self._objects.append(table)
         return ctypes.addressof(table)
 
-    def given(self, value: Any) -> None:
+    def given(self, value: object) -> None:
         """Look at this object."""
         self._steps.append(("given", self._named(value), 0, 0))
 
@@ -174,7 +172,7 @@ class Recording:
         self.fixed.update(range(self._flat, self._flat + count))
         self._flat += count
 
-    def scalar(self, t: DType, value: Any) -> None:
+    def scalar(self, t: DType, value: object) -> None:
         """The next flat argument is the number that is looked at, like ``value``."""
         if self._flat in self._scalars_kept:
             (self.equal if value else self.same)(value)  # 0.0 equals -0.0
@@ -191,7 +189,7 @@ class Recording:
         else:
             self._steps.append((f"integer{bits}", int(t.min), min(int(t.max), _I64_MOST), place))
 
-    def array(self, value: Any) -> None:
+    def array(self, value: object) -> None:
         """The next flat argument is the ndarray that is looked at: any of the type and session of ``value``."""
         if self._same_arrays:
             self.same(value, mortal=True)
@@ -250,7 +248,7 @@ class Recording:
         if told is not None:
             steps.append(("ask", self._named(told), 0, 0))
 
-    def returned(self, read: Callable[[], Any]) -> None:
+    def returned(self, read: Callable[[], object]) -> None:
         """The call returns what ``read`` gives after the launch."""
         self._after.append(("result", self._named(read), 0, 0))
 
@@ -258,9 +256,9 @@ class Recording:
         """If there is anything but 0 at this address, ``report`` is called with the number of the launch. Comes last."""
         self._after.append(("report", address, self._named(report), 0))
 
-    def called(self, function: Callable[[], Any]) -> None:
+    def called(self, function: Callable[[], object]) -> None:
         """Launches call this."""
-        self._after.append(("call", self._named(function), 0, 0))
+        self._after.append(("called", self._named(function), 0, 0))
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
         """The launch writes this part of an allocation."""
@@ -270,7 +268,7 @@ class Recording:
         """The parts of an argument or a tree that the kernel writes."""
         return [part for k, i, part in self._kernel.effects.all_written() if (k, i) == (kind, index)]
 
-    def _named(self, value: Any) -> int:
+    def _named(self, value: object) -> int:
         """The address of an object, which stays alive."""
         self._objects.append(value)
         return id(value)
@@ -280,12 +278,12 @@ class Recording:
         order. The record keeps ``keep``."""
         before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))
         methods = [method for held in (outer, lock) for method in ((0, 0) if held is None else self._methods(held))]
-        locked_at = 8 * len(RECORD) + len(before)
+        locked_at = BEFORE + len(before)
         after_at = locked_at + len(locked)
         block_at = after_at + len(after)
         nbytes, of = len(self._block), self._record
         words = (block_at + nbytes, of.number, of.arguments, nbytes, *entry, *methods, locked_at, after_at, block_at)
-        record = struct.pack(f"<{len(RECORD)}q", *words) + before + locked + after + self._block
+        record = struct.pack(f"<{len(words)}q", *words) + before + locked + after + self._block
         about = (*self._steps, *self._locked, *self._after)
         return Prepared(self._record.number, record, (*self._objects, *keep), about)
 

@@ -15,7 +15,7 @@ from typing import Any
 _VERSION, _CONTENT = 24, 16  # after the object's head of two words, and for a dictionary the number of its items
 
 
-def version_address(dictionary: dict[Any, Any]) -> int:
+def version_address(dictionary: object) -> int:
     """The address of the version of a dictionary; 0 if dictionaries have none."""
     return id(dictionary) + _VERSION if _has_versions() else 0
 

@@ -1,114 +1,88 @@
-"""The state of a call that compiled code launches, as LLVM IR: its fields, and the functions that read and change them."""
+"""The state of a call that compiled code launches: where its fields lie, and the functions that read and change them, for all steps."""
 
 from __future__ import annotations
+
+from spirograd.llvmgen.word_functions import Addresses, Functions, i64
 
 # All that lies on the stack takes less than a page: for more, Windows needs a function of its C library.
 MOST_BLOCK_BYTES = 2048
 MOST_HELD = 32
 MOST_BUFFERS = 8
-_BUFFER_BYTES = 80  # of a Py_buffer, whose layout is the same in all versions of Python
+BUFFER_BYTES = 80  # of a Py_buffer, whose layout is the same in all versions of Python
 
-# The fields of `%state`, in order. IR names the number of a field in angle brackets, as in `i32 <words>`: see `resolved`.
-_FIELDS = {
-    "arguments": "ptr",  # the tuple of the call
-    "current": "ptr",  # the current object: a reference, or null
-    "words": "ptr",  # what is known of an array
-    "block": "ptr",  # the argument block
-    "held": "i64",  # how many references are held until the launch is done
-    "held_objects": f"[{MOST_HELD} x ptr]",
-    "result": "ptr",  # of the call: a reference, null for None
-    "buffers": "i64",  # how many buffers are held until then
-    "held_buffers": f"[{MOST_BUFFERS} x [{_BUFFER_BYTES} x i8]]",
-}
+# Byte offsets: the tuple of the call; the current object (a reference, or 0); the words of the current array; the argument block; the
+# number that was read last; the result of the call (a reference, 0 for None); how many references are held until the launch is done, and
+# how many buffers; these.
+ARGUMENTS, CURRENT, WORDS, BLOCK, NUMBER, RESULT, HELD, BUFFERS, HELD_OBJECTS = range(0, 72, 8)
+HELD_BUFFERS = HELD_OBJECTS + 8 * MOST_HELD
+STATE_BYTES = HELD_BUFFERS + BUFFER_BYTES * MOST_BUFFERS
+
+python = Functions(
+    Py_IncRef="void (ptr)",
+    Py_DecRef="void (ptr)",
+    PyBuffer_Release="void (ptr)",
+    PyBytes_AsString="ptr (ptr)",
+    PyDict_GetItem="ptr (ptr, ptr)",
+    PyDict_SetItem="i32 (ptr, ptr, ptr)",
+    PyErr_Clear="void ()",
+    PyErr_ExceptionMatches="i32 (ptr)",
+    PyErr_Fetch="void (ptr, ptr, ptr)",
+    PyErr_Occurred="ptr ()",
+    PyErr_Restore="void (ptr, ptr, ptr)",
+    PyEval_RestoreThread="void (ptr)",
+    PyEval_SaveThread="ptr ()",
+    PyFloat_AsDouble="double (ptr)",
+    PyLong_AsLongLong="i64 (ptr)",
+    PyObject_CallFunctionObjArgs="ptr (ptr, ...)",
+    PyObject_CallNoArgs="ptr (ptr)",
+    PyObject_GetAttr="ptr (ptr, ptr)",
+    PyObject_GetBuffer="i32 (ptr, ptr, i32)",
+    PyObject_RichCompareBool="i32 (ptr, ptr, i32)",
+    PyObject_Type="ptr (ptr)",
+    PySequence_GetItem="ptr (ptr, i64)",
+    PyTuple_GetItem="ptr (ptr, i64)",
+    PyTuple_Size="i64 (ptr)",
+)
+# Objects, under the names that the code has for them.
+OBJECTS = {
+    "py_none": None, "py_refused": NotImplemented, "py_true": True, "py_false": False, "py_int": int, "py_float": float,
+    "py_exception": Exception,
+}  # fmt: skip
+# The next number of a write (`generations.tick`); the words of `validity`.
+linked = Addresses(*OBJECTS, "sg_next", "sg_validity")
 
 
-def resolved(text: str) -> str:
-    """``text`` with the numbers of fields in place of their names."""
-    for number, name in enumerate(_FIELDS):
-        text = text.replace(f"<{name}>", str(number))
-    return text
+def begin(s: int, args: int, block: int) -> None:
+    i64[s + ARGUMENTS] = args
+    i64[s + BLOCK] = block
+    i64[s + CURRENT] = 0
+    i64[s + RESULT] = 0
+    i64[s + HELD] = 0
+    i64[s + BUFFERS] = 0
 
 
-STATE = """
-%state = type { FIELDS }
-define internal void @begin(ptr %s, ptr %args) nounwind {
-  %current = getelementptr %state, ptr %s, i32 0, i32 <current>
-  %held = getelementptr %state, ptr %s, i32 0, i32 <held>
-  %result = getelementptr %state, ptr %s, i32 0, i32 <result>
-  %buffers = getelementptr %state, ptr %s, i32 0, i32 <buffers>
-  store ptr %args, ptr %s
-  store ptr null, ptr %current
-  store i64 0, ptr %held
-  store ptr null, ptr %result
-  store i64 0, ptr %buffers
-  ret void
-}
-define internal ptr @current(ptr %s) nounwind {
-  %at = getelementptr %state, ptr %s, i32 0, i32 <current>
-  %object = load ptr, ptr %at
-  ret ptr %object
-}
-define internal void @become(ptr %s, ptr %new) nounwind {
-  %at = getelementptr %state, ptr %s, i32 0, i32 <current>
-  %old = load ptr, ptr %at
-  store ptr %new, ptr %at
-  call void @Py_DecRef(ptr %old)
-  ret void
-}
-define internal ptr @word(ptr %s, i64 %offset) nounwind {
-  %at = getelementptr %state, ptr %s, i32 0, i32 <words>
-  %words = load ptr, ptr %at
-  %word = getelementptr i8, ptr %words, i64 %offset
-  ret ptr %word
-}
-define internal ptr @entry(ptr %s, i64 %offset) nounwind {
-  %at = getelementptr %state, ptr %s, i32 0, i32 <block>
-  %block = load ptr, ptr %at
-  %entry = getelementptr i8, ptr %block, i64 %offset
-  ret ptr %entry
-}
-define internal void @hold(ptr %s, ptr %object) nounwind {
-  %count.at = getelementptr %state, ptr %s, i32 0, i32 <held>
-  %count = load i64, ptr %count.at
-  %at = getelementptr %state, ptr %s, i32 0, i32 <held_objects>, i64 %count
-  call void @Py_IncRef(ptr %object)
-  store ptr %object, ptr %at
-  %more = add i64 %count, 1
-  store i64 %more, ptr %count.at
-  ret void
-}
-define internal void @drop(ptr %s) nounwind {
-start:
-  call void @become(ptr %s, ptr null)
-  %count.at = getelementptr %state, ptr %s, i32 0, i32 <held>
-  %count = load i64, ptr %count.at
-  store i64 0, ptr %count.at
-  br label %look
-look:
-  %k = phi i64 [ 0, %start ], [ %more, %drop ]
-  %end = icmp eq i64 %k, %count
-  br i1 %end, label %done, label %drop
-drop:
-  %at = getelementptr %state, ptr %s, i32 0, i32 <held_objects>, i64 %k
-  %object = load ptr, ptr %at
-  call void @Py_DecRef(ptr %object)
-  %more = add i64 %k, 1
-  br label %look
-done:
-  %buffers.at = getelementptr %state, ptr %s, i32 0, i32 <buffers>
-  %buffers = load i64, ptr %buffers.at
-  store i64 0, ptr %buffers.at
-  br label %next
-next:
-  %b = phi i64 [ 0, %done ], [ %b.more, %release ]
-  %all = icmp eq i64 %b, %buffers
-  br i1 %all, label %end.drop, label %release
-release:
-  %buffer = getelementptr %state, ptr %s, i32 0, i32 <held_buffers>, i64 %b
-  call void @PyBuffer_Release(ptr %buffer)
-  %b.more = add i64 %b, 1
-  br label %next
-end.drop:
-  ret void
-}
-""".replace("FIELDS", ", ".join(_FIELDS.values()))
+def become(s: int, new: int) -> None:
+    """Make ``new``, a reference or 0, the current object."""
+    old = i64[s + CURRENT]
+    i64[s + CURRENT] = new
+    python.Py_DecRef(old)
+
+
+def hold(s: int, value: int) -> None:
+    """Keep an object alive until `drop`."""
+    python.Py_IncRef(value)
+    i64[s + HELD_OBJECTS + 8 * i64[s + HELD]] = value
+    i64[s + HELD] = i64[s + HELD] + 1
+
+
+def drop(s: int) -> None:
+    """Give back what is held, and the current object."""
+    become(s, 0)
+    held = i64[s + HELD]
+    i64[s + HELD] = 0
+    for k in range(held):
+        python.Py_DecRef(i64[s + HELD_OBJECTS + 8 * k])
+    buffers = i64[s + BUFFERS]
+    i64[s + BUFFERS] = 0
+    for k in range(buffers):
+        python.PyBuffer_Release(s + HELD_BUFFERS + BUFFER_BYTES * k)

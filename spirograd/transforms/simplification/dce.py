@@ -11,9 +11,10 @@ from spirograd.transforms.pass_context import PassContext
 
 _ROOTS = frozenset(("write", "atomic", "call", "barrier", "check", "print"))
 # What needs more, or less, than its operands.
-_STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task))
-# Operands before the loop-carried values.
+_STRUCTURE = frozenset((ops.result, ops.param, ops.if_, ops.for_, ops.while_, ops.task, ops.each_lane))
+# Operands, and parameters of regions, before the loop-carried values.
 _FIXED = {ops.for_: 2, ops.while_: 0}
+_LEADING = {ops.for_: 1, ops.while_: 0}
 
 
 def dce(kernel: Kernel, ctx: PassContext) -> Kernel:
@@ -70,9 +71,9 @@ class _Liveness:
         self.results += len(op.type) if isinstance(op.type, tuple) else 0
         self.kept[op] = set()
         if op.code in _FIXED:
+            carried, skip = len(op.args) - _FIXED[op.code], _LEADING[op.code]
             for region in op.regions:
-                skip = len(region.params) - len(op.args) + _FIXED[op.code]
-                self.place.update((p, (op, k)) for k, p in enumerate(region.params[skip:]))
+                self.place.update((p, (op, k)) for k, p in enumerate(region.params[skip : skip + carried]))
         for region in op.regions:
             self.region(region, op)
 
@@ -109,9 +110,14 @@ class _Liveness:
             elif code is ops.for_:
                 self.need(op.args[0])
                 self.need(op.args[1])
-            elif code is ops.while_:
-                self.need(op.regions[0].results[0])
+            elif code is ops.while_:  # what the condition yields beyond a truth value, the body takes as it is
+                for value in op.regions[0].results:
+                    self.need(value)
             else:
+                for a in op.args:
+                    self.need(a)
+                if code is ops.each_lane:
+                    self.kept[op].update(range(len(op.regions[0].results)))
                 for region in op.regions:
                     for value in region.results:
                         self.need(value)
@@ -122,7 +128,7 @@ class _Liveness:
         if callee_of(op) is not None:
             return
         kept = self.kept[op]
-        if k in kept:
+        if k in kept or op.code is ops.each_lane:
             return
         kept.add(k)
         if op.code is ops.if_:
@@ -189,8 +195,8 @@ class _Remove(Rewriter):
         args = (*args[:fixed], *[args[fixed + k] for k in keep])
         regions = []
         for n, region in enumerate(op.regions):
-            skip = len(region.params) - len(op.args) + fixed
-            params = (*region.params[:skip], *[region.params[skip + k] for k in keep])
+            skip, end = _LEADING[op.code], _LEADING[op.code] + len(op.args) - fixed
+            params = (*region.params[:skip], *[region.params[skip + k] for k in keep], *region.params[end:])
             condition = op.code is ops.while_ and n == 0
             regions.append(self._region(region, params, None if condition else keep))
         return self._rebuilt(op, keep, args, tuple(regions))

@@ -208,3 +208,53 @@ function "stored" { (%i: i32)
 }
 """
 )
+
+LOOPS = """kernel "lanes"
+ref x = BufferRef("x", Slot("array"), f32)
+ref own = SharedRef("own", i32, 32)
+function "half" { (%p: f32)
+  %h = const[0.5]() : f32
+  %q = mul(%p, %h) : f32
+  yield(%q)
+}
+{
+  task[TaskAttr("serial", "all")]() {
+    %slots = lane_slots() : i32
+    %four = const[4]() : i32
+    %numbers = lane_const[(0, 1, 2, 3, 4, 5, 6, 7)]() : lanes<8,i32>
+    %fours = splat(%four) : lanes<8,i32>
+    %low = lt(%numbers, %fours) : lanes<8,u1>
+    %wide = widen_mask(%low) : lanes<8,i32>
+    %narrow = narrow_mask(%wide) : lanes<8,u1>
+    %any = any_lane(%wide) : u1
+    %bits = ballot_lanes(%narrow) : i64
+    %back = lanes_of_bits(%bits) : lanes<8,u1>
+    %near = load_lanes[(1, x)](%four) : lanes<8,f32>
+    %other = load_lanes[(1, x)](%four, %low, %near) : lanes<8,f32>
+    %apart = load_lanes[(3, x)](%four, %bits, %low, %back) : lanes<8,f32>
+    %gathered = load[x](%numbers) : lanes<8,f32>
+    %sum = fma(%near, %apart, %gathered) : lanes<8,f32>
+    %halves = call["half"](%sum) : lanes<8,f32>
+    %whole = cast(%halves) : lanes<8,i32>
+    %chosen = select(%low, %whole, %numbers) : lanes<8,i32>
+    %total = reduce_lanes["add"](%chosen) : i32
+    %one = extract(%chosen, %four) : i32
+    store_lanes[(1, x)](%four, %halves, %low)
+    store_lanes[(2, x)](%bits, %halves)
+    store_compressed[own](%total, %chosen, %low)
+    %each = each_lane(%low, %numbers, %halves) : (lanes<8,f32>) { (%i: i32, %v: f32)
+      %old = atomic[("add", x)](%i, %v) : f32
+      yield(%old)
+    }
+    %loop = while(%wide) : (lanes<8,i32>) { (%live: lanes<8,i32>)
+      %some = any_lane(%live) : u1
+      yield(%some, %live)
+    } { (%before: lanes<8,i32>, %going: lanes<8,i32>)
+      %less = and(%before, %going) : lanes<8,i32>
+      yield(%less)
+    }
+    yield()
+  }
+  yield()
+}
+"""

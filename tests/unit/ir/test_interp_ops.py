@@ -219,7 +219,9 @@ def test_every_pure_operation_is_tested() -> None:
     elsewhere = {"const", "result", "vec", "extract", "insert", "call", "stack_room"}
     elsewhere |= {"tile_entries", "tile_rows", "tile_product"}  # of groups: tests/backend/test_tile_products.py
     elsewhere |= {"arg", "shape", "address", "seed", "adstack_word", "thread_slot", "builtin", "slot"}
-    assert {code.name for code in ops.ALL if code.effect == "pure"} == tested | elsewhere
+    elsewhere |= {code.name for code in ops.ON_LANES}  # of lanes: tests/unit/transforms/test_vector_loops.py
+    pure = {code.name for code in ops.ALL if code.effect == "pure"}
+    assert pure <= tested | elsewhere and tested <= pure
 
 
 @pytest.mark.parametrize("code", FAST, ids=lambda code: code.name)

@@ -29,6 +29,8 @@ ref parts = FieldRef("parts", 0, 0, f32, (4,), (2,), Layout((Term(0, 1, 0, 8),))
 ref b = BufferRef("b", Slot("array", index=1), f32)
 ref bu1 = BufferRef("b", Slot("array", index=1), u1)
 ref bs = BufferRef("b", Slot("scalar", index=1), f32)
+ref local = SharedRef("local", f32, 8)
+ref words = BufferRef("b", Slot("array", index=1), u32)
 """
 VALUES = """  %i = const[1]() : i32
   %l = const[1]() : i64
@@ -318,3 +320,91 @@ def test_levels_and_legal_kernels() -> None:
         verify(parse(zoo.KERNEL), "device")
     with pytest.raises(ValueError, match="no such level"):
         verify(parse(zoo.KERNEL), "machine")
+
+
+_CHUNKS = 'task[TaskAttr("chunks", "a", chunks=ChunkAttr(1))]()'
+_BOUNDS = "{\n %z = const[0]() : i32\n yield(%z, %z)\n}"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("", ""),
+        ("%r = for[LoopAttr(independent=True)](%i, %i, %f) : (f32) { (%k: i32, %g: f32)\n yield(%g)\n}", "one accumulator"),
+        ('for[LoopAttr(independent=True, vectorise="yes")](%i, %i) : () { (%k: i32)\n yield()\n}', "loops over chunks"),
+        ("%r = outlined[1]() : (f32) {\n yield(%f)\n}", "a name"),
+        ('%r = outlined["part"]() : (f32) {\n yield(%i)\n}', "its region yields"),
+        ("stream[(local, words)](%i, %i)", "both hold one type"),
+        ("stream[(local, b)](%i, %l)", "index and count"),
+    ],
+)
+def test_mistakes_in_loops(text: str, rule: str) -> None:
+    body = f"{_CHUNKS} {_BOUNDS} {{ (%begin: i64, %end: i64)\n{VALUES}{text}\n yield()\n}}\n"
+    if not rule:
+        check(body, "loops")
+        return
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check(body, "loops")
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "rule"),
+    [
+        (f"{_CHUNKS} {_BOUNDS} {{ (%b: i64, %e: i64)\n yield()\n}}", "device", 'is of the level "loops"'),
+        (f"{_CHUNKS} {_BOUNDS} {{ (%b: i64)\n yield()\n}}", "loops", "its region takes"),
+        (f"{_CHUNKS} {_BOUNDS}", "loops", "has bounds, a body"),
+        (f'task[TaskAttr("chunks", "a")]() {_BOUNDS} {{ (%b: i64, %e: i64)\n yield()\n}}', "loops", "with a ChunkAttr"),
+        (f'task[TaskAttr("range_for", "a")]() {_BOUNDS} {{ (%i: i32)\n yield()\n}} {{\n yield()\n}}', "loops", '"chunks"'),
+    ],
+)
+def test_mistakes_in_chunks(text: str, level: str, rule: str) -> None:
+    with pytest.raises(IRError, match=re.escape(rule)):
+        check(text + "\n", level)
+
+
+LANES = """  %w = splat(%i) : lanes<8,i32>
+  %g = splat(%f) : lanes<8,f32>
+  %m = eq(%w, %w) : lanes<8,u1>
+  %short = splat(%i) : lanes<4,i32>
+"""
+WRONG_LANES = [
+    ("%r = splat(%i) : lanes<8,f32>", "is lanes of its operand"),
+    ("%r = lane_const[(1, 2)]() : lanes<8,i32>", "a constant for each of 8 lanes"),
+    ("%r = lane_const[(True, False)]() : lanes<2,i32>", "its constants are i32"),
+    ("%r = add(%w, %i) : lanes<8,i32>", "different types"),
+    ("%r = add(%w, %short) : lanes<8,i32>", "different types"),
+    ("%r = lt(%w, %w) : u1", "its result is u1"),
+    ("%r = select(%c, %w, %w) : lanes<8,i32>", "the condition is u1"),
+    ("%r = cast(%w) : lanes<4,f32>", "converts each lane"),
+    ("%r = extract(%w, %i) : f32", "its result is i32"),
+    ("%r = load[b](%w) : lanes<4,f32>", "the memory holds f32"),
+    ("%r = load[b](%g) : lanes<8,f32>", "an index is i32 or i64"),
+    ("%r = load_lanes[b](%i) : lanes<8,f32>", "takes .stride, reference."),
+    ("%r = load_lanes[(1, b)](%i) : lanes<8,i32>", "is lanes of the elements"),
+    ("%r = load_lanes[(1, b)](%i, %i) : lanes<8,f32>", "a mask is lanes<8,u1>"),
+    ("%r = load_lanes[(1, b)](%i, %m, %w) : lanes<8,f32>", "the others are lanes<8,f32>"),
+    ("store_lanes[(1, b)](%i, %w)", "the memory holds f32"),
+    ("store_lanes[(1, b)](%i, %g, %w)", "a mask is lanes<8,u1>"),
+    ("store_compressed[b](%w, %g, %m)", "an index is i32 or i64"),
+    ('%r = reduce_lanes["and"](%g) : f32', "and does not take f32"),
+    ('%r = reduce_lanes["add"](%w) : i64', "its result is i32"),
+    ("%r = ballot_lanes(%w) : i64", "takes lanes of u1"),
+    ("%r = widen_mask(%m) : lanes<4,i32>", "gives i32"),
+    ("%r = any_lane(%m) : u1", "takes lanes of i32"),
+    ("%r = lanes_of_bits(%i) : lanes<8,u1>", "takes an i64"),
+    ("%r = lane_slots() : i64", "is i32"),
+    ("%r = each_lane(%m, %w) : (lanes<8,i32>) { (%p: f32)\n    yield(%i)\n  }", "one lane of each operand"),
+    ("%r = each_lane(%m, %w) : (lanes<8,i32>) { (%p: i32)\n    yield(%f)\n  }", "its results are"),
+]
+
+
+@pytest.mark.parametrize(("line", "rule"), WRONG_LANES)
+def test_lanes_that_are_wrong(line: str, rule: str) -> None:
+    body = "  ".join(f"  {text}\n" for text in (VALUES + LANES).splitlines())
+    with pytest.raises(IRError, match=rule):
+        check('  task[TaskAttr("serial", "t")]() {\n' + body + f"  {line}\n" + "  yield()\n  }\n", "loops")
+
+
+def test_lanes_are_for_loops() -> None:
+    with pytest.raises(IRError, match=r"lane_slots.* is no operation of device IR"):
+        verify(parse(zoo.LOOPS), "device")

@@ -17,7 +17,7 @@ from spirograd.ir.nodes import FieldRef, Kernel, Layout, Op, TempRef, Term
 from spirograd.ir.spec import verify
 from spirograd.ir.text import IRSyntaxError, parse, to_text
 
-BOTH = [(zoo.KERNEL, "kernel"), (zoo.DEVICE, "device")]
+BOTH = [(zoo.KERNEL, "kernel"), (zoo.DEVICE, "device"), (zoo.LOOPS, "loops")]
 
 
 def same(a: Op, b: Op, known: dict[Op, Op]) -> None:

@@ -94,3 +94,18 @@ def test_clones_share_nothing() -> None:
     rewriter.b.begin()
     rewriter.inline(branch, (), clone=True)
     assert not set(rewriter.b.end().ops) & set(branch.ops)
+
+
+def test_operations_that_are_kept() -> None:
+    """Nothing inside of them is handled, but what they use from outside is rewritten."""
+
+    class Keeps(Visits):
+        def __init__(self, code: ops.OpCode) -> None:
+            super().__init__(code)
+            self.handlers |= {ops.if_: self.keep, ops.for_: self.keep}
+
+    kernel = parse(KERNEL)
+    branch, loop = controls(Keeps(ops.sub).kernel(kernel))
+    assert [branch, loop] == controls(kernel)
+    text = to_text(Keeps(ops.add).kernel(kernel))
+    assert "add(" not in text and "mul(%0, %0)" in text and "sub(" in text

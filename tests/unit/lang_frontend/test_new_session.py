@@ -10,24 +10,24 @@ from spirograd.lang.frontend.kernel import Kernel
 
 
 class Interrupted(Kernel):
-    """Another thread calls it in the new session, between two steps of a call: when the quick call has been read."""
+    """Another thread calls it in the new session, between two steps of a call: when what belongs to a session has been read."""
 
     armed = False
 
     @property
-    def _quick(self) -> Any:
+    def _in_session(self) -> Any:
         held = self.held
         if self.armed:
             self.armed = False
             self._start(context.session())
         return held
 
-    @_quick.setter
-    def _quick(self, value: Any) -> None:
+    @_in_session.setter
+    def _in_session(self, value: Any) -> None:
         self.held = value
 
 
-def test_a_quick_call_is_of_its_session() -> None:
+def test_a_call_is_of_its_session() -> None:
     def twice(n: sg.i32) -> sg.i32:
         return 2 * n
 

@@ -11,12 +11,15 @@ import numpy as np
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import VOID, DType, i32, storage
 from spirograd.base.options import CompileOptions
+from spirograd.compiler import LOOP_PASSES
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, TaskAttr
+from spirograd.ir.spec import verify
 from spirograd.llvmgen.emit import emit_kernel
 from spirograd.llvmgen.toolchain import MachineCode, compile_module, host_caps
 from spirograd.runtime.devices import cpu
+from spirograd.transforms.pass_context import PassContext
 
 
 class Program:
@@ -84,7 +87,7 @@ class Program:
         options = options or CompileOptions(keep_stages=True)
         caps = caps or host_caps()
         block = ArgBlock(tuple(self.slots), "<" + "Q" * len(self.slots), self.offset)
-        self.text = emit_kernel(self.kernel(), block, caps, options)
+        self.text = emit_kernel(planned(self.kernel(), caps, options), block, caps, options)
         self.native = compile_module(self.text, caps, options)
         infos = tuple(TaskInfo(t.attr.name, t.attr.kind, t.attr.name, 0) for t in self.tasks)
         self.compiled = CompiledKernel(self.name, "cpu", "", block, infos, (self.native.binary,))
@@ -106,6 +109,14 @@ class Program:
         assert self.compiled is not None
         executable = device.load(self.compiled)
         device.launch(executable, self.block(*values), [None] * len(self.tasks))
+
+
+def planned(kernel: Kernel, caps: Any, options: CompileOptions) -> Kernel:
+    """``kernel`` after the passes over its loops."""
+    for transform in LOOP_PASSES:
+        kernel = transform(kernel, PassContext(caps, options))
+        verify(kernel, "loops")
+    return kernel
 
 
 def _with_params(b: Builder, params: Sequence[Op], body: Callable[..., Any]) -> Region:

@@ -40,7 +40,7 @@ def run(x: {"sg.template()" if memory == "field" else "sg.types.NDArray[sg.f32, 
     exec(compile(source, str(path), "exec"), program)
     run = program["run"]
     run(sg.field(sg.f32, shape=(7, N)) if memory == "field" else sg.ndarray(sg.f32, (7, N)))
-    assert ("label %edge" in run.llvm()) == ROWS[text]
+    assert ('vectorise="rest"' in run.ir("loops")) == ROWS[text]
 
 
 def test_not_where_order_or_size_matters():
@@ -72,4 +72,4 @@ def test_not_where_order_or_size_matters():
 
     for kernel in (total, inner, large):
         kernel()
-        assert "label %edge" not in kernel.llvm(), kernel
+        assert 'vectorise="rest"' not in kernel.ir("loops"), kernel

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import spirograd as sg
+from spirograd.analysis.lane_groups import LaneGroups, WholeVectors
+from spirograd.analysis.loop_costs import MASKED_LANES, has_masks
 from spirograd.base.dtypes import i32
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
-from spirograd.llvmgen.lane_groups import LaneGroups, WholeVectors
-from spirograd.llvmgen.lanes import MASKED_LANES, has_masks
 from spirograd.llvmgen.toolchain import host_caps
 
 ROW = 64

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spirograd as sg
-from spirograd.llvmgen.lanes import has_masks
+from spirograd.analysis.loop_costs import has_masks
 from spirograd.llvmgen.toolchain import host_caps
 
 ints, floats = sg.types.ndarray(sg.i32, 1), sg.types.ndarray(sg.f32, 1)

@@ -144,7 +144,7 @@ def test_pure_operations(t: DType, device: cpu.CpuDevice) -> None:
 
 def test_every_emitted_operation_is_covered() -> None:
     """The operations that the tests above and below do not reach through their type rule."""
-    special = {c for c, s in OP_MAP.items() if c.rule == "special" and not isinstance(s, Unsupported)}
+    special = {c for c, s in OP_MAP.items() if c.rule == "special" and c.level != "loops" and not isinstance(s, Unsupported)}
     names = "const result if for while select cast bitcast vec extract insert call call_memory stack_room"
     assert {c.name for c in special} == {*names.split(), "thread_slot", "slot", "load", "store", "atomic", "cas", "barrier", "clock"}
 

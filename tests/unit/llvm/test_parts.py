@@ -11,12 +11,12 @@ from cases import seeds
 from unit.llvm.llvm_programs import Program
 from unit.llvm.test_local_arrays import random_program
 
+from spirograd.analysis import loop_costs
 from spirograd.base.dtypes import f64, i32
 from spirograd.base.options import CompileOptions
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op
-from spirograd.llvmgen import parts, stages
 from spirograd.runtime.devices import cpu
 
 pytestmark = pytest.mark.optimized
@@ -30,10 +30,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Cut everything into parts of so many operations."""
 
     def cut(size: int) -> None:
-        for module, name in ((parts, "LARGE"), (parts, "LARGEST_STAGE"), (stages, "LARGEST_STAGE"), (parts, "_LARGE_OPERATION")):
-            monkeypatch.setattr(module, name, size)
-        monkeypatch.setattr(parts, "_LARGE_VECTORISED", size)
-        monkeypatch.setattr(stages, "_SMALLEST", max(size // 2, 1))
+        for name in ("LARGE", "LARGEST_STAGE", "LARGE_OPERATION", "LARGE_VECTORISED"):
+            monkeypatch.setattr(loop_costs, name, size)
+        monkeypatch.setattr(loop_costs, "SMALLEST_STAGE", max(size // 2, 1))
 
     return cut
 

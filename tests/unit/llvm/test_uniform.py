@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
+from spirograd.analysis.uniformity import Uniformity
 from spirograd.base.dtypes import f32, i32
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import Op, Region
-from spirograd.llvmgen.uniform import Uniformity
 
 pytestmark = pytest.mark.optimized
 

@@ -9,6 +9,7 @@ from typing import Any
 import needs
 import numpy as np
 import pytest
+from unit.llvm.llvm_programs import planned
 from unit.math.test_expansions import BOUND_F32, BOUND_F64, LONG, REFERENCE, UNARY, needs_long_double, operands, same_bits, ulps
 
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
@@ -66,6 +67,7 @@ class Runner:
         context = PassContext(caps, OPTIONS)
         kernel = simplify(legalize(lower_tasks(expand_math(kernel, context), context), context), context)
         if self.arch == "cpu":
+            kernel = planned(kernel, caps, OPTIONS)
             entry, group = entry_names(kernel)[0], 1
             binary = compile_module(emit_kernel(kernel, block, caps, OPTIONS), caps, OPTIONS).binary
         else:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from unit.runtime.fake_device import FakeDevice, kernel, slot
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.artifact import PRINT_DATA, PRINT_WORDS, FaultSite, PrintSite
 from spirograd.base.dtypes import f16, f32, f64, i8, i32, i64, u1, u8, u64
 from spirograd.base.errors import AdStackOverflow, SpirogradAssertionError, SpirogradRuntimeError
@@ -77,8 +78,8 @@ def test_prints_come_in_launch_order():
             append(words, 0, held[0], *pair(-3, i32), *pair(0.5, f32))
 
     launcher, plan, out = make(run, prints=SITES)
-    plan.launch([], [], {})
-    plan.launch([], [], {})
+    plan.launch(Arguments.of([], [], {}))
+    plan.launch(Arguments.of([], [], {}))
     launcher.synchronize()
     assert "".join(out) == "x = -3 and 0.500\ndone\n"
     out.clear()
@@ -98,7 +99,7 @@ def test_lost_records_are_announced_and_the_ring_recovers():
     launcher, plan, out = make(run, prints=SITES)
     for _ in range(2):
         out.clear()
-        plan.launch([], [], {})
+        plan.launch(Arguments.of([], [], {}))
         launcher.synchronize()
         assert len(out) == capacity // 6 + 1
         assert out[0] == "x = 0 and 0.000\n"
@@ -106,7 +107,7 @@ def test_lost_records_are_announced_and_the_ring_recovers():
         assert out[-1] == f"[spirograd: the print buffer was full; {lost} bytes of kernel output were lost]\n"
     count[0] = 1
     out.clear()
-    plan.launch([], [], {})
+    plan.launch(Arguments.of([], [], {}))
     launcher.synchronize()
     assert out == ["x = 0 and 0.000\n"]
 
@@ -126,15 +127,15 @@ def test_fault_is_raised_once_with_line_and_operands(code, kind):
     line = Path(__file__).read_text().splitlines().index("SITES = (") + 1
     site = FaultSite(code, "index {0} is bad, {1:.2f}; {{set}} stays", (i32, f32), Loc(__file__, line, 0, line, 5, "body"))
     launcher, plan, _ = make(run, faults=(FaultSite("assert", "other", (), None), site))
-    plan.launch([], [], {})
-    plan.launch([], [], {})
+    plan.launch(Arguments.of([], [], {}))
+    plan.launch(Arguments.of([], [], {}))
     with pytest.raises(kind) as error:
         launcher.synchronize()
     text = str(error.value)
     assert "index 12 is bad, 1.50; {set} stays" in text
     assert f"{line} | SITES = (" in text and "^^^^^" in text
     launcher.synchronize()
-    plan.launch([], [], {})
+    plan.launch(Arguments.of([], [], {}))
     with pytest.raises(kind):
         launcher.synchronize()
 
@@ -143,6 +144,6 @@ def test_launches_without_a_sync_keep_bounded_records():
     launcher, plan, _ = make(None, prints=SITES)
     other = launcher.prepare(kernel([slot("print")], "<Q", prints=SITES, name="other"))
     for _ in range(20000):
-        plan.launch([], [], {})
-        other.launch([], [], {})
+        plan.launch(Arguments.of([], [], {}))
+        other.launch(Arguments.of([], [], {}))
     assert len(launcher.diagnostics._numbers) <= 1 << 14

@@ -7,12 +7,13 @@ import pytest
 from unit.runtime.calls import calls_of
 from unit.runtime.fake_device import FakeDevice, kernel, slot
 
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import Effects, part_name
 from spirograd.base.dtypes import f32, f64, i32
 from spirograd.base.sizes.size_nodes import Add, Arg, Element, Extent, IfLess, Max, MaxOver, Mul, Variable
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.freshness import Freshness
-from spirograd.runtime.launcher import ArrayBinding, Launcher
+from spirograd.runtime.launcher import Launcher
 
 
 @pytest.fixture(name="memory")
@@ -34,7 +35,7 @@ def test_parts_of_a_tree_are_told_apart(memory):
     fresh = Freshness([reading(("tree", 3, "7"), ("tree", 3, "8.grad"))], [])
 
     def key():
-        return fresh.key([], [], {3: tree, 4: other})
+        return fresh.key(Arguments.of([], [], {3: tree, 4: other}))
 
     seen = [key()]
     for write in (
@@ -72,9 +73,9 @@ def test_launches_bump_what_they_write(memory):
     cases = [(Effects(frozenset(), frozenset([part[:2]]), frozenset(), frozenset([part])), {name}) for name, part in writes.items()]
     for effects, expected in [*cases, (everything, set(keys))]:
         plan = launcher.prepare(kernel(effects=effects))
-        before = {name: key([], [binding], {3: tree}) for name, key in keys.items()}
-        plan.launch([], [binding], {3: tree})
-        after = {name: key([], [binding], {3: tree}) for name, key in keys.items()}
+        before = {name: key(Arguments.of([], [binding], {3: tree})) for name, key in keys.items()}
+        plan.launch(Arguments.of([], [binding], {3: tree}))
+        after = {name: key(Arguments.of([], [binding], {3: tree})) for name, key in keys.items()}
         assert {name for name in keys if before[name] != after[name]} == expected
 
 
@@ -87,10 +88,10 @@ def test_a_launch_that_fails_counts_as_a_write(memory):
     effects = Effects(frozenset(), frozenset({("tree", 3)}), frozenset(), frozenset({("tree", 3, "7")}))
     plan = Launcher(memory.device, memory).prepare(kernel(effects=effects, run=run))
     key = Freshness([reading(("tree", 3, "7"))], []).key
-    before = key([], [], {3: tree})
+    before = key(Arguments.of([], [], {3: tree}))
     with pytest.raises(RuntimeError, match="half-way"):
-        plan.launch([], [], {3: tree})
-    assert key([], [], {3: tree}) != before
+        plan.launch(Arguments.of([], [], {3: tree}))
+    assert key(Arguments.of([], [], {3: tree})) != before
 
 
 def test_scalars_and_extents():
@@ -98,7 +99,7 @@ def test_scalars_and_extents():
     fresh = Freshness([kernel(slots, "<ifdI")], [Add(Arg(3), Max(Extent(4, 0), 5)), None, 7])
 
     def key(a=1, b=0.0, c=2, d=4, shape=(3, 5, 8), unused=0):
-        return fresh.key([a, b, c, d, None, unused], [None] * 4 + [ArrayBinding(0, shape)], {})
+        return fresh.key(Arguments.of([a, b, c, d, None, unused], [None] * 4 + [ArrayBinding(0, shape)], {}))
 
     nan = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000000)]
     assert nan[0] != nan[1] and key(b=nan[0]) == key(b=nan[1])
@@ -106,7 +107,7 @@ def test_scalars_and_extents():
     others = [{"a": 2}, {"b": -0.0}, {"c": 2.5}, {"d": 5}, {"shape": (3, 6, 8)}, {"shape": (2, 5, 8)}, {"b": nan[0]}]
     assert len({key(), *(key(**other) for other in others)}) == len(others) + 1
     assert key(b="x") is None and key(c=10**400) is None
-    assert Freshness([], []).key([], [], {}) == ()
+    assert Freshness([], []).key(Arguments.of([], [], {})) == ()
 
 
 def test_reads_of_sizes_count_whether_or_not_they_are_reached(memory):
@@ -116,7 +117,7 @@ def test_reads_of_sizes_count_whether_or_not_they_are_reached(memory):
     fresh = Freshness([], [MaxOver(1, 0, Arg(1), IfLess(5, 2, inner)), Mul(0, n)])
 
     def key(shape=(4,)):
-        return fresh.key([None, 0], [bound(array, shape)], {3: tree})
+        return fresh.key(Arguments.of([None, 0], [bound(array, shape)], {3: tree}))
 
     keys = [key()]
     array.bump()
@@ -133,20 +134,20 @@ def test_what_can_change_unseen_has_no_key(memory):
     tree, array, shared = (memory.allocate(64) for _ in range(3))
     fresh = Freshness([reading(("tree", 3, "7"), ("array", 0, "primal"), slots=[slot("shape", 1)])], [])
     plain = [bound(array), ArrayBinding(0, (3,))]
-    before = fresh.key([], plain, {3: tree})
+    before = fresh.key(Arguments.of([], plain, {3: tree}))
     tree.share("8")
-    assert fresh.key([], plain, {3: tree}) == before
-    assert fresh.key([], [ArrayBinding(array.address, (4,)), plain[1]], {3: tree}) is None
+    assert fresh.key(Arguments.of([], plain, {3: tree})) == before
+    assert fresh.key(Arguments.of([], [ArrayBinding(array.address, (4,)), plain[1]], {3: tree})) is None
     tree.share("7")
-    assert fresh.key([], plain, {3: tree}) is None
+    assert fresh.key(Arguments.of([], plain, {3: tree})) is None
     shared.share()
-    assert fresh.key([], plain, {3: shared}) is None
-    assert fresh.key([], [bound(shared), plain[1]], {3: memory.allocate(64)}) is None
+    assert fresh.key(Arguments.of([], plain, {3: shared})) is None
+    assert fresh.key(Arguments.of([], [bound(shared), plain[1]], {3: memory.allocate(64)})) is None
     handed = memory.allocate(64)
-    assert fresh.key([], plain, {3: handed}) is not None
-    assert handed.host_address is not None and fresh.key([], plain, {3: handed}) is None
+    assert fresh.key(Arguments.of([], plain, {3: handed})) is not None
+    assert handed.host_address is not None and fresh.key(Arguments.of([], plain, {3: handed})) is None
     for unknown in (Effects(frozenset({("tree", 3)})), Effects(frozenset({("array", 0)}))):
-        assert Freshness([kernel(effects=unknown)], []).key([], plain, {3: memory.allocate(64)}) is None
+        assert Freshness([kernel(effects=unknown)], []).key(Arguments.of([], plain, {3: memory.allocate(64)})) is None
 
 
 def test_wrapped_memory_is_shared():
@@ -155,27 +156,27 @@ def test_wrapped_memory_is_shared():
             return self.allocate(nbytes)
 
     wrapped = Memory(Wrapping()).wrap(4096, 64, None)
-    assert Freshness([reading(("tree", 3, "7"))], []).key([], [], {3: wrapped}) is None
+    assert Freshness([reading(("tree", 3, "7"))], []).key(Arguments.of([], [], {3: wrapped})) is None
 
 
 def test_gradients_of_arrays(memory):
     array, gradient = memory.allocate(64), memory.allocate(64)
     fresh = Freshness([reading(("array", 0, "grad"))], [])
     binding = bound(array)
-    assert fresh.key([], [binding], {}) is None  # of a torch tensor
+    assert fresh.key(Arguments.of([], [binding], {})) is None  # of a torch tensor
     binding.grad_allocation = gradient
-    before = fresh.key([], [binding], {})
+    before = fresh.key(Arguments.of([], [binding], {}))
     array.bump()
-    assert fresh.key([], [binding], {}) == before
+    assert fresh.key(Arguments.of([], [binding], {})) == before
     gradient.bump()
-    assert fresh.key([], [binding], {}) != before
+    assert fresh.key(Arguments.of([], [binding], {})) != before
 
 
 def test_random_numbers():
     fresh = Freshness([kernel([slot("seed")], "<I")], [])
-    assert fresh.key([], [], {}) is None
-    assert fresh.key([], [], {}, 5) == fresh.key([], [], {}, 5) != fresh.key([], [], {}, 6)
-    assert Freshness([kernel()], []).key([], [], {}, 5) == Freshness([kernel()], []).key([], [], {})
+    assert fresh.key(Arguments.of([], [], {})) is None
+    assert fresh.key(Arguments.of([], [], {}), 5) == fresh.key(Arguments.of([], [], {}), 5) != fresh.key(Arguments.of([], [], {}), 6)
+    assert Freshness([kernel()], []).key(Arguments.of([], [], {}), 5) == Freshness([kernel()], []).key(Arguments.of([], [], {}))
 
 
 def test_results_of_the_kernels_count_for_nothing(memory):
@@ -185,11 +186,11 @@ def test_results_of_the_kernels_count_for_nothing(memory):
         effects=Effects(frozenset({("array", 0), ("array", 1)}), frozenset({("array", 1)}), parts, parts - {("array", 0, "primal")})
     )
     fresh = Freshness([counting], [])
-    before = fresh.key([], [bound(user), bound(result)], {})
+    before = fresh.key(Arguments.of([], [bound(user), bound(result)], {}))
     result.bump()
-    assert fresh.key([], [bound(user), bound(result)], {}) == before == fresh.key([], [bound(user)], {})
+    assert fresh.key(Arguments.of([], [bound(user), bound(result)], {})) == before == fresh.key(Arguments.of([], [bound(user)], {}))
     user.bump()
-    assert fresh.key([], [bound(user)], {}) != before
+    assert fresh.key(Arguments.of([], [bound(user)], {})) != before
 
 
 def test_two_kernels_that_share_arrays(memory):
@@ -200,17 +201,21 @@ def test_two_kernels_that_share_arrays(memory):
     plan = Launcher(memory.device, memory).prepare(writer)
 
     def keys():
-        return first.key([], [bound(a)], {}), first.key([], [bound(b)], {}), second.key([], [bound(a), bound(b)], {})
+        return (
+            first.key(Arguments.of([], [bound(a)], {})),
+            first.key(Arguments.of([], [bound(b)], {})),
+            second.key(Arguments.of([], [bound(a), bound(b)], {})),
+        )
 
     before = keys()
-    plan.launch([], [bound(a), bound(b)], {})
+    plan.launch(Arguments.of([], [bound(a), bound(b)], {}))
     after = keys()
     assert before[0] == after[0] and before[1] != after[1] and before[2] != after[2]
     # One launch writes both: as arguments of the other kernel in each other's place they are not taken for one another.
     both = frozenset({("array", 0, "primal"), ("array", 1, "primal")})
     all_written = Effects(frozenset(), frozenset([p[:2] for p in both]), frozenset(), both)
-    Launcher(memory.device, memory).prepare(kernel(effects=all_written)).launch([], [bound(a), bound(b)], {})
-    assert second.key([], [bound(a), bound(b)], {}) != second.key([], [bound(b), bound(a)], {})
+    Launcher(memory.device, memory).prepare(kernel(effects=all_written)).launch(Arguments.of([], [bound(a), bound(b)], {}))
+    assert second.key(Arguments.of([], [bound(a), bound(b)], {})) != second.key(Arguments.of([], [bound(b), bound(a)], {}))
 
 
 def test_memory_at_the_same_address_is_other_memory():
@@ -227,7 +232,10 @@ def test_memory_at_the_same_address_is_other_memory():
     for _ in range(10):
         allocation = memory.allocate(64)
         addresses.add(allocation.address)
-        keys |= {("tree", of_tree.key([], [], {3: allocation})), ("array", of_array.key([], [bound(allocation)], {}))}
+        keys |= {
+            ("tree", of_tree.key(Arguments.of([], [], {3: allocation}))),
+            ("array", of_array.key(Arguments.of([], [bound(allocation)], {}))),
+        }
         del allocation
     assert len(addresses) == 1 and len(keys) == 20
 
@@ -236,14 +244,14 @@ def test_hits_take_no_memory(memory):
     tree, array = memory.allocate(64), memory.allocate(64)
     parts = [("tree", 3, str(k)) for k in range(4)]
     fresh = Freshness([reading(*parts, ("array", 1, "primal"), slots=[slot("scalar", 0, dtype=i32)])], [Extent(1, 0)])
-    args = ([5, None], [None, bound(array)], {3: tree})
-    first = fresh.key(*args)
+    args = Arguments.of([5, None], [None, bound(array)], {3: tree})
+    first = fresh.key(args)
     tracemalloc.start()
     try:
-        assert sum(fresh.key(*args) == first for _ in range(20_000)) == 20_000
+        assert sum(fresh.key(args) == first for _ in range(20_000)) == 20_000
         for _ in range(20_000):
             tree.bump("1")
-            fresh.key(*args)
+            fresh.key(args)
         grown = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -256,7 +264,7 @@ def test_a_key_is_cheap(memory):
     parts = [("tree", 3, str(k)) for k in range(3)]
     slots = [slot("scalar", 0, dtype=i32), slot("scalar", 2, dtype=f32)]
     fresh = Freshness([reading(*parts, ("array", 1, "primal"), slots=slots)], [])
-    args = ([5, None, 2.0], [None, bound(array)], {3: tree})
-    fresh.key(*args)
-    found = calls_of(lambda: fresh.key(*args), 10)
+    args = Arguments.of([5, None, 2.0], [None, bound(array)], {3: tree})
+    fresh.key(args)
+    found = calls_of(lambda: fresh.key(args), 10)
     assert found < 9, found

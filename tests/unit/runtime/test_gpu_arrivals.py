@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from unit.runtime.reading import read
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.device import ARRIVAL_LIMIT
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import Launcher
@@ -84,7 +85,7 @@ def test_large_readbacks_go_on_beside_later_work(gpu, standin, compiled):
     out[:] = 0
     arrival = a.read_into_async(0, memoryview(out))
     for _ in range(2):
-        plan.launch([None, 1, 1], [None] * 3, {0: b})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: b}))
     assert struct.unpack("<I", b.read_async(0, 4).wait()) == (2,) and not arrival.here()
     standin.hold(False, stream=gpu._transfers._beside)
     arrival.wait()

@@ -16,6 +16,7 @@ from unit.runtime import gpu_modules
 from unit.runtime.reading import read
 from unit.runtime.standin_gpu import CUDA, HIP
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.records import replace
 from spirograd.runtime import loader
@@ -47,11 +48,11 @@ def test_launch(gpu, standin, by_address, compiled):
     a.write(0, memoryview(data))
     expected = data.copy()
     for step in range(5):
-        plan.launch([None, n, step], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, n, step], [None] * 3, {0: a}))
         for _ in range(2):
             expected = expected * 2 + np.uint32(step) + np.arange(n, dtype=np.uint32)
     assert (read(a) == expected).all()
-    plan.launch([None, 0, 9], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 0, 9], [None] * 3, {0: a}))
     assert (read(a) == expected).all()
     assert len(standin.launches) == 10, "no launch for a task without iterations"
     last = standin.launches[-1]
@@ -68,7 +69,7 @@ def test_a_block_in_memory_lives_until_its_launch(gpu, standin, compiled):
     live = standin.live("memory")
     standin.hold()
     for i in range(2000):
-        plan.launch([None, 1, i], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 1, i], [None] * 3, {0: a}))
     standin.hold(False)
     assert read(a)[0] == sum(range(2000))
     gpu.synchronize()
@@ -102,7 +103,7 @@ def test_small_writes_keep_their_place_between_launches(gpu, compiled):
     total = []
     for i in range(50):
         a.write(0, memoryview(struct.pack("<I", i)))
-        plan.launch([None, 3, 7], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 3, 7], [None] * 3, {0: a}))
         b.copy_from(a, 4)
         total.append(i + 21)
     assert read(a)[0] == total[-1] and read(b)[0] == total[-1]
@@ -118,7 +119,7 @@ def test_freed_memory_serves_the_work_before(gpu, standin, compiled):
     frees = standin.calls("free_on_stream")
     for _ in range(100):
         scratch = memory.allocate(4)
-        plan.launch([None, 1, 1], [None] * 3, {0: scratch})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: scratch}))
         total.copy_from(scratch, 4)
         before = standin.calls("free_on_stream")
         del scratch
@@ -139,7 +140,7 @@ def test_ten_thousand_launches_do_not_grow(gpu, standin, compiled):
     def some(times):
         for _ in range(times):
             scratch = memory.allocate(1000)
-            plan.launch([None, 1, 1], [None] * 3, {0: a})
+            plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
             del scratch
 
     some(1000)
@@ -175,7 +176,7 @@ def test_readbacks(gpu, standin, compiled):
     standin.hold()
     waits, readbacks = gpu.waits, []
     for i in range(50):
-        plan.launch([None, 1, 1], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
         readbacks.append(a.read_async(0, 4))
     assert all(readback.take() is None for readback in readbacks) and gpu.waits == waits
     standin.hold(False)
@@ -254,7 +255,7 @@ def test_a_kernel_that_fails_is_told_clearly(gpu, standin, compiled):
     launcher = Launcher(gpu, memory)
     a = memory.allocate(4)
     readback = a.read_async(0, 4)
-    launcher.prepare(compiled("trap")).launch([None, 1, 1], [None] * 3, {0: a})
+    launcher.prepare(compiled("trap")).launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     error = standin.api.errors["LAUNCH_FAILED"]
     with pytest.raises(SpirogradRuntimeError, match=rf"was lost.*start a new process.*{error}.*outside of its arrays"):
         gpu.synchronize()
@@ -277,7 +278,7 @@ def test_a_kernel_that_fails_is_told_clearly(gpu, standin, compiled):
 def test_memory_outside_of_arrays(gpu, standin, compiled):
     memory = Memory(gpu)
     a = memory.allocate(16)
-    Launcher(gpu, memory).prepare(compiled("scale")).launch([None, 1000, 1], [None] * 3, {0: a})
+    Launcher(gpu, memory).prepare(compiled("scale")).launch(Arguments.of([None, 1000, 1], [None] * 3, {0: a}))
     error = standin.api.errors["ILLEGAL_ADDRESS"]
     with pytest.raises(SpirogradRuntimeError, match=rf"{error} \(an illegal memory access was encountered\)"):
         gpu.synchronize()
@@ -360,7 +361,7 @@ def test_threads(gpu, standin, compiled):
     def work(seed):
         try:
             for i in range(200):
-                plan.launch([None, 1, 1], [None] * 3, {0: total})
+                plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: total}))
                 a = memory.allocate(4 * seed)
                 a.write(0, memoryview(struct.pack("<I", i)))
                 assert struct.unpack("<I", a.read_async(0, 4).wait())[0] == i
@@ -456,7 +457,7 @@ def test_what_is_current_in_the_thread_stays_so(gpu, standin, compiled):
     enter()
     try:
         a = memory.allocate(4)
-        plan.launch([None, 1, 1], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
         assert read(a)[0] == 1
         get(ctypes.byref(now))
         assert now.value == 1
@@ -472,7 +473,7 @@ def test_threads_do_not_keep_the_context_of_a_second_device(open_gpu, standin, m
     memory = Memory(gpu)
     plan = Launcher(gpu, memory).prepare(gpu_modules.compiled(gpu, "count"))
     a = memory.allocate(4)
-    plan.launch([None, 5, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 5, 1], [None] * 3, {0: a}))
     assert read(a)[0] == 5 and standin.depth == 0
 
 
@@ -483,9 +484,9 @@ def test_long_waits(open_gpu, standin, monkeypatch):
     a = Memory(gpu).allocate(4)
     plan = Launcher(gpu, Memory(gpu)).prepare(gpu_modules.compiled(gpu, "count"))
     for _ in range(20):
-        plan.launch([None, 1, 1], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     assert a.read_async(0, 4).wait() == struct.pack("<I", 20)
     assert read(a)[0] == 20
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     gpu.synchronize()
     assert standin.pending == 0

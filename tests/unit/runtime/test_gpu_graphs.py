@@ -7,6 +7,7 @@ import pytest
 from unit.runtime import gpu_modules
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.lang import context
 from spirograd.runtime.launcher import Launcher
 
@@ -17,7 +18,7 @@ def counting(by_address: bool = False):
     """A function (array, n, k) that adds k to the first word of an array n times, by a hand-written kernel that the stand-in runs."""
     device = context.session().device
     plan = Launcher(device, context.session().memory).prepare(gpu_modules.compiled(device, "count", by_address=by_address))
-    return lambda array, n, k: plan.launch([None, n, k], [None] * 3, {0: array.allocation})
+    return lambda array, n, k: plan.launch(Arguments.of([None, n, k], [None] * 3, {0: array.allocation}))
 
 
 def test_a_series_is_one_call_of_the_driver(session):

@@ -7,6 +7,7 @@ import pytest
 from unit.runtime import gpu_modules
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.base.artifact import Effects
 from spirograd.base.records import replace
 from spirograd.lang import context
@@ -21,7 +22,7 @@ def kernel(body, by_address=False):
     session = context.session()
     compiled = replace(gpu_modules.compiled(session.device, body, by_address=by_address), effects=CHANGES)
     plan = Launcher(session.device, session.memory).prepare(compiled)
-    return lambda array, by, n=1: plan.launch([None, n, by], [None] * 3, {0: array.allocation})
+    return lambda array, by, n=1: plan.launch(Arguments.of([None, n, by], [None] * 3, {0: array.allocation}))
 
 
 @pytest.mark.parametrize("seed", range(6))

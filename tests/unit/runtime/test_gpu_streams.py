@@ -9,6 +9,7 @@ import pytest
 from unit.runtime import gpu_modules
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.base.errors import SpirogradError, SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime.launcher import Launcher
@@ -22,7 +23,7 @@ def count(session):
     """Adds a number to the first word of an array, by a hand-written kernel that the stand-in runs."""
     device = context.session().device
     plan = Launcher(device, context.session().memory).prepare(gpu_modules.compiled(device, "count"))
-    return lambda array, by: plan.launch([None, 1, by], [None] * 3, {0: array.allocation})
+    return lambda array, by: plan.launch(Arguments.of([None, 1, by], [None] * 3, {0: array.allocation}))
 
 
 def poke():
@@ -163,7 +164,7 @@ def test_work_of_the_family_goes_to_the_default_stream(standin, family):
         shared.to_dlpack()
         events = [standin.calls(name) for name in ("event_record", "stream_wait")]
         for _ in range(30):
-            launch([None, 1, 1], [None] * 3, {0: shared.allocation})
+            launch(Arguments.of([None, 1, 1], [None] * 3, {0: shared.allocation}))
         device.follow(DEFAULT)
         device.precede(DEFAULT)
         assert {launch.stream for launch in standin.launches} == {DEFAULT}

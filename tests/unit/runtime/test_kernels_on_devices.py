@@ -4,6 +4,7 @@ import needs
 import numpy as np
 import pytest
 
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import FaultSite, PrintSite
 from spirograd.base.dtypes import VOID, f32, i32, i64
 from spirograd.base.errors import SpirogradAssertionError
@@ -14,7 +15,7 @@ from spirograd.ir import ops
 from spirograd.ir.builder import Builder
 from spirograd.ir.nodes import ArrayArg, ArrayRef, Kernel, LoopAttr, ScalarArg, TempRef
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.launcher import ArrayBinding, Launcher
+from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.loader import open_device
 from spirograd.runtime.offline_cache import decode, encode
 
@@ -51,8 +52,6 @@ def build():
     return Kernel("k", (ArrayArg("x", f32, 1), n_arg, limit_arg), b.end(), (first, total), loc)
 
 
-
-
 def test_print_assert_and_return(device):
     out = []
     memory = Memory(device)
@@ -66,7 +65,7 @@ def test_print_assert_and_return(device):
     a.write(0, memoryview(data))
     before = a.generation
     binding = ArrayBinding(a.address, (5,), allocation=a)
-    result = plan.launch([None, 5, 5], [binding, None, None], {})
+    result = plan.launch(Arguments.of([None, 5, 5], [binding, None, None], {}))
     assert result == (1.5, 10) and a.generation > before
     assert sorted(out) == [f"i={i:03d} x={float(data[i])}\n" for i in range(5)]
     back = np.empty_like(data)
@@ -74,7 +73,7 @@ def test_print_assert_and_return(device):
     assert (back == data + np.arange(5) * 0.5).all()
     out.clear()
     with pytest.raises(SpirogradAssertionError, match="4 is too large"):
-        plan.launch([None, 5, 4], [binding, None, None], {})
+        plan.launch(Arguments.of([None, 5, 4], [binding, None, None], {}))
     assert len(out) >= 4
     launcher.synchronize()
-    assert plan.launch([None, 0, 7], [binding, None, None], {}) == (1.5, 7)
+    assert plan.launch(Arguments.of([None, 0, 7], [binding, None, None], {})) == (1.5, 7)

@@ -4,12 +4,13 @@ import pytest
 from unit.runtime.calls import calls_of
 from unit.runtime.fake_device import FakeDevice, kernel, slot
 
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.artifact import Effects, TaskInfo
 from spirograd.base.dtypes import f32, f64, i32, u1, u8
 from spirograd.base.errors import SpirogradRuntimeTypeError
 from spirograd.base.sizes.size_nodes import Add, Arg, Extent, FloorDiv, Max, Min, Mod, Mul, Sub
 from spirograd.runtime.allocations import Memory
-from spirograd.runtime.launcher import ArrayBinding, Launcher
+from spirograd.runtime.launcher import Launcher
 
 
 def launcher(device=None, **options):
@@ -33,9 +34,9 @@ def test_block_holds_every_kind_of_slot():
         slot("scalar", 3, dtype=u1),
     ]
     plan = l.prepare(kernel(slots, "<4QdiiIII"))
-    args = ([-3, None, 2.5, True], [None, ArrayBinding(4096, (3, 11), 8192, 12288), None, None], {7: tree})
-    plan.launch(*args)
-    plan.launch(*args)
+    args = Arguments.of([-3, None, 2.5, True], [None, ArrayBinding(4096, (3, 11), 8192, 12288), None, None], {7: tree})
+    plan.launch(args)
+    plan.launch(args)
     first, second = (struct.unpack("<4QdiiIII", block) for _, block, _ in l.device.launches)
     assert first == (tree.address, 4096, 8192, 12288, 2.5, -3, 11, 5, 0, 1)
     assert second[8] == 1 and second[7] != first[7]
@@ -54,7 +55,7 @@ def test_counts_follow_begin_and_end():
     tasks = tuple(TaskInfo("t", "range_for", "main", 0, begin, end, 64) for begin, end in sizes)
     l = launcher()
     plan = l.prepare(kernel(tasks=tasks))
-    plan.launch([4, None], [None, ArrayBinding(0, (5, 6))], {})
+    plan.launch(Arguments.of([4, None], [None, ArrayBinding(0, (5, 6))], {}))
     assert l.device.launches[0][2] == (10, 0, None, 4, 26, 0, 3)
 
 
@@ -62,7 +63,7 @@ def test_writes_bump_generations():
     l = launcher()
     tree, other, data = (l.memory.allocate(16) for _ in range(3))
     plan = l.prepare(kernel(effects=Effects(frozenset({("tree", 1)}), frozenset({("tree", 0), ("array", 2)}))))
-    plan.launch([None] * 3, [None, None, ArrayBinding(data.address, (4,), allocation=data)], {0: tree, 1: other})
+    plan.launch(Arguments.of([None] * 3, [None, None, ArrayBinding(data.address, (4,), allocation=data)], {0: tree, 1: other}))
     assert tree.generation > 0 and data.generation > 0 and other.generation == 0
 
 
@@ -70,20 +71,20 @@ def test_values_that_do_not_fit():
     l = launcher()
     slots = [slot("scalar", 0, dtype=i32), slot("scalar", 1, dtype=u8), slot("scalar", 2, dtype=f32)]
     plan = l.prepare(kernel(slots, "<iIf"))
-    plan.launch([1, 2, 1e300], [None] * 3, {})
+    plan.launch(Arguments.of([1, 2, 1e300], [None] * 3, {}))
     assert struct.unpack("<iIf", l.device.launches[0][1])[2] == float("inf")
     with pytest.raises(SpirogradRuntimeTypeError, match="argument 0 of k is i32, which holds -2147483648 to 2147483647, not 2147483648"):
-        plan.launch([1 << 31, 2, 0.0], [None] * 3, {})
+        plan.launch(Arguments.of([1 << 31, 2, 0.0], [None] * 3, {}))
     with pytest.raises(SpirogradRuntimeTypeError, match=r"argument 0 of k is i32, not float \(1.5\)"):
-        plan.launch([1.5, 2, 0.0], [None] * 3, {})
+        plan.launch(Arguments.of([1.5, 2, 0.0], [None] * 3, {}))
     with pytest.raises(SpirogradRuntimeTypeError, match="argument 2 of k is f32"):
-        plan.launch([1, 2, "x"], [None] * 3, {})
+        plan.launch(Arguments.of([1, 2, "x"], [None] * 3, {}))
 
 
 def test_missing_gradient_array_is_named():
     plan = launcher().prepare(kernel([slot("array", 0, role="grad")], "<Q"))
     with pytest.raises(SpirogradRuntimeTypeError, match="array argument 0 has no grad array"):
-        plan.launch([None], [ArrayBinding(256, (1,))], {})
+        plan.launch(Arguments.of([None], [ArrayBinding(256, (1,))], {}))
 
 
 def test_returns_are_read_from_the_temporaries():
@@ -93,7 +94,7 @@ def test_returns_are_read_from_the_temporaries():
 
     l = launcher()
     plan = l.prepare(kernel([slot("temps")], "<Q", temps_size=64, returns=((f64, 8), (f32, 20), (i32, 16), (u1, 24)), run=run))
-    result = plan.launch([], [], {})
+    result = plan.launch(Arguments.of([], [], {}))
     assert result == (1.5, -2.0, 7, True) and result[3] is True
     assert l.device.syncs > 0
 
@@ -107,7 +108,7 @@ def test_launch_is_lean():
     tree = l.memory.allocate(64)
     slots = [slot("tree", 0), slot("scalar", 0, dtype=i32), slot("scalar", 1, dtype=f32), slot("scalar", 2, dtype=i32)]
     plan = l.prepare(kernel(slots, "<QifI", effects=Effects(writes=frozenset({("tree", 0)}))))
-    scalars, arrays, trees = [1, 2.0, 3], [None] * 3, {0: tree}
-    plan.launch(scalars, arrays, trees)
-    found = calls_of(lambda: plan.launch(scalars, arrays, trees), 10)
+    arguments = Arguments.of([1, 2.0, 3], [None] * 3, {0: tree})
+    plan.launch(arguments)
+    found = calls_of(lambda: plan.launch(arguments), 10)
     assert found < 8, found

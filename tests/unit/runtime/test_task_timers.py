@@ -6,6 +6,7 @@ import pytest
 from unit.runtime import gpu_modules
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.base.artifact import TaskInfo
 from spirograd.lang import context
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
@@ -30,7 +31,7 @@ def test_each_launch_lies_between_two_events(profile, standin, by_address):
     array = sg.ndarray(sg.i32, shape=4)
     plan = profile._launcher.prepare(gpu_modules.compiled(context.session().device, "count", by_address=by_address))
     for n in (3, 0, 2):
-        plan.launch([None, n, 5], [None] * 3, {0: array.allocation})
+        plan.launch(Arguments.of([None, n, 5], [None] * 3, {0: array.allocation}))
     profile.collect()
     assert array.to_numpy().tolist() == [25, 0, 0, 0]
     assert [(r.iterations, r.launch) for r in profile.records] == [(3, 1), (2, 3)]  # nothing was dispatched for the other
@@ -44,7 +45,7 @@ def test_graphs_of_the_driver_are_repeated_launch_by_launch(standin):
     plan = session.launcher.prepare(gpu_modules.compiled(session.device, "count"))
     with sg.Graph() as graph:
         for k in range(3):
-            plan.launch([None, 2, k], [None] * 3, {0: array.allocation})
+            plan.launch(Arguments.of([None, 2, k], [None] * 3, {0: array.allocation}))
     assert standin.calls("graph_make") == 1
     profile = session.profile()
     profile.start()
@@ -62,11 +63,11 @@ def test_a_driver_that_refuses(profile, standin, symbol):
     plan = profile._launcher.prepare(gpu_modules.compiled(context.session().device, "count"))
     standin.fail(symbol, 1)
     with pytest.raises(sg.SpirogradRuntimeError, match=r"INVALID_VALUE|hipErrorInvalidValue"):
-        plan.launch([None, 1, 5], [None] * 3, {0: array.allocation})
+        plan.launch(Arguments.of([None, 1, 5], [None] * 3, {0: array.allocation}))
         profile.collect()
     standin.fail(symbol, 0, 0)
     profile.collect()
-    plan.launch([None, 1, 5], [None] * 3, {0: array.allocation})
+    plan.launch(Arguments.of([None, 1, 5], [None] * 3, {0: array.allocation}))
     profile.collect()
     assert profile.records[-1].launch == 2
 

@@ -14,6 +14,7 @@ from unit.runtime.calls import calls_of
 from unit.runtime.reading import read
 from unit.runtime.spirv_modules import compiled, module
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.artifact import ArgBlock, CompiledKernel, TaskInfo
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.base.sizes.size_nodes import Arg
@@ -71,11 +72,11 @@ def test_launch(vulkan, in_block):
     a.write(0, memoryview(data))
     expected = data.copy()
     for step in range(5):
-        plan.launch([None, n, step], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, n, step], [None] * 3, {0: a}))
         for _ in range(2):
             expected = expected * 2 + np.uint32(step) + np.arange(n, dtype=np.uint32)
     assert (read(a) == expected).all()
-    plan.launch([None, 0, 9], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 0, 9], [None] * 3, {0: a}))
     assert (read(a) == expected).all()
 
 
@@ -86,7 +87,7 @@ def test_small_writes_keep_their_place_between_launches(vulkan):
     total = []
     for i in range(50):
         a.write(0, memoryview(struct.pack("<I", i)))
-        plan.launch([None, 3, 7], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 3, 7], [None] * 3, {0: a}))
         b.copy_from(a, 4)
         total.append(i + 21)
     assert read(a)[0] == total[-1] and read(b)[0] == total[-1]
@@ -96,7 +97,7 @@ def counts(vulkan, end, n):
     memory = Memory(vulkan)
     plan = Launcher(vulkan, memory).prepare(compiled("count", end=end))
     a = memory.allocate(4)
-    plan.launch([None, n, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, n, 1], [None] * 3, {0: a}))
     assert read(a)[0] == n
 
 
@@ -120,7 +121,7 @@ def test_ten_thousand_launches_neither_grow_nor_complain(open_vulkan):
     def some(times):
         for _ in range(times):
             scratch = memory.allocate(1000)  # freed while launches that could use it are pending
-            plan.launch([None, 1, 1], [None] * 3, {0: a})
+            plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
             del scratch
 
     some(2000)
@@ -141,8 +142,8 @@ def test_recording_is_cheap(open_vulkan):
     launcher = Launcher(vulkan, memory)
     plan = launcher.prepare(compiled("count"))
     a = memory.allocate(4)
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
-    found = calls_of(lambda: plan.launch([None, 1, 1], [None] * 3, {0: a}), 500)  # batches are submitted in between
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
+    found = calls_of(lambda: plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a})), 500)  # batches are submitted in between
     assert found < 20, found
 
 
@@ -154,7 +155,7 @@ def test_large_buffers(open_vulkan):
     n = 130 << 18  # 130 MiB: beyond maxStorageBufferRange of many devices
     a = memory.allocate(4 * n)
     a.write(4 * (n - 2), memoryview(struct.pack("<II", 5, 6)))
-    plan.launch([None, n, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, n, 1], [None] * 3, {0: a}))
     tail = read(a, offset=4 * (n - 2))
     assert tail.tolist() == [10 + 1 + n - 2, 12 + 1 + n - 1]
     assert read(a, count=2).tolist() == [1, 2]
@@ -204,12 +205,12 @@ def test_lost_device_is_told_clearly(open_vulkan):
     plan = Launcher(vulkan, memory).prepare(compiled("count"))
     a = memory.allocate(4)
     submit, vulkan._fn.QueueSubmit = vulkan._fn.QueueSubmit, lambda *_: -4  # VK_ERROR_DEVICE_LOST
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     for _ in range(2):
         with pytest.raises(SpirogradRuntimeError, match=r"device was lost.*call init again"):
             vulkan.synchronize()
     with pytest.raises(SpirogradRuntimeError, match="device was lost"):
-        plan.launch([None, 1, 1], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     vulkan._fn.QueueSubmit = submit
 
 
@@ -228,12 +229,12 @@ def test_short_waits_are_polled_and_long_ones_block(open_vulkan):
     functions.WaitSemaphores = block
     vulkan._stream.poll_nanoseconds = 20_000_000_000
     for _ in range(20):
-        plan.launch([None, 1, 1], [None] * 3, {0: a})
+        plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
         vulkan.synchronize()
     assert not blocked
     vulkan._stream.poll_nanoseconds = 0
     functions.GetSemaphoreCounterValue = lambda *_: 0  # the work is never seen to be done
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     vulkan.synchronize()
     assert blocked == [1]
     assert read(a)[0] == 21
@@ -255,12 +256,12 @@ def test_a_long_wait_is_interrupted(ctrl_c, open_vulkan):
         return 2  # VK_TIMEOUT
 
     functions.WaitSemaphores, functions.GetSemaphoreCounterValue = time_out, lambda *_: 0
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     with pytest.raises(KeyboardInterrupt):
         vulkan.synchronize()
     assert len(calls) == 3
     functions.WaitSemaphores, functions.GetSemaphoreCounterValue = wait, poll
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     assert read(a)[0] == 2
 
 
@@ -318,8 +319,8 @@ def test_threads(open_vulkan):
         try:
             mine = memory.allocate(4)
             for i in range(300):
-                plan.launch([None, 1, 1], [None] * 3, {0: total})
-                plan.launch([None, 2, 1], [None] * 3, {0: mine})
+                plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: total}))
+                plan.launch(Arguments.of([None, 2, 1], [None] * 3, {0: mine}))
                 if i % 50 == 0:
                     assert read(mine)[0] == 2 * (i + 1)
             assert read(mine)[0] == 600
@@ -421,11 +422,12 @@ def test_exit_with_everything_open_is_silent():
         "from unit.runtime.spirv_modules import compiled\n"
         "from spirograd.runtime.loader import open_device\n"
         "from spirograd.runtime.allocations import Memory\n"
+        "from spirograd.base.arguments import Arguments\n"
         "from spirograd.runtime.launcher import Launcher\n"
         "device = open_device('vulkan', debug=True)\n"
         "memory = Memory(device); plan = Launcher(device, memory).prepare(compiled('count'))\n"
         "a = memory.allocate(4)\n"
-        "for _ in range(700): plan.launch([None, 1, 1], [None] * 3, {0: a})\n"
+        "for _ in range(700): plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))\n"
     )
     result = subprocess.run([sys.executable, "-c", code, str(TESTS)], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

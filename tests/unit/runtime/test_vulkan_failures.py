@@ -12,6 +12,7 @@ from unit.runtime.reading import read
 from unit.runtime.spirv_modules import compiled
 
 import spirograd as sg
+from spirograd.base.arguments import Arguments
 from spirograd.base.errors import OutOfDeviceMemory, SpirogradRuntimeError
 from spirograd.lang import context
 from spirograd.runtime.allocations import Memory
@@ -49,7 +50,7 @@ def test_work_that_the_driver_did_not_take(open_vulkan: Any, failing: Any, name:
     plan = Launcher(vulkan, memory).prepare(compiled("count"))
     a = memory.allocate(4)
     vulkan.synchronize()
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     failing(vulkan, name, result, 1)
     failing(vulkan, "AllocateMemory", NO_MEMORY)
     for call in (lambda: memory.allocate(100 << 20), lambda: read(a), vulkan.synchronize):
@@ -63,7 +64,7 @@ def test_a_wait_without_memory_loses_nothing(open_vulkan: Any, failing: Any) -> 
     memory = Memory(vulkan)
     plan = Launcher(vulkan, memory).prepare(compiled("count"))
     a = memory.allocate(4)
-    plan.launch([None, 1, 1], [None] * 3, {0: a})
+    plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: a}))
     failing(vulkan, "GetSemaphoreCounterValue WaitSemaphores", NO_MEMORY, 1)
     with pytest.raises(OutOfDeviceMemory, match=r"VK_ERROR_OUT_OF_DEVICE_MEMORY.*free arrays, or end other processes"):
         vulkan.synchronize()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from unit.runtime.spirv_modules import compiled
 
+from spirograd.base.arguments import Arguments
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.graph_recording import GraphRecording
 from spirograd.runtime.launcher import Launcher
@@ -50,7 +51,7 @@ def test_barriers_lie_between_work_that_conflicts(counted, in_block):
 
     def work():
         for k in range(40):
-            plan.launch([None, 2, k], [None] * 3, {0: cells[k % 4]})
+            plan.launch(Arguments.of([None, 2, k], [None] * 3, {0: cells[k % 4]}))
         cells[0].copy_from(cells[1], 4)
         cells[2].fill(0, 4, 7)  # at the same time as the copy
         cells[1].fill(0, 4, 5)  # after the copy, which reads it
@@ -77,8 +78,8 @@ def test_sections_share_barriers(counted, apart):
         def work():
             if fills:
                 cell.fill(0, 4, 100)
-            plan.launch([None, 2, k], [None] * 3, {0: cell})
-            plan.launch([None, 2, k], [None] * 3, {0: cell})
+            plan.launch(Arguments.of([None, 2, k], [None] * 3, {0: cell}))
+            plan.launch(Arguments.of([None, 2, k], [None] * 3, {0: cell}))
 
         return work
 
@@ -99,7 +100,7 @@ def test_a_series_goes_with_the_last_reference(vulkan):
     cell = memory.allocate(4)
     used = vulkan._allocator.used
     for _ in range(3):
-        recording = recorded(launcher, lambda: [plan.launch([None, 1, 1], [None] * 3, {0: cell}) for _ in range(2)])
+        recording = recorded(launcher, lambda: [plan.launch(Arguments.of([None, 1, 1], [None] * 3, {0: cell})) for _ in range(2)])
         recording.repeat()
         assert len(vulkan._pools) == 1 and vulkan._allocator.used > used
         del recording
@@ -116,7 +117,7 @@ def test_work_that_is_pending_is_waited_for(vulkan):
     plan = launcher.prepare(compiled("scale", "scale"))
     n = 50_000
     a = memory.allocate(4 * n)
-    recording = recorded(launcher, lambda: [plan.launch([None, n, k], [None] * 3, {0: a}) for k in range(3)])
+    recording = recorded(launcher, lambda: [plan.launch(Arguments.of([None, n, k], [None] * 3, {0: a})) for k in range(3)])
     expected = words(a).copy()
     for step in range(4):
         recording.repeat()

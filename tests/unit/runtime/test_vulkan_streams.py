@@ -3,6 +3,7 @@
 import numpy as np
 from unit.runtime.spirv_modules import compiled
 
+from spirograd.base.arguments import Arguments
 from spirograd.runtime.allocations import Memory
 from spirograd.runtime.launcher import Launcher
 
@@ -28,7 +29,7 @@ def test_work_is_in_order_where_it_was_asked_for(vulkan):
         else:
             vulkan.order_streams(before, stream)
         with vulkan.on_stream(stream):
-            plan.launch([None, n, step], [None] * 3, {0: a})
+            plan.launch(Arguments.of([None, n, step], [None] * 3, {0: a}))
         for _ in range(2):
             expected = expected * 2 + np.uint32(step) + at
         before = stream
@@ -45,7 +46,7 @@ def test_waits_for_one_stream(vulkan):
     vulkan.order_streams(None, side)  # which sets the memory to zero
     for _ in range(100):  # more than one submission
         with vulkan.on_stream(side):
-            plan.launch([None, 3, 2], [None] * 3, {0: a})
+            plan.launch(Arguments.of([None, 3, 2], [None] * 3, {0: a}))
     event = vulkan.record_event(side)
     vulkan.finish_event(event)
     vulkan.finish_stream(side)
@@ -65,7 +66,7 @@ def test_memory_is_not_used_again_before_streams_are_done_with_it(vulkan):
         address = a.address
         vulkan.order_streams(None, side)
         with vulkan.on_stream(side):
-            plan.launch([None, n, step], [None] * 3, {0: a})
+            plan.launch(Arguments.of([None, n, step], [None] * 3, {0: a}))
         del a
         b = memory.allocate(4 * n)
         assert not words(b).any()

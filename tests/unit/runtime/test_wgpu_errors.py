@@ -219,11 +219,12 @@ SCRIPT = (
     "from spirograd.base.errors import SpirogradRuntimeError\n"
     "from spirograd.runtime.loader import open_device\n"
     "from spirograd.runtime.allocations import Memory\n"
+    "from spirograd.base.arguments import Arguments\n"
     "from spirograd.runtime.launcher import Launcher\n"
     "device = open_device('wgpu')\n"
     "memory = Memory(device); plan = Launcher(device, memory).prepare(compiled('count'))\n"
     "a = memory.allocate(4)\n"
-    "for _ in range(700): plan.launch([1, 1], [None] * 2, {0: a})\n"
+    "for _ in range(700): plan.launch(Arguments.of([1, 1], [None] * 2, {0: a}))\n"
 )
 # NVIDIA's driver crashes in exit handlers of its own when a forked child ends in the usual way, under Vulkan too: not ours to test.
 FORK = (

@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 from unit.runtime.spirv_modules import LOOP
 
+from spirograd.base.arguments import Arguments
 from spirograd.base.artifact import ArgBlock, CompiledKernel, Slot, TaskInfo
 from spirograd.base.dtypes import u32
 from spirograd.base.sizes.size_nodes import Arg
@@ -38,7 +39,6 @@ TYPES = """
 %gid = OpVariable %p_v3 Input
 %nwg = OpVariable %p_v3 Input
 """
-
 
 
 def _body(name, layout):
@@ -114,7 +114,7 @@ def filled(memory, values):
 
 def run(plan, n, a, *arrays):
     """Launch a plan of `compiled` over n elements of ``arrays``."""
-    plan.launch([n, a], [None] * 2, dict(enumerate(arrays)))
+    plan.launch(Arguments.of([n, a], [None] * 2, dict(enumerate(arrays))))
 
 
 def native(device):

@@ -10,13 +10,14 @@ import pytest
 from unit.transforms.random_kernels import inputs, random_kernel
 from unit.transforms.test_passes_keep_meaning import same
 
+from spirograd.base.arguments import Arguments, ArrayBinding
 from spirograd.base.device import Device
 from spirograd.base.errors import SpirogradAssertionError
 from spirograd.base.options import CompileOptions
 from spirograd.compiler import compile_kernel
 from spirograd.ir.nodes import Kernel
 from spirograd.runtime.allocations import Allocation, Memory
-from spirograd.runtime.launcher import ArrayBinding, Launcher
+from spirograd.runtime.launcher import Launcher
 from spirograd.runtime.loader import open_device
 
 OPTIONS = CompileOptions(fast_math=False, verify=True)
@@ -42,7 +43,7 @@ def launch(device: Device, kernel: Kernel, seed: int) -> tuple[Any, str, str, li
     plan = launcher.prepare(compile_kernel(kernel, device.caps, OPTIONS))
     fault, returned = "", None
     try:
-        returned = plan.launch(args, arrays, homes)  # type: ignore[arg-type]
+        returned = plan.launch(Arguments.of(args, arrays, homes))  # type: ignore[arg-type]
         launcher.synchronize()
     except SpirogradAssertionError as error:
         fault = str(error)

@@ -93,7 +93,7 @@ def _elastic(gs: Any) -> Any:
 
 
 def _bounded(name: str, substeps: int, requires_grad: bool = False, **options: Any) -> Callable[[Any], dict[str, Any]]:
-    """Options of a scene with the particles of one solver, inside a box. So many ``substeps`` keep the motion stable."""
+    """Options of a scene with the particles of one solver, inside a box. The ``substeps`` keep the motion stable."""
 
     def make(gs: Any) -> dict[str, Any]:
         corners = {"lower_bound": (-0.5, -0.5, 0.0), "upper_bound": (0.5, 0.5, 1.0)}

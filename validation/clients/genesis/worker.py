@@ -18,7 +18,7 @@ import numpy as np
 
 from validation.clients.genesis.scenes import SCENES, Scene
 
-# Steps are timed after so many, which compile kernels, try variants of them and record launches; at least so many are.
+# Steps before timing, which compile kernels, try variants of them and record launches; the least number of timed steps.
 _WARM_UP, _LEAST = 25, 5
 
 

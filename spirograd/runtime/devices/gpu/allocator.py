@@ -32,7 +32,7 @@ class _PoolProperties(ctypes.Structure):
     ]
 
 
-class Memory(NamedTuple):
+class DeviceRange(NamedTuple):
     """A range of device memory: what the handle of a buffer is."""
 
     address: int
@@ -60,8 +60,8 @@ class Pool:
         self._cap = cap
         self._handle = c_void_p()
         self.used = 0
-        self._live: set[Memory] = set()
-        self.exported: set[Memory] = set()
+        self._live: set[DeviceRange] = set()
+        self.exported: set[DeviceRange] = set()
         properties = _PoolProperties(_PINNED_TYPE, 0, _ON_DEVICE, ordinal)
         driver.call("create a memory pool", driver.pool_create, byref(self._handle), byref(properties))
         try:
@@ -70,7 +70,7 @@ class Pool:
             self.close()
             raise
 
-    def take(self, nbytes: int) -> Memory:
+    def take(self, nbytes: int) -> DeviceRange:
         """``nbytes`` with undefined contents, for work that comes later. Raises OutOfDeviceMemory with this size and the limit."""
         driver = self._driver
         if nbytes > self._total:
@@ -81,11 +81,11 @@ class Pool:
         address = c_uint64()
         driver.call(f"allocate {nbytes} bytes", driver.allocate_from_pool, byref(address), nbytes, self._handle, self._stream.handle)
         self.used += nbytes
-        memory = Memory(address.value, nbytes)
+        memory = DeviceRange(address.value, nbytes)
         self._live.add(memory)
         return memory
 
-    def give(self, memory: Memory) -> None:
+    def give(self, memory: DeviceRange) -> None:
         """Free an allocation, after the work so far. Of what was exported that is also the work of others, on streams unknown."""
         self.used -= memory.nbytes
         self._live.discard(memory)
@@ -107,7 +107,7 @@ class Pool:
         if not self.exported:
             self._driver.pool_destroy(self._handle)
 
-    def release(self, memory: Memory, context: int) -> None:
+    def release(self, memory: DeviceRange, context: int) -> None:
         """Free what was exported, after the pool was closed, and the pool after the last of it; from any thread."""
         self.exported.discard(memory)
         driver = self._driver

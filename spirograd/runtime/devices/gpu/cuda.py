@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
 
 from spirograd.base.device import DeviceInfo
 from spirograd.base.records import replace
 from spirograd.llvmgen import ptx, toolchain
-from spirograd.runtime.devices.gpu import opening, ptx_compiler
+from spirograd.runtime.devices.gpu import cuda_context, opening, ptx_compiler
 from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import HANDLE, OUT, Driver
 from spirograd.runtime.devices.gpu.features import Features, driver_version
@@ -97,61 +99,6 @@ _CALLED = {
     "context_push": "cuCtxPushCurrent_v2",
     "context_pop": "cuCtxPopCurrent_v2",
 }
-# Where another context is current, the device's is pushed, and popped again, so that other users of CUDA in the thread keep theirs. In a
-# thread without one, that of device 0 is made current for good, which saves time. Other libraries take that as the choice of their device,
-# so it is for the device that they take anyway, the first one. A context is given with its lowest bit set if it is to stay.
-_PUSHED = 1
-_SWITCH = f"""declare i32 @context_get(ptr)
-declare i32 @context_set(ptr)
-declare i32 @context_push(ptr)
-declare i32 @context_pop(ptr)
-
-define internal i32 @sg_enter(ptr %given) nounwind {{
-  %bits = ptrtoint ptr %given to i64
-  %odd = and i64 %bits, 1
-  %stays = icmp ne i64 %odd, 0
-  %even = xor i64 %bits, %odd
-  %context = inttoptr i64 %even to ptr
-  %current = alloca ptr
-  store ptr null, ptr %current
-  %status = call i32 @context_get(ptr %current)
-  %now = load ptr, ptr %current
-  %there = icmp eq ptr %now, %context
-  br i1 %there, label %done, label %other
-other:
-  %none = icmp eq ptr %now, null
-  %keep = and i1 %none, %stays
-  br i1 %keep, label %set, label %push
-set:
-  %kept = call i32 @context_set(ptr %context)
-  %kept.negated = sub i32 0, %kept
-  br label %done
-push:
-  %code = call i32 @context_push(ptr %context)
-  %refused = icmp ne i32 %code, 0
-  %negated = sub i32 0, %code
-  %entered = select i1 %refused, i32 %negated, i32 {_PUSHED}
-  br label %done
-done:
-  %result = phi i32 [0, %0], [%kept.negated, %set], [%entered, %push]
-  ret i32 %result
-}}
-
-define internal void @sg_leave(i32 %entered) nounwind {{
-  %pushed = icmp eq i32 %entered, {_PUSHED}
-  br i1 %pushed, label %pop, label %done
-pop:
-  %current = alloca ptr
-  %dropped = call i32 @context_pop(ptr %current)
-  br label %done
-done:
-  ret void
-}}
-
-define internal void @sg_forget() nounwind {{
-  ret void
-}}
-"""
 # CUdevice_attribute.
 _MAX_GROUP, _MAX_GRID, _SHARED, _KILOHERTZ, _PROCESSORS, _INTEGRATED, _MAJOR, _MINOR, _POOLS = 1, 5, 8, 13, 16, 18, 75, 76, 115
 # Architectures that LLVM 22 generates code for. PTX for an older one runs on all newer devices.
@@ -165,7 +112,8 @@ class CudaDriver(Driver):
     api, arch, knob = "CUDA", "cuda", "SG_LIBCUDA"
     missing, needed = "the CUDA driver is not installed", "CUDA 12.0 or newer is needed; update the driver"
     symbols, own, called, optional = _SYMBOLS, _OWN, _CALLED, _LOOPS
-    switch, launch_end, dlpack_type, forked_code = _SWITCH, 0, 2, 3
+    switch: ClassVar[ModuleType] = cuda_context
+    launch_end, dlpack_type, forked_code = 0, 2, 3
 
     def __init__(self, library: object, path: str) -> None:
         super().__init__(library, path)
@@ -210,10 +158,10 @@ class CudaDriver(Driver):
 
     def enter(self, context: int) -> int:
         code: int = self.context_push(context & ~1)
-        return -code if code else _PUSHED
+        return -code if code else cuda_context.PUSHED
 
     def leave(self, entered: int) -> None:
-        if entered == _PUSHED:
+        if entered == cuda_context.PUSHED:
             self.context_pop(byref(c_void_p()))
 
     def drop_context(self, ordinal: int) -> None:

@@ -20,7 +20,7 @@ from spirograd.runtime.devices.artifacts import check_target
 from spirograd.runtime.devices.completed_readback import check_range
 from spirograd.runtime.devices.deletion import COLLECT_AT, DeletionQueue
 from spirograd.runtime.devices.gpu import call, modules
-from spirograd.runtime.devices.gpu.allocator import Foreign, Memory, Pool
+from spirograd.runtime.devices.gpu.allocator import DeviceRange, Foreign, Pool
 from spirograd.runtime.devices.gpu.call import Launch
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.driver_graphs import (
@@ -37,7 +37,7 @@ from spirograd.runtime.devices.gpu.readback import CellArrival, pinned_cells
 from spirograd.runtime.devices.gpu.side_streams import Event, SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
 from spirograd.runtime.devices.gpu.timer import GpuTimer
-from spirograd.runtime.devices.gpu.transfer import Transfers
+from spirograd.runtime.devices.gpu.transfer import GpuTransfers
 from spirograd.runtime.devices.grid_size import grid_limits
 from spirograd.runtime.devices.open_devices import OpenDevices
 from spirograd.runtime.devices.streamed import DeviceLost, StreamedDevice, Turn
@@ -141,7 +141,7 @@ class GpuDevice(StreamedDevice):
                 self._sides = SideStreams(self._stream, self._between)
                 self._pool = Pool(self._stream, features.ordinal, features.total, cap)
                 self._cells = pinned_cells(self._stream)
-                self._transfers: Transfers = Transfers(self._stream, self._cells, self._sides)
+                self._transfers: GpuTransfers = GpuTransfers(self._stream, self._cells, self._sides)
         except BaseException:
             self._destroy()
             raise
@@ -159,11 +159,11 @@ class GpuDevice(StreamedDevice):
         super()._reclaim()
         self._pool.trim()
 
-    def _delete(self, thing: Memory | Foreign) -> None:
-        if isinstance(thing, Memory):
+    def _delete(self, thing: DeviceRange | Foreign) -> None:
+        if isinstance(thing, DeviceRange):
             self._sides.on_own(lambda: self._give(thing))
 
-    def _give(self, memory: Memory) -> None:
+    def _give(self, memory: DeviceRange) -> None:
         self._sides.join()
         self._pool.give(memory)
 
@@ -313,7 +313,7 @@ class GpuDevice(StreamedDevice):
             finally:
                 self._deletions.put(memory)
 
-    def _put(self, block: bytes | bytearray) -> Memory:
+    def _put(self, block: bytes | bytearray) -> DeviceRange:
         memory = self._pool.take(len(block))
         try:
             self._transfers.upload(memory, 0, memoryview(block))
@@ -356,9 +356,9 @@ class GpuDevice(StreamedDevice):
 
         def report(_: int) -> None:
             with self._turn:
-                word = memory.words[call.FAILED]
-                memory.words[call.FAILED] = 0
-                self._driver.check(word, f"launch kernel {executable.name}")
+                word = ctypes.c_uint64.from_address(failed)
+                code, word.value = word.value, 0
+                self._driver.check(code, f"launch kernel {executable.name}")
 
         return NativeEntry(self._code.prepared, ctypes.addressof(memory), self._turn.lock, (executable, memory), failed, report)
 

@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from types import ModuleType
 from typing import Any, ClassVar
 
 from spirograd.base import knobs
@@ -63,7 +64,7 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
     "occupancy": (OUT, HANDLE, c_int, c_size_t),
 }
 # Called from compiled code only (`call.py`), which is linked with their addresses.
-CALLED = ("launch", "stream_query", "event_query")
+CALLED = ("launch", "stream_query", "event_query", "event_record")
 
 SUCCESS, OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 0, 2, 100, 600
 # After these no later call succeeds: kernels ran into something that ends their context, or the device has gone.
@@ -84,9 +85,9 @@ class Driver(ABC):
     ``missing``: what to say where there is no library, after which the reason comes. ``needed``: what a library that lacks a function must
     be replaced by.
 
-    ``switch``: LLVM IR of ``i32 @sg_enter(ptr %context)``, which makes a context current in the calling thread and gives 0, or a positive
-    number for ``void @sg_leave(i32)``, which undoes that, or an error code, negated; and of ``void @sg_forget()``, which has the driver
-    forget that it answered NOT_READY. ``launch_end``: what ends the list of ``extra`` of a launch. ``dlpack_type``: DLDeviceType.
+    ``switch``: a module of `word_functions`: ``sg_enter(context)``, which makes a context current in the calling thread and returns 0, or a
+    positive number for ``sg_leave``, which undoes that, or an error code, negated; and ``sg_forget()``, which has the driver forget that it
+    answered NOT_READY. ``launch_end``: what ends the list of ``extra`` of a launch. ``dlpack_type``: DLDeviceType.
     ``forked_code``: how ``init`` fails in a fork of a process that used the driver, if it finds out.
     """
 
@@ -98,8 +99,8 @@ class Driver(ABC):
     symbols: ClassVar[Mapping[str, str]]
     own: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]]
     called: ClassVar[Mapping[str, str]]
-    optional: ClassVar[Mapping[str, tuple[str, tuple[object, ...]]]] = {}
-    switch: ClassVar[str]
+    optional: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
+    switch: ClassVar[ModuleType]
     launch_end: ClassVar[int]
     dlpack_type: ClassVar[int]
     forked_code: ClassVar[int | None]

@@ -19,7 +19,7 @@ from spirograd.runtime.conflicts import UsedMemory
 from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import RELAXED, Stream
-from spirograd.runtime.devices.gpu.transfer import Transfers
+from spirograd.runtime.devices.gpu.transfer import GpuTransfers
 
 _CONDITIONAL = 13  # CU_GRAPH_NODE_TYPE_CONDITIONAL
 _WHILE = 1  # CU_GRAPH_COND_TYPE_WHILE
@@ -88,7 +88,7 @@ class Loaded:
 class GraphWork:
     """What a series of work calls while it is recorded, see `RecordsWork.record`: the stream's work, and nothing else of the device's."""
 
-    def __init__(self, driver: Driver, transfers: Transfers) -> None:
+    def __init__(self, driver: Driver, transfers: GpuTransfers) -> None:
         self._driver = driver
         self._transfers = transfers
 
@@ -167,6 +167,7 @@ class SeriesRecorder:
             stream.select(own)
             for side in sides:
                 self._sides.give(side)
+
 
 class LoopRecorder(SeriesRecorder):
     """Makes graphs with loops. ``context``: it is current. ``setter``: the executable of `condition_kernel`."""

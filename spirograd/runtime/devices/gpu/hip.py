@@ -10,13 +10,14 @@ import ctypes
 import sys
 from ctypes import byref, c_char_p, c_int, c_void_p
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 from spirograd.base.device import DeviceInfo
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import replace
 from spirograd.llvmgen import amdgpu, toolchain
-from spirograd.runtime.devices.gpu import opening
+from spirograd.runtime.devices.gpu import hip_context, opening
 from spirograd.runtime.devices.gpu.device import GpuDevice
 from spirograd.runtime.devices.gpu.driver import OUT, Driver
 from spirograd.runtime.devices.gpu.features import Features, driver_version
@@ -75,47 +76,6 @@ _OWN = {
 }
 _CALLED = {"device_current": "hipGetDevice", "device_set": "hipSetDevice", "last_error": "hipGetLastError"}
 # A context is the number of a device. Entering gives 1 more than the number of the device that was current, if that was another one.
-_SWITCH = """declare i32 @device_current(ptr)
-declare i32 @device_set(i32)
-declare i32 @last_error()
-
-define internal i32 @sg_enter(ptr %context) nounwind {
-  %bits = ptrtoint ptr %context to i64
-  %wanted = trunc i64 %bits to i32
-  %current = alloca i32
-  store i32 0, ptr %current
-  %status = call i32 @device_current(ptr %current)
-  %now = load i32, ptr %current
-  %there = icmp eq i32 %now, %wanted
-  br i1 %there, label %done, label %other
-other:
-  %code = call i32 @device_set(i32 %wanted)
-  %refused = icmp ne i32 %code, 0
-  %negated = sub i32 0, %code
-  %before = add i32 %now, 1
-  %entered = select i1 %refused, i32 %negated, i32 %before
-  br label %done
-done:
-  %result = phi i32 [0, %0], [%entered, %other]
-  ret i32 %result
-}
-
-define internal void @sg_leave(i32 %entered) nounwind {
-  %switched = icmp sgt i32 %entered, 0
-  br i1 %switched, label %back, label %done
-back:
-  %before = sub i32 %entered, 1
-  %code = call i32 @device_set(i32 %before)
-  br label %done
-done:
-  ret void
-}
-
-define internal void @sg_forget() nounwind {
-  %code = call i32 @last_error()
-  ret void
-}
-"""
 # hipDeviceAttribute_t, whose numbers have been the same since ROCm 5.
 _INTEGRATED, _MAX_GRID, _MAX_GROUP, _PROCESSORS, _SHARED, _WAVE, _POOLS = 16, 29, 56, 63, 74, 87, 88
 # hipDeviceProp_t changed with ROCm 6, and with it the name of the function: the function, and where `gcnArchName` lies.
@@ -131,7 +91,8 @@ class HipDriver(Driver):
     missing = "HIP's runtime is not installed (on Linux it comes with ROCm, on Windows with the HIP SDK or AMD's driver)"
     needed = "ROCm 5.2 or newer is needed; update it"
     symbols, own, called = _SYMBOLS, _OWN, _CALLED
-    switch, launch_end, dlpack_type, forked_code = _SWITCH, 3, 10, None
+    switch: ClassVar[ModuleType] = hip_context
+    launch_end, dlpack_type, forked_code = 3, 10, None
 
     def __init__(self, library: Any, path: str) -> None:
         super().__init__(library, path)

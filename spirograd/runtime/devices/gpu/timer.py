@@ -7,43 +7,16 @@ adds where the stream has nothing else to do, up to some microseconds, stays in 
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
 from ctypes import byref, c_float, c_void_p
 from time import perf_counter_ns
 from typing import Any
 
-from spirograd.base.options import CompileOptions
-from spirograd.llvmgen.toolchain import Library, compile_module, host_caps, link
 from spirograd.runtime.devices.gpu import call
-from spirograd.runtime.devices.gpu.driver import Driver
 from spirograd.runtime.devices.query_timer import Alignment, QueryTimer
 
 _TASKS = 1024
 _TIMING = 0  # CU_EVENT_DEFAULT, hipEventDefault
-_ENTRY = "sg_gpu_timed"
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
-# The context is current. A launch that fails leaves its code in what ``%prepared`` points to.
-_TEXT = f"""declare i32 @event_record(ptr, ptr)
-declare void @prepared(ptr, ptr)
-define i32 @{_ENTRY}(ptr %block, ptr %prepared, ptr %stream, ptr %begin, ptr %end) nounwind {{
-  %first = call i32 @event_record(ptr %begin, ptr %stream)
-  call void @prepared(ptr %block, ptr %prepared)
-  %second = call i32 @event_record(ptr %end, ptr %stream)
-  %failed = icmp ne i32 %first, 0
-  %code = select i1 %failed, i32 %first, i32 %second
-  ret i32 %code
-}}
-"""
-
-
-@functools.cache
-def _timed(driver: Driver, prepared: int) -> tuple[Callable[..., int], Library]:
-    """The compiled function, and what must live as long as it is called."""
-    code = compile_module(_TEXT, host_caps(), CompileOptions(opt_level=1))
-    record = ctypes.cast(driver.event_record, c_void_p).value or 0
-    library = link(code.binary, (_ENTRY,), {"event_record": record, "prepared": prepared})
-    return _PROTOTYPE(library.addresses[_ENTRY]), library
 
 
 class GpuTimer(QueryTimer):
@@ -53,7 +26,7 @@ class GpuTimer(QueryTimer):
         super().__init__(device, _TASKS)
         self._code, self._context = code, context
         self._driver = code.driver
-        self._function, self._library = _timed(code.driver, code.prepared)
+        self._function = _PROTOTYPE(code.timed)
         self._events: list[int] = []
 
     def _event(self, number: int) -> int:

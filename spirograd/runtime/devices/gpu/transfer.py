@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from spirograd.base.records import dataclass
-from spirograd.runtime.devices.gpu.allocator import Memory, pinned
+from spirograd.runtime.devices.gpu.allocator import DeviceRange, pinned
 from spirograd.runtime.devices.gpu.readback import CellReadback
 from spirograd.runtime.devices.gpu.side_streams import SideStreams
 from spirograd.runtime.devices.gpu.stream import Stream
@@ -49,7 +49,7 @@ class Chunk:
     emptied: Future[int] | None = None
 
 
-class Transfers:
+class GpuTransfers:
     """Bytes between host and device in the order of ``stream``; asynchronous readbacks land in ``cells``. The device's lock guards it."""
 
     def __init__(self, stream: Stream, cells: Cells, sides: SideStreams) -> None:
@@ -63,7 +63,7 @@ class Transfers:
         self._left: deque[Chunk] = deque()  # with copies that may be pending, the oldest first
         self._workers: ThreadPoolExecutor | None = None
 
-    def upload(self, memory: Memory, offset: int, data: memoryview) -> None:
+    def upload(self, memory: DeviceRange, offset: int, data: memoryview) -> None:
         """Copy host bytes, which may change afterwards."""
         nbytes, target = len(data), memory.address + offset
         if nbytes <= SMALL_BYTES:
@@ -92,7 +92,7 @@ class Transfers:
         self._to_device(target + start, chunk.address, size)
         self._leave(chunk)
 
-    def download(self, memory: Memory, offset: int, out: memoryview) -> None:
+    def download(self, memory: DeviceRange, offset: int, out: memoryview) -> None:
         """Copy to the host; done on return."""
         if not len(out):
             return
@@ -128,7 +128,7 @@ class Transfers:
         self._left.append(chunk)
         return chunk.emptied
 
-    def read_async(self, memory: Memory, offset: int, nbytes: int, beside: bool = False) -> CellReadback:
+    def read_async(self, memory: DeviceRange, offset: int, nbytes: int, beside: bool = False) -> CellReadback:
         """In order with launches; ``beside``: later work does not wait for large copies, and must not write to the memory before."""
         readback = CellReadback(self._stream, self._cells.take(nbytes), nbytes)
         large = nbytes > _BESIDE_BYTES  # their cells are larger, too: no other readbacks use these
@@ -156,10 +156,10 @@ class Transfers:
         self._sides.order(None, self._beside)
         self._sides.begin(self._beside)
 
-    def fill(self, memory: Memory, offset: int, nbytes: int, word: int) -> None:
+    def fill(self, memory: DeviceRange, offset: int, nbytes: int, word: int) -> None:
         self._driver.call("fill memory", self._driver.fill, memory.address + offset, word, nbytes // 4, self._stream.handle)
 
-    def copy(self, target: Memory, target_offset: int, source: Memory, source_offset: int, nbytes: int) -> None:
+    def copy(self, target: DeviceRange, target_offset: int, source: DeviceRange, source_offset: int, nbytes: int) -> None:
         to, of = target.address + target_offset, source.address + source_offset
         self._driver.call("copy memory", self._driver.copy, to, of, nbytes, self._stream.handle)
 

@@ -32,7 +32,7 @@ from spirograd.runtime.devices.vulkan.series import CommandPool, RecordedSeries,
 from spirograd.runtime.devices.vulkan.side_streams import Event, SideStreams
 from spirograd.runtime.devices.vulkan.stream import BATCH, POLL_NANOSECONDS, Stream
 from spirograd.runtime.devices.vulkan.timer import VulkanTimer
-from spirograd.runtime.devices.vulkan.transfer import Transfers
+from spirograd.runtime.devices.vulkan.transfer import VulkanTransfers
 
 # Memory that was freed and that work under way may still use: beyond this, an allocation waits for that work.
 _HELD_BYTES = 128 << 20
@@ -71,7 +71,7 @@ class VulkanDevice(StreamedDevice):
             make = partial(Stream, self._device, self._fn, self._family, self._allocator, poll_nanoseconds, flight)
             self._own = self._stream = make()  # the latter: to which the work goes
             self._cells = Cells(partial(self._allocator.create_block, staging=True), self._allocator.destroy_block)
-            self._transfers = Transfers(self._stream, self._cells)
+            self._transfers = VulkanTransfers(self._stream, self._cells)
             self._push_limit = self.caps.max_push_constants
             self._pipelines = Pipelines(self._device, self._fn, self._push_limit, self._features.cache_identity, cache_folder)
             self._own.layout = self._pipelines.layout
@@ -204,7 +204,7 @@ class VulkanDevice(StreamedDevice):
         with self._turn:
             transfers = self._transfers
             self._sides.busy[stream] = None
-            self._stream, self._transfers = stream, Transfers(stream, self._cells)
+            self._stream, self._transfers = stream, VulkanTransfers(stream, self._cells)
             try:
                 yield
             finally:

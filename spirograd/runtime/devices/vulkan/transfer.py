@@ -18,8 +18,8 @@ _INLINE_BYTES = 65536
 _IN_FLIGHT = SLOTS - 2
 
 
-class Transfers:
-    """See `streamed.Transfers`."""
+class VulkanTransfers:
+    """See `streamed.DeviceTransfers`."""
 
     def __init__(self, stream: Stream, cells: Cells) -> None:
         self._stream = stream

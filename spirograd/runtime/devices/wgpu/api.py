@@ -187,7 +187,7 @@ class Mapping:
 
     __slots__ = ("_buffer", "_nbytes", "_number", "status")
 
-    def __init__(self, buffer: Any, nbytes: int) -> None:
+    def __init__(self, buffer: object, nbytes: int) -> None:
         self._buffer, self._nbytes = buffer, nbytes
         self.status = 0  # 0 as long as wgpu has not answered
         self._number = next(_numbers)
@@ -233,7 +233,7 @@ def _note_interrupted(kind: object, error: BaseException, where: Any) -> None:
 _answered = ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", _note_status, onerror=_note_interrupted)
 
 
-def poll(device: Any, wait: bool, submission: Any = ffi.NULL) -> None:
+def poll(device: object, wait: bool, submission: object = ffi.NULL) -> None:
     """Have wgpu answer what it can, after a wait for ``submission`` (NULL: all of them). Raises what signal handlers raised meanwhile."""
     lib.wgpuDevicePoll(handle(device), wait, submission)
     if _interrupts:

@@ -22,7 +22,7 @@ from spirograd.runtime.devices.wgpu.features import Features, create_device
 from spirograd.runtime.devices.wgpu.pipelines import Pipelines
 from spirograd.runtime.devices.wgpu.stream import ARGUMENT_BYTES, BATCH, Stream
 from spirograd.runtime.devices.wgpu.timer import WgpuTimer
-from spirograd.runtime.devices.wgpu.transfer import Transfers
+from spirograd.runtime.devices.wgpu.transfer import WgpuTransfers
 
 
 class Task:
@@ -73,7 +73,7 @@ class WgpuDevice(StreamedDevice):
         self.caps = features.caps
         self._allocator = Allocator(self._device, self.caps.max_allocation, cap)
         self._stream = Stream(self._device)
-        self._transfers = Transfers(self._stream, self._count_wait)
+        self._transfers = WgpuTransfers(self._stream, self._count_wait)
         self._pipelines = Pipelines(self._device, checked)
         self._push_limit = self.caps.max_push_constants
         self._dynamic_offset = ffi.new("uint32_t[1]")

@@ -29,10 +29,10 @@ class Stream:
     def __init__(self, device: Any) -> None:
         self._device = device
         self._encoder: Any = None
-        self.compute: Any = None  # the open compute pass
-        self.bound: Any = None  # the pipeline that is set in it
+        self.compute: object = None  # the open compute pass
+        self.bound: object = None  # the pipeline that is set in it
         self.recorded = 0
-        self._timestamps: Any = None  # what the next pass writes
+        self._timestamps: object = None  # what the next pass writes
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._written = False  # whether writes of the queue wait for a submission
@@ -162,7 +162,7 @@ class Stream:
             self._written = True
             self.hold(len(piece))
 
-    def read(self, buffer: Any, offset: int, out: memoryview) -> None:
+    def read(self, buffer: object, offset: int, out: memoryview) -> None:
         """Bytes of ``buffer`` to the host, when all that was recorded is done."""
         for start in range(0, len(out), _STAGING_BYTES):
             piece = out[start : start + _STAGING_BYTES]
@@ -174,7 +174,7 @@ class Stream:
                 read_staging(self._device, staging, piece)
                 self._staging = staging
 
-    def read_async(self, buffer: Any, offset: int, nbytes: int) -> BufferReadback:
+    def read_async(self, buffer: object, offset: int, nbytes: int) -> BufferReadback:
         """Record a copy to where the host finds it when it is done."""
         with telling("read device memory through wgpu"):
             encoder = handle(self.commands())  # first: it may submit, and then the buffer is another
@@ -198,7 +198,7 @@ class Stream:
         if staging_buffer.mapping is not None:
             self._wait(ffi.NULL)
 
-    def _staging_of(self, nbytes: int) -> Any:
+    def _staging_of(self, nbytes: int) -> object:
         if self._staging is None or self._staging.size < nbytes:
             self._staging = self._create(nbytes, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
         return self._staging
@@ -207,7 +207,7 @@ class Stream:
         """A buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
         return self._device.create_buffer(size=min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length())), usage=usage)
 
-    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
+    def copy(self, source: object, source_offset: int, target: object, target_offset: int, nbytes: int) -> None:
         """Between buffers; within one and the same, which wgpu does not do, in pieces through another one."""
         with telling("copy device memory through wgpu"):
             if source is not target:

@@ -8,8 +8,8 @@ from spirograd.runtime.devices.wgpu.address_space import Place
 from spirograd.runtime.devices.wgpu.stream import BufferReadback, Stream
 
 
-class Transfers:
-    """See `streamed.Transfers`. ``count_wait`` notes a wait on the device."""
+class WgpuTransfers:
+    """See `streamed.DeviceTransfers`. ``count_wait`` notes a wait on the device."""
 
     def __init__(self, stream: Stream, count_wait: Callable[[], None]) -> None:
         self._stream = stream

@@ -1,0 +1,305 @@
+"""What the compiler decides about loops of the CPU, and from which estimates: how much work an iteration is, whether iterations run in
+lockstep or are vectorised at all, and which code becomes a function of its own.
+
+Each decision is a function of this file, and each number that it compares is one of its constants. None changes what a loop computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spirograd.analysis.guarded_loops import find_guarded_loop
+from spirograd.analysis.lane_groups import whole_vectors
+from spirograd.analysis.strides import stride
+from spirograd.analysis.uniformity import Diverges, Uniformity, is_adstack, is_report
+from spirograd.base.caps import Capabilities
+from spirograd.base.dtypes import i32
+from spirograd.base.options import CompileOptions
+from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
+from spirograd.ir.nodes import ChunkAttr, Kernel, Op, Region, callee_of
+
+# --- work of an iteration: whether to wake the workers ----------------------------------------------------------------------------------
+
+# Units: roughly one scalar instruction. What is not listed counts 1; operations that are no instruction count 0.
+_WEIGHTS = {
+    **dict.fromkeys((ops.const, ops.result, ops.thread_slot, ops.slot, ops.bitcast), 0),
+    **dict.fromkeys((ops.div, ops.idiv, ops.irem, ops.sqrt, ops.rsqrt), 6),
+    **dict.fromkeys(ops.ELEMENTARY, 25),
+    **dict.fromkeys((ops.atomic, ops.cas), 80),  # 20 cycles in which nothing else goes on
+    ops.barrier: 20,
+    **dict.fromkeys((ops.extract, ops.insert), 3),
+}
+# An atomic as a load, an operation and a store.
+_UPDATE = 10
+# Iterations assumed of a loop whose bounds are not constants: rather many, because waking workers for nothing costs microseconds, leaving
+# them asleep may cost any amount.
+_UNKNOWN_TRIPS = 256
+# Beyond this every launch is worth distributing anyway; keeps products far from overflow.
+_LIMIT = 1 << 24
+
+
+def trips(op: Op) -> int:
+    """The trip count of the loop ``op``, or a guess."""
+    if op.code is ops.for_ and op.args[0].code is ops.const and op.args[1].code is ops.const:
+        return max(int(op.args[1].attr) - int(op.args[0].attr), 0)
+    return _UNKNOWN_TRIPS
+
+
+def costs_of_calls(kernel: Kernel) -> dict[str, int]:
+    """Units of work of a call of each function of ``kernel``."""
+    calls: dict[str, int] = {}
+    for function in kernel.functions:
+        calls[function.name] = cost_of(function.body, calls)
+    return calls
+
+
+def cost_of(region: Region, calls: Mapping[str, int], uncontended: bool = False) -> int:
+    """Units of work of running ``region`` once (at least 1); both branches of an `if` count. ``calls``: those of functions (see
+    `costs_of_calls`). ``uncontended``: as if no update were atomic."""
+    total = 0
+    for op in region.ops[:-1]:
+        work = sum(cost_of(r, calls, uncontended) for r in op.regions)
+        if op.code in (ops.for_, ops.while_):
+            work *= trips(op)
+        elif (called := callee_of(op)) is not None:
+            work = calls.get(called, _LIMIT)  # those that are not known yet call themselves
+        total += work + (_UPDATE if uncontended and op.code is ops.atomic else _WEIGHTS.get(op.code, 1))
+    return min(max(total, 1), _LIMIT)
+
+
+# --- uncontended variants: whether one thread may run a loop without atomics -------------------------------------------------------------
+
+# The estimated gain from which on a second version of a task is worth its compile time.
+_GAIN = 2
+
+
+def gains_without_atomics(chunks: ChunkAttr) -> bool:
+    """Whether atomics take most of the time of a task."""
+    return 0 < chunks.uncontended_work * _GAIN <= chunks.work
+
+
+# --- scalar iterations: whether LLVM may vectorise a loop -------------------------------------------------------------------------------
+
+# LLVM combines accesses of neighbouring iterations that are up to 8 elements apart; beyond that it gathers element by element, which its
+# cost model underrates (matrices of 4x4: 66 ns against 9 ns each without).
+_WIDEST_INTERLEAVED = 8
+# A gathered access costs about as much as vectorising this many arithmetic operations gains.
+_OPERATIONS_PER_ACCESS = 4
+_UNCOUNTED = frozenset((ops.const, ops.result, ops.slot, ops.cast, ops.bitcast, ops.yield_))
+
+
+def prefers_scalar_iterations(body: Region) -> bool:
+    """Whether the loop over ``body`` is better left to the SLP vectoriser: its iterations work on small matrices, element after element."""
+    strides: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
+    wide = arithmetic = 0
+    for op in body.walk():
+        if op.code in (ops.for_, ops.while_):
+            return False  # only innermost loops are vectorised: there is nothing to prevent
+        if op.code in (ops.load, ops.store):
+            step = stride(op.args[0], strides)
+            wide += step is not None and abs(step) > _WIDEST_INTERLEAVED
+        elif op.code not in _UNCOUNTED:
+            arithmetic += op.attr != "nsw"
+    return wide * _OPERATIONS_PER_ACCESS > arithmetic
+
+
+# --- lockstep: whether iterations run as lanes of vectors -------------------------------------------------------------------------------
+
+MASKED_LANES = 16  # where CPUs have masks
+# An access that is not contiguous costs about as much as vectorising this many arithmetic operations gains. A load costs less where lanes
+# diverge: there LLVM would vectorise nothing, and branches that are mispredicted cost more. Divisions of integers are done lane by lane.
+_ACCESS, _DIVERGENT_LOAD, _DIVISION = 8, 4, 16
+# The same for vectors that are loaded whole, of which every n-th element is taken.
+_INTERLEAVED_LOAD = 2
+# A body without loops: LLVM vectorises it unless there are branches with effects, or around loads. Of these, lanes may take few.
+_BRANCHES, _LEAST_WORK, _MOST_OPERATIONS = 2, 100, 2000
+# Loops with fewer trips in all are unrolled by LLVM, which then vectorises what is around them.
+_SHORTEST = 12
+# LLVM vectorises a serial loop of fewer trips no better than the parallel one around it.
+_SHORT = 16
+_UNSEEN = ("pure", "read", "structure")  # effects of what changes nothing
+_FREE_IN_LANES = frozenset((ops.const, ops.result, ops.slot, ops.thread_slot, ops.bitcast, ops.cast))
+
+
+def lane_count(caps: Capabilities) -> int:
+    """Return how many iterations run at once: two vectors of f32, so that one computes while the other waits."""
+    return MASKED_LANES if has_masks(caps) else 8
+
+
+def has_masks(caps: Capabilities) -> bool:
+    """Whether loads and stores of some lanes are instructions."""
+    return "+avx2" in caps.cpu_features
+
+
+def lockstep(loop: ChunkLoop, options: CompileOptions, masks: bool) -> Uniformity | None:
+    """How the iterations of ``loop`` can run in lockstep; None if they cannot, or LLVM does better on its own. ``masks``: whether the CPU
+    has masked loads and stores."""
+    body = loop.body
+    if not options.optimize or options.opt_level < 2 or body.params[0].type is not i32:
+        return None
+    loops = bool(body.codes & {ops.for_, ops.while_})
+    vectors = whole_vectors(loop, MASKED_LANES) if masks else None
+    divides = vectors is not None and not body.codes.isdisjoint((ops.idiv, ops.irem))
+    if not loops and (not masks or not (divides or ops.if_ in body.codes) or sum(1 for _ in body.walk()) > _MOST_OPERATIONS):
+        return None
+    guarded = find_guarded_loop(body) if masks else None
+    try:
+        guard = guarded and Uniformity(guarded.guard)
+        found = Uniformity(guarded.body, guard) if guarded and guard and guard.reads_elements() else Uniformity(body)
+    except Diverges:
+        return None
+    if found.divergent and (not masks or options.check_bounds or options.check_overflow):
+        return None  # with checks, the first iteration that fails is reported
+    if vectors is not None and not (options.check_bounds or options.check_overflow):
+        found.find_groups(vectors)
+    work = _Work(found, masks)
+    work.add(found.body, 1)
+    if not loops:
+        return found if (found.divergent or found.groups) and max(work.scattered * _BRANCHES, _LEAST_WORK) <= work.arithmetic else None
+    return found if work.chain and work.scattered <= work.arithmetic else None
+
+
+class _Work:
+    """Counts operations per iteration, by how much vectors help: ``scattered`` is what those cost that do not become one, in operations."""
+
+    def __init__(self, found: Uniformity, masks: bool) -> None:
+        self.found = found
+        self.masks = masks
+        self.load = _DIVERGENT_LOAD if found.divergent else _ACCESS
+        self.chain = False
+        self.arithmetic = self.scattered = 0
+
+    def add(self, region: Region, times: int, entered: int = 0) -> None:
+        """``times``: how often ``region`` runs for each iteration; ``entered``: for a loop, how often that begins."""
+        for op in region.ops[:-1]:
+            if op.code in (ops.for_, ops.while_):
+                trip_count = times * trips(op)
+                self.chain |= op.code is ops.while_ or (trip_count >= _SHORTEST and self._gains(op))
+                for inner in op.regions:
+                    self.add(inner, trip_count, times)
+                continue
+            for inner in op.regions:
+                self.add(inner, times)
+            if is_report(op):
+                continue
+            if op.code is ops.atomic or (op.code in (ops.load, ops.store) and not is_adstack(op)):
+                hoisted = entered and op.code is ops.load and region.live_ins.issuperset(op.args)
+                cost = self._cost(op)
+                self.scattered += (entered if hoisted else times) * cost * self._is_scattered(op)
+            elif op.code in (ops.idiv, ops.irem) and self.found.varies(op) and op.args[1].code is not ops.const:
+                self.scattered += times * _DIVISION
+            elif op.code not in _FREE_IN_LANES and op in self.found.varying:
+                self.arithmetic += times
+
+    def _cost(self, op: Op) -> int:
+        if op.code is not ops.load:
+            return _ACCESS
+        return _INTERLEAVED_LOAD if self.masks and (self.found.interleaved(op) or self.found.grouped(op)) else self.load
+
+    def _is_scattered(self, op: Op) -> bool:
+        if op.code is ops.atomic:
+            return not self.found.adds_together(op)
+        return (op.code is ops.store or self.found.varies(op)) and not self.found.contiguous(op.args[0])
+
+    def _gains(self, loop: Op) -> bool:
+        """Whether LLVM makes less of ``loop`` than lanes do."""
+        return self._is_chain(loop.regions[0]) or self._runs_across(loop)
+
+    def _is_chain(self, body: Region) -> bool:
+        """Whether iterations depend on each other in more than sums, which LLVM splits."""
+        pairs = zip(body.params[1:], body.results)
+        return any(p in self.found.varying and not (v.attr == "reassoc" and p in v.args) for p, v in pairs)
+
+    def _runs_across(self, loop: Op) -> bool:
+        """Whether ``loop`` adds up what lies apart, or has few iterations, while neighbouring lanes read neighbours or one and the same."""
+        (body,) = loop.regions
+        if not body.params[1:] or any(op.code.effect not in _UNSEEN for op in body.walk()):
+            return False
+        steps: dict[Op, int | None] = {body.params[0]: 1, **dict.fromkeys(body.live_ins, 0)}
+        loads = [op.args[0] for op in body.ops if op.code is ops.load]
+        if any(self.found.varies(index) and not self.found.contiguous(index) and stride(index, steps) != 0 for index in loads):
+            return False
+        return trips(loop) < _SHORT or any(stride(index, steps) not in (0, 1) for index in loads)
+
+
+# --- streaming stores: whether a loop writes past the caches ----------------------------------------------------------------------------
+
+# Bytes that a loop writes to a field if it is to bypass caches. AMD EPYC with 32 MiB of cache, y[i] = x[i] * a + b on one core: 64 MiB in
+# 0.63 to 0.70 of the time, 16 MiB in 0.65 to 0.80, 4 MiB in 1.0 to 1.3.
+LEAST_STREAM = 32 << 20
+STREAM_BLOCK = 256  # iterations whose elements lie in local memory before they are written
+LONGEST_STREAMING = 96  # operations of a body
+
+
+def has_streaming_stores(caps: Capabilities) -> bool:
+    """Whether the CPU is an x86: every 64-bit one lists SSE2, and no other CPU does."""
+    return "+sse2" in caps.cpu_features
+
+
+def bypasses_caches(nbytes: int) -> bool:
+    """Whether a loop that writes ``nbytes`` to a field should not read them into caches first."""
+    return nbytes >= LEAST_STREAM
+
+
+# --- functions: how much code LLVM gets at once -----------------------------------------------------------------------------------------
+
+# LLVM's time grows with the square of the size of a function, above all where there are many branches.
+# Operations in a body that is cut, and in a stage. Bodies of 8,000 operations run up to 1.5 times as fast in stages: registers suffice.
+LARGE = 600
+SMALLEST_STAGE, LARGEST_STAGE = 250, 500
+# Operations in one operation of a parallel loop from which on its regions are cut: if LLVM does not vectorise it anyway, and if it may.
+LARGE_OPERATION, LARGE_VECTORISED = 2000, 4000
+# One control operation among so many means that all branches together would take too long for vectors.
+_FEW_BRANCHES = 32
+# Iterations in a block that passes a stage, and bytes that its values take on the stack, at best: half of a first-level cache.
+_BLOCK, _SMALLEST_BLOCK, _FRAME = 64, 16, 1 << 14
+
+
+def is_large(region: Region) -> bool:
+    """Whether ``region`` is too much for one function."""
+    return _size(region) > LARGE
+
+
+def _size(region: Region) -> int:
+    """The number of operations, nested ones included."""
+    return len(region.ops) + sum([_size(inner) for op in region.ops if op.regions for inner in op.regions])
+
+
+def is_large_operation(op: Op) -> bool:
+    """Whether the regions of ``op``, in the body of a parallel loop, are too much for one function."""
+    inner = [below for region in op.regions for below in region.walk()]
+    if len(inner) <= LARGE_OPERATION:
+        return False
+    control = sum([bool(below.regions) for below in inner])
+    vectorised = control * _FEW_BRANCHES < len(inner) and not any(loop in r.codes for r in op.regions for loop in (ops.for_, ops.while_))
+    return not (vectorised and op.code is ops.if_) or len(inner) > LARGE_VECTORISED
+
+
+def cuts(sizes: Sequence[int], crossing: Sequence[int | None]) -> Iterator[int]:
+    """The operations before which to cut a sequence of operations of these ``sizes`` into functions that are neither small nor large.
+
+    ``crossing``: by cut, how many values cross it, or None if there can be none. Cuts are where few values cross.
+    """
+    total, left = 0, sum(sizes)
+    best: int | None = None
+    for k, size in enumerate(sizes):
+        here = crossing[k]
+        if total >= SMALLEST_STAGE and here is not None and left > SMALLEST_STAGE // 2:
+            least = crossing[best] if best is not None else None
+            if least is None or here < least:
+                best = k
+        if best is not None and total + size > LARGEST_STAGE:
+            yield best
+            total = sum(sizes[best:k])
+            best = None
+        total += size
+        left -= size
+
+
+def block_of(frame: int) -> int:
+    """Return how many iterations pass a stage together, for ``frame`` bytes that each of them has on the stack."""
+    block = _BLOCK
+    while block * frame > _FRAME and block > _SMALLEST_BLOCK:
+        block //= 2
+    return block

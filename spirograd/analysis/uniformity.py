@@ -1,0 +1,228 @@
+"""Which values are the same in all iterations of a parallel loop, and whether several iterations can run in lockstep, as lanes of vectors.
+
+LLVM vectorises innermost loops only. A parallel loop around a serial one whose iterations depend on each other (a simulation, a solver,
+their gradients) would run one operation at a time, waiting for its result. If all lanes take the same branches and run the same number
+of iterations, they need one control flow between them. Where they do not, control flow diverges: a branch or a loop runs for as long as any
+lane needs it, under a mask of the lanes that do (Karrenberg and Hack, "Whole-function vectorization"; Pharr and Mark, "ispc"). A value is
+then uniform if it is the same in all lanes that take part.
+"""
+
+from __future__ import annotations
+
+from spirograd.analysis.lane_groups import LaneGroups, WholeVectors
+from spirograd.base.dtypes import DType, Vec, f16
+from spirograd.ir import ops
+from spirograd.ir.nodes import BufferRef, Op, Region, ref_of
+
+# Loads of every n-th element are loads of whole vectors, of which lanes take their elements.
+INTERLEAVED = (2, 3, 4)
+_REFUSED = frozenset((ops.cas, ops.barrier, ops.clock, ops.call_memory, ops.vec, ops.extract, ops.insert))
+# Memory whose order of accesses can be seen.
+_ORDERED = frozenset(("print", "locks"))
+
+
+class Diverges(Exception):
+    """The iterations cannot run in lockstep."""
+
+
+class Uniformity:
+    """What differs between the iterations of ``body``, whose index is its first parameter. Raises Diverges.
+
+    ``guard``: that of the guard, if the loop is guarded; then iterations that run together are not adjacent.
+    """
+
+    def __init__(self, body: Region, guard: Uniformity | None = None) -> None:
+        self.body = body
+        self.guard = guard
+        self.index = body.params[0]
+        self.varying: set[Op] = set(body.params)
+        self.used: set[Op] = {a for op in body.walk() for a in op.args}
+        self.mixed: dict[Op, list[bool]] = {}  # control operation -> which results vary
+        self.yields: dict[Region, list[bool]] = {body: [True] * len(body.results)}  # the same, by its regions
+        self.divergent: set[Op] = set()  # control operations through which lanes go different ways
+        self.backwards: set[Op] = set()  # those of them that are counted loops whose lanes end together, instead of beginning together
+        self.counts: dict[Op, Op] = {}  # operation that counts the iterations of such a loop, before or after it -> the loop
+        self.groups: LaneGroups | None = None  # where each vector begins at a multiple of its lanes, and loads gain from it
+        self._masked = self._waiting = 0  # how many divergent operations are around the current one, and how many `while`
+        self._region(body)
+
+    def varies(self, op: Op) -> bool:
+        return op in self.varying
+
+    def _region(self, region: Region) -> list[bool]:
+        for op in region.ops[:-1]:
+            several = op.code is ops.call and isinstance(op.type, tuple)
+            if several or op.code in _REFUSED or isinstance(op.type, Vec) or op.type is f16 or self._is_ordered(op):
+                raise Diverges
+            if op.code is ops.for_:
+                self._for(op)
+            elif op.code is ops.while_:
+                self._while(op)
+            elif op.code is ops.if_:
+                self._if(op)
+            elif self._differs(op):
+                self.varying.add(op)
+        return [v in self.varying for v in region.results]
+
+    def _is_ordered(self, op: Op) -> bool:
+        """Whether it can be seen in which order iterations come to ``op``, or one may wait for another there."""
+        ref = ref_of(op)
+        if isinstance(ref, BufferRef) and ref.slot.kind in _ORDERED:
+            return True
+        if op.code is not ops.atomic or is_report(op) or not self._masked:
+            return False
+        return bool(self._waiting) or op in self.used or op.attr[0] == "exchange" or op.attr[1].dtype.is_float
+
+    def _under_mask(self, region: Region) -> None:
+        self._masked += 1
+        self._region(region)
+        self._masked -= 1
+
+    def _differs(self, op: Op) -> bool:
+        if op in self.counts:
+            return False
+        if op.code is ops.result:
+            return self.mixed[op.args[0]][int(op.attr)]
+        if is_adstack(op):
+            if op.args[0] in self.varying:
+                raise Diverges
+            return True
+        return (op.code is ops.atomic and not is_report(op)) or any(a in self.varying for a in op.args)
+
+    def _for(self, op: Op) -> None:
+        if any(a in self.varying for a in op.args[:2]):
+            self._divergent_for(op)
+            return
+        (body,) = op.regions
+        # In a nest this loop is visited again and again: begin with what is known, or the number of visits doubles with each level.
+        carried = [a in self.varying or p in self.varying for a, p in zip(op.args[2:], body.params[1:])]
+        while True:
+            self.varying.update(p for p, differs in zip(body.params[1:], carried) if differs)
+            after = [a or b for a, b in zip(carried, self._region(body))]
+            if after == carried:
+                break
+            carried = after
+        self.mixed[op] = self.yields[body] = carried
+
+    def _divergent_for(self, op: Op) -> None:
+        """Lanes count together from their first iterations on, or to their last ones where that is what the body counts: reverse sweeps."""
+        begin, end, *_ = op.args
+        (body,) = op.regions
+        index = body.params[0]
+        assert isinstance(index.type, DType)
+        if index.type.bits < 32:
+            raise Diverges
+        self.divergent.add(op)
+        after = [o for o in body.walk() if _counts_down(o, begin, end, index)]
+        if after:
+            self.backwards.add(op)
+        if after or begin in self.varying:
+            self.varying.add(index)
+        self.counts.update(dict.fromkeys(after or [o for o in body.walk() if o.code is ops.sub and o.args == (index, begin)], op))
+        self.varying.update(body.params[1:])
+        self._under_mask(body)
+        self.mixed[op] = self.yields[body] = [True] * len(body.results)
+
+    def _while(self, op: Op) -> None:
+        self.divergent.add(op)
+        self._waiting += 1
+        for region in op.regions:
+            self.varying.update(region.params)
+            self._under_mask(region)
+            self.yields[region] = [True] * len(region.results)
+        self._waiting -= 1
+        self.mixed[op] = [True] * len(op.args)
+
+    def _if(self, op: Op) -> None:
+        differs = op.args[0] in self.varying
+        masked = differs and not all(_speculable(o) for r in op.regions for o in r.ops[:-1])
+        if masked:
+            self.divergent.add(op)
+        self._masked += masked
+        arms = [self._region(r) for r in op.regions]
+        self._masked -= masked
+        self.mixed[op] = [differs or a or b for a, b in zip(*arms)]
+        self.yields.update(dict.fromkeys(op.regions, self.mixed[op]))
+
+    def reads_elements(self) -> bool:
+        """Whether a result depends on what each iteration loads. What is tested of indices holds for most iterations, or for neighbours."""
+        seen = list(self.body.results)
+        for op in seen:
+            seen += [a for a in op.args if self.varies(a)]
+        return any(op.code is ops.load and self.varies(op) for op in seen)
+
+    def adds_together(self, op: Op) -> bool:
+        """Whether ``op`` adds to one and the same element in all iterations, and its result is not used."""
+        return op.code is ops.atomic and op.attr[0] == "add" and op not in self.used and op.args[0] not in self.varying
+
+    def contiguous(self, op: Op) -> bool:
+        """Whether the integer ``op`` grows by one from lane to lane."""
+        if self.guard is not None:
+            return False
+        if op is self.index:
+            return True
+        if op.code is ops.cast:
+            (source,) = op.args
+            assert isinstance(source.type, DType) and isinstance(op.type, DType)
+            exact = source is self.index or source.attr == "nsw"
+            return exact and op.type.is_signed and op.type.bits >= source.type.bits and self.contiguous(source)
+        if op.code is ops.add:
+            a, b = op.args
+            return (self.contiguous(a) and b not in self.varying) or (self.contiguous(b) and a not in self.varying)
+        return op.code is ops.sub and self.contiguous(op.args[0]) and op.args[1] not in self.varying
+
+    def lane_stride(self, op: Op) -> int:
+        """By how much the index ``op`` of an element grows from lane to lane; 0 if that is not known."""
+        if self.contiguous(op):
+            return 1
+        if op.attr != "nsw" or op.code not in (ops.add, ops.sub, ops.mul):
+            return 0
+        a, b = op.args
+        if op.code is ops.mul:
+            return self.lane_stride(a) * int(b.attr) if b.code is ops.const else 0
+        if b not in self.varying:
+            return self.lane_stride(a)
+        return self.lane_stride(b) if op.code is ops.add and a not in self.varying else 0
+
+    def find_groups(self, vectors: WholeVectors) -> None:
+        """Find values that groups of lanes share, if loads gain from it."""
+        if self.guard is not None or self.counts or any(map(is_adstack, self.body.walk())):
+            return
+        loads = [op for op in self.body.walk() if op.code is ops.load and self.varies(op)]
+        regular = {op for op in loads if self.contiguous(op.args[0]) or self.interleaved(op)}
+        groups = LaneGroups(self.body, vectors, self.varying, regular)
+        if groups.gains:
+            self.groups = groups
+
+    def grouped(self, op: Op) -> bool:
+        """Whether groups of lanes share ``op``, or it loads elements at regular distances for each of them."""
+        return self.groups is not None and self.groups.knows(op)
+
+    def interleaved(self, op: Op) -> bool:
+        """Whether the load ``op`` is of every second, third or fourth element of 32 bits: of one entry of small vectors."""
+        return op.attr.dtype.bits == 32 and self.lane_stride(op.args[0]) in INTERLEAVED
+
+
+def is_adstack(op: Op) -> bool:
+    """Whether ``op`` accesses an adstack, of which each lane has its own."""
+    ref = op.attr
+    return op.code in (ops.load, ops.store) and isinstance(ref, BufferRef) and ref.slot.kind == "adstacks"
+
+
+def is_report(op: Op) -> bool:
+    """Whether ``op`` accesses the fault record: where all lanes fail together, one of them tells."""
+    ref = ref_of(op)
+    return isinstance(ref, BufferRef) and ref.slot.kind == "fault"
+
+
+def _counts_down(op: Op, begin: Op, end: Op, index: Op) -> bool:
+    """Whether ``op`` is end - 1 - index, of a loop that begins at 0."""
+    if op.code is not ops.sub or op.args[1] is not index or begin.code is not ops.const or begin.attr != 0:
+        return False
+    last = op.args[0]
+    return last.code is ops.sub and last.args[0] is end and last.args[1].code is ops.const and last.args[1].attr == 1
+
+
+def _speculable(op: Op) -> bool:
+    """Whether ``op`` may run though its branch is not taken. A function may have a loop that never ends there."""
+    return op.code.effect == "pure" and not op.regions and op.code not in (ops.idiv, ops.irem, ops.call)

@@ -1,0 +1,100 @@
+"""Kernels as JAX traces them: calls with the types that are fixed, and what kernels must be to have derivatives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from spirograd.base.errors import SpirogradUnsupportedError
+from spirograd.base.records import dataclass
+from spirograd.interop.kernel_function import Framework, PureFunction
+from spirograd.lang.data.foreign_buffers import DeviceBuffer, HostBuffer
+
+
+class JaxKernel(PureFunction):
+    """A kernel that XLA calls. ``results``: the names of the outputs, or one name for the number that the kernel returns."""
+
+    framework = Framework(
+        "JAX", lambda v: isinstance(v, (HostBuffer, DeviceBuffer)), lambda copy, v: v.copy_to(copy), "jax_function", "a function of JAX"
+    )
+
+    def __init__(self, kernel: Any, outputs: Mapping[str, Any], constants: Mapping[str, Any] | None = None) -> None:
+        super().__init__(kernel, outputs, constants)
+        self.results = tuple(self.outputs) or ("the result",)
+        self._numbers: dict[str, Any] = {}  # by their texts
+        self._digests: dict[Call, str] = {}
+
+    def digest(self, call: Call) -> str:
+        """Return a hash of the IR of the kernel in a call; empty before the call."""
+        return self._digests.get(call, "")
+
+    def replaces(self, other: JaxKernel) -> bool:
+        """Return whether this is the same function as ``other``, now and later: objects that a kernel belongs to, or gets, may change."""
+        return self.kernel is other.kernel and [*self.outputs] == [*other.outputs] and not (self.bound or self.constants or other.constants)
+
+    def number(self, text: str) -> Any:
+        """Return the number that a text of `Call.fixed` stands for."""
+        return self._numbers[text]
+
+    def _stand_ins(self, call: Call, types: Mapping[str, Any], wanted: Collection[str] = ()) -> dict[str, Any]:
+        """Return arguments of the kernel with the types of a call, which take no memory. ``wanted``: the arrays with gradients."""
+
+        def like(name: str, shape: tuple[int, ...], dtype: Any) -> HostBuffer:
+            buffer = np.broadcast_to(np.zeros((), dtype), shape).view(HostBuffer)
+            buffer.requires_grad = name in wanted
+            return buffer
+
+        passed = [like(name, types[name].shape, types[name].dtype) for name in call.names]
+        return call.values(passed, [like(name, shape, t) for name, shape, t in zip(self.outputs, call.shapes, call.dtypes)])
+
+    def check_gradient(self, call: Call, types: Mapping[str, Any], wanted: Collection[str]) -> None:
+        """Raise if the kernel has no gradient with respect to the arguments ``wanted``. ``types``: of its arguments by name."""
+        self.differentiable(self._stand_ins(call, types, {*wanted, *call.active_outputs}))
+
+    def check_differentiable(self, names: Collection[str]) -> None:
+        """Raise if there is a number among the arguments that a derivative is taken with respect to."""
+        for name in names:
+            if name not in self.arrays:
+                problem = f"{self.label}: argument `{name}` is a number, with respect to which kernels have no derivative"
+                hint = f"declare `{name}: sg.types.ndarray()`, and pass an array of one element; or `jax.lax.stop_gradient({name})`"
+                raise SpirogradUnsupportedError(problem, None, hint)
+
+    def refuse_third(self) -> NoReturn:
+        """Raise for derivatives that there are not."""
+        hint = "differentiate at most twice, and not with respect to a direction"
+        raise SpirogradUnsupportedError(f"{self.label} has first and second derivatives, no third ones", None, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel with all that is fixed when JAX traces a call of it.
+
+    ``function``: the kernel and its outputs. ``fixed``: names and texts of numbers that are not arrays; ``names``: the other arguments, in
+    the order in which they are passed. ``shapes``, ``dtypes``: of the outputs, or of the number that the kernel returns.
+    """
+
+    function: JaxKernel
+    fixed: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    @property
+    def active_outputs(self) -> tuple[str, ...]:
+        """The outputs that have gradients."""
+        return tuple(name for name, dtype in zip(self.function.outputs, self.dtypes) if np.dtype(dtype).kind == "f")
+
+    def values(self, given: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of the kernel by name: those ``given`` for `names`, ``outputs``, and what is fixed."""
+        function = self.function
+        numbers = {name: function.number(text) for name, text in self.fixed}
+        passed = {name: value if name in function.arrays else value.number() for name, value in zip(self.names, given)}
+        return {**function.constants, **numbers, **passed, **dict(zip(function.outputs, outputs))}
+
+    def split(self, given: Sequence[Any], *counts: int) -> list[list[Any]]:
+        """Split ``given`` into parts: one value for each of `names`, one for each output, then ``counts`` values for each part."""
+        remaining = iter(given)
+        return [list(itertools.islice(remaining, count)) for count in (len(self.names), len(self.function.outputs), *counts)]

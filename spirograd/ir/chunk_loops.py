@@ -1,0 +1,74 @@
+"""The loops of a task of kind "chunks" that run its iterations, and the loops over rows around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spirograd.base.dtypes import DType
+from spirograd.ir import ops
+from spirograd.ir.integer_ranges import Range, range_of, type_range
+from spirograd.ir.nodes import Op, Region
+
+
+class ChunkLoop(NamedTuple):
+    """``loop`` runs iterations of ``task``. ``around``: the loop over rows around it, or None."""
+
+    task: Op
+    loop: Op
+    around: Op | None
+
+    @property
+    def body(self) -> Region:
+        return self.loop.regions[0]
+
+    @property
+    def columns(self) -> int | None:
+        """The number of columns of a row; 0 if it is not a constant, None if there are no rows."""
+        return None if self.around is None else max(self.around.attr.row, 0)
+
+    @property
+    def first(self) -> Op | None:
+        """The index of the first column of a row, if there are rows."""
+        return None if self.around is None else first_column(self.around)
+
+
+def first_column(rows: Op) -> Op:
+    """The index of the first column, in a loop over rows: the product of its index and the number of columns."""
+    body = rows.regions[0]
+    return next(op for op in body.ops if op.code is ops.mul and op.args[0] is body.params[0])
+
+
+def loops_of(task: Op, body: Region, around: Op | None = None) -> Iterator[ChunkLoop]:
+    """The loops over iterations of ``task`` in one of its bodies."""
+    for op in body.ops:
+        if op.code is ops.for_ and op.attr.over_chunk:
+            yield ChunkLoop(task, op, around)
+        else:
+            for region in op.regions:
+                yield from loops_of(task, region, op if op.code is ops.for_ else around)
+
+
+def bound_range(task: Op) -> Range:
+    """What the bounds of a chunk of ``task`` may be: numbers of the type of its index, not below its range."""
+    begin = task.regions[0].results[0]
+    assert isinstance(begin.type, DType)
+    whole, unit = type_range(begin.type), task.attr.chunks.unit
+    return Range(min(int(begin.attr), 0) if begin.code is ops.const else whole.low, whole.high // unit)
+
+
+def note_ranges(known: dict[Op, Range], loop: Op) -> None:
+    """Add to ``known`` what is known of the index of a loop and, if it runs over rows, of columns."""
+    body, low = loop.regions[0], range_of(loop.args[0], known).low
+    index = body.params[0]
+    assert isinstance(index.type, DType)
+    known[index] = natural = type_range(index.type)._replace(low=low)
+    if loop.attr.row and low >= 0:
+        known[body.params[-1]] = natural
+    if loop.attr.row > 0 and low >= 0:
+        first, within = first_column(loop), Range(0, loop.attr.row - 1)
+        known[first] = natural
+        for inner in [op for op in body.walk() if op.code is ops.for_ and op.attr.over_chunk]:
+            number = inner.regions[0].params[0]
+            columns = [x for x in inner.regions[0].walk() if x.code is ops.sub and x.args[0] is number and x.args[1] is first]
+            known.update(dict.fromkeys(columns, within))

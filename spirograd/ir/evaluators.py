@@ -1,0 +1,97 @@
+"""The meaning of pure operations on NumPy scalars, which rows of the table of operations refer to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spirograd.base.dtypes import DType, u1
+
+
+def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(t: DType, *args: Any) -> Any:
+        return t.np.type(function(*args))
+
+    return run
+
+
+def in_f64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluate in f64 (f16 and f32 operands), then round: closer to the true value than any back end need be."""
+
+    def run(t: DType, *args: Any) -> Any:
+        return t.np.type(function(*[np.float64(a) for a in args]))
+
+    return run
+
+
+def quotient(t: DType, a: Any, b: Any) -> Any:
+    """Truncating division."""
+    x, y = int(a), int(b)
+    if y == 0:
+        return t.np.type(0)
+    q = abs(x) // abs(y)
+    return wrap(t, q if (x < 0) == (y < 0) else -q)
+
+
+def remainder(t: DType, a: Any, b: Any) -> Any:
+    """Remainder with the sign of the dividend."""
+    x, y = int(a), int(b)
+    return t.np.type(0) if y == 0 else wrap(t, int(math.fmod(x, y)) if abs(x) < 2**52 and abs(y) < 2**52 else x - y * truncated(x, y))
+
+
+def truncated(x: int, y: int) -> int:
+    q = abs(x) // abs(y)
+    return q if (x < 0) == (y < 0) else -q
+
+
+def floor_quotient(t: DType, a: Any, b: Any) -> Any:
+    return t.np.type(0) if int(b) == 0 else wrap(t, int(a) // int(b))
+
+
+def floor_remainder(t: DType, a: Any, b: Any) -> Any:
+    return t.np.type(0) if int(b) == 0 else wrap(t, int(a) % int(b))
+
+
+def wrap(t: DType, value: int) -> Any:
+    """``value`` modulo the range of the integer type ``t``."""
+    return t.np.type(t.integer(value))
+
+
+def cast(t: DType, a: Any) -> Any:
+    if t is u1:
+        return np.bool_(a != 0)
+    if t.is_int:
+        return t.np.type(t.integer(a.item() if isinstance(a, np.generic) else a))
+    return t.np.type(a)
+
+
+def bitcast(t: DType, a: Any) -> Any:
+    return np.asarray(a).view(t.np)[()]
+
+
+def minimum(t: DType, a: Any, b: Any) -> Any:
+    return np.fmin(a, b) if t.is_float else min(a, b)
+
+
+def maximum(t: DType, a: Any, b: Any) -> Any:
+    return np.fmax(a, b) if t.is_float else max(a, b)
+
+
+def shift(left: bool) -> Callable[..., Any]:
+    def run(t: DType, a: Any, b: Any) -> Any:
+        count = int(b) % t.bits
+        return wrap(t, int(a) << count if left else int(a) >> count)
+
+    return run
+
+
+def bits(t: DType, value: Any) -> int:
+    return int(value) & ((1 << t.bits) - 1)
+
+
+def power(x: float, y: float) -> float:
+    # Arrays, because NumPy takes a square root for the scalar exponent 0.5, which is wrong for -0.0 and -inf.
+    return float(np.power(np.array([x], np.float64), np.array([y], np.float64))[0])

@@ -1,0 +1,121 @@
+"""The function that launches kernels by records, for all kernels: it follows lists of steps that Python writes.
+
+It is a built-in function (METH_O): ``args`` is the tuple of the arguments of a call. ``owner`` is a tuple whose first item, bytes, holds
+records one after the other, each for launches of one kind, and then a word 0. The first record whose steps all succeed launches its kernel,
+and the call returns the result. If none does it returns NotImplemented, and nothing has happened: Python is then to do the launch, or to
+say what is wrong with it. So a step may fail for any reason, with an exception or without.
+
+A step is four words: the address of a function of `step_code`, and its operands; address 0 ends a list.
+
+Only functions of Python's C API are called, none of which assumes the layout of an object. References that are needed after the launch
+are held meanwhile: without the GIL, other threads may change anything.
+"""
+
+from __future__ import annotations
+
+from spirograd.llvmgen.word_functions import call, copy, i64, stack
+from spirograd.runtime.native.state import MOST_BLOCK_BYTES, RESULT, STATE_BYTES, begin, drop, linked, python
+
+# The words of a record, by byte offset; ``LOCKED``, ``AFTER`` and ``TEMPLATE`` are offsets in it. Then the steps before the launch, those
+# that come once the outer lock is held, those after the launch, and an argument block, into which the steps put what is packed anew.
+(
+    NBYTES, EPOCH, COUNT, BLOCK_BYTES, FUNCTION, CONTEXT, OUTER_ACQUIRE, OUTER_RELEASE, ACQUIRE, RELEASE, LOCKED, AFTER, TEMPLATE, BEFORE,
+) = range(0, 112, 8)  # fmt: skip
+STEP_BYTES = 32
+_NEXT = 1  # in place of a result: the record does not fit
+
+
+def launch(owner: int, args: int) -> int:
+    s = stack(STATE_BYTES)
+    block = stack(MOST_BLOCK_BYTES)
+    begin(s, args, block)
+    count = python.PyTuple_Size(args)
+    record = python.PyBytes_AsString(python.PyTuple_GetItem(owner, 0))
+    while i64[record + NBYTES] != 0:
+        if _holds(record) and i64[record + COUNT] == count:
+            copy(block, record + i64[record + TEMPLATE], i64[record + BLOCK_BYTES])
+            outcome = _launched(s, block, record)
+            if outcome != _NEXT:
+                return outcome
+        record = record + i64[record + NBYTES]
+    python.Py_IncRef(linked.py_refused)
+    return linked.py_refused
+
+
+def _launched(s: int, block: int, record: int) -> int:
+    """Launch by a record. Returns the result, `_NEXT`, or 0 with an exception."""
+    if not _walk(s, record + BEFORE):
+        return _differs(s)
+    if not _take(i64[record + OUTER_ACQUIRE]):
+        return _failed(s)
+    if not _walk(s, record + i64[record + LOCKED]):
+        _give(i64[record + OUTER_RELEASE])
+        return _differs(s)
+    if not _take(i64[record + ACQUIRE]):
+        _give(i64[record + OUTER_RELEASE])
+        return _failed(s)
+    if not _holds(record):  # much may have happened while this thread waited for the locks
+        _give(i64[record + RELEASE])
+        _give(i64[record + OUTER_RELEASE])
+        return _differs(s)
+    thread = python.PyEval_SaveThread()
+    call(i64[record + FUNCTION], block, i64[record + CONTEXT])
+    python.PyEval_RestoreThread(thread)
+    good = _walk(s, record + i64[record + AFTER])
+    _give(i64[record + RELEASE])
+    _give(i64[record + OUTER_RELEASE])
+    drop(s)
+    if not good:
+        return _failed(s)
+    if i64[s + RESULT] == 0:
+        python.Py_IncRef(linked.py_none)
+        return linked.py_none
+    return i64[s + RESULT]
+
+
+def _differs(s: int) -> int:
+    """Go on to the next record: clear errors, and return 0 for interrupts."""
+    drop(s)
+    if python.PyErr_Occurred() != 0 and python.PyErr_ExceptionMatches(linked.py_exception) == 0:
+        return 0
+    python.PyErr_Clear()
+    return _NEXT
+
+
+def _failed(s: int) -> int:
+    drop(s)
+    python.Py_DecRef(i64[s + RESULT])
+    return 0
+
+
+def _walk(s: int, first: int) -> bool:
+    """Take the steps of a list. Returns whether all succeeded."""
+    step = first
+    while i64[step] != 0:
+        if call(i64[step], s, i64[step + 8], i64[step + 16], i64[step + 24]) & 1 == 0:
+            return False
+        step = step + STEP_BYTES
+    return True
+
+
+def _holds(record: int) -> bool:
+    """Return whether the epoch of a record is the present one, and launches need not go through Python: see `validity`."""
+    return i64[linked.sg_validity] == i64[record + EPOCH] and i64[linked.sg_validity + 8] == 0
+
+
+def _take(acquire: int) -> bool:
+    """Take a lock, of which this is the method; 0 is none. Returns whether that did not fail."""
+    if acquire == 0:
+        return True
+    taken = python.PyObject_CallNoArgs(acquire)
+    python.Py_DecRef(taken)
+    return taken != 0
+
+
+def _give(release: int) -> None:
+    """Give a lock back, of which this is the method; 0 is none. An exception that is set stays so."""
+    error = stack(24)
+    if release != 0:
+        python.PyErr_Fetch(error, error + 8, error + 16)
+        python.Py_DecRef(python.PyObject_CallNoArgs(release))
+        python.PyErr_Restore(i64[error], i64[error + 8], i64[error + 16])

@@ -1,0 +1,52 @@
+"""Make each range task of the CPU a loop over one chunk of its range, whose bounds the pool of threads decides."""
+
+from __future__ import annotations
+
+from spirograd.analysis.loop_costs import cost_of, costs_of_calls
+from spirograd.base.dtypes import DType, i64
+from spirograd.ir import ops
+from spirograd.ir.nodes import ChunkAttr, Kernel, LoopAttr, Op, TaskAttr, accesses_of
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.pass_context import PassContext
+
+
+def chunk_tasks(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Make every range task one of kind "chunks".
+
+    Its body takes the bounds of a chunk and runs the iterations in between in a `for`, which carries the accumulators; ``finish`` follows
+    that loop. Iterations of a parallel loop are independent by definition, and the `for` says so. Those of a grouped task use the same
+    shared memory, one after the other.
+    """
+    return _ChunkTasks(kernel).kernel(kernel)
+
+
+class _ChunkTasks(Rewriter):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.calls = costs_of_calls(kernel)
+        self.handlers = {ops.task: self._task}
+
+    def _task(self, op: Op) -> Op:
+        if op.attr.kind != "range_for":
+            return self.copy(op)
+        b, grouped, reductions, (bounds, body, finish) = self.b, op.attr.grouped, op.attr.reductions, op.regions
+        index = body.params[0].type
+        assert isinstance(index, DType)
+        begin, end = [b.cast(bound, index) for bound in b.begin(i64, i64)]
+        initial = [b.const(r.start, r.dtype) for r in reductions]
+        loop = LoopAttr(independent=not grouped, reductions=reductions, vectorise="no" if grouped else "")
+        self.inline(finish, b.for_(begin, end, initial, body, loop))
+        chunk = b.end()
+        uncontended = cost_of(body, self.calls, uncontended=True) if _updates_memory(op) else 0
+        attr = TaskAttr("chunks", op.attr.name, grouped=grouped, chunks=ChunkAttr(cost_of(body, self.calls), uncontended))
+        return b.append(Op(ops.task, op.type, (), attr, (bounds, chunk), op.loc))
+
+
+def _updates_memory(task: Op) -> bool:
+    """Whether a range task has atomics, so that no other launch may update memory without them at the same time."""
+    for region in task.regions[1:]:
+        if any(effect == "atomic" for effect, _ in region.accesses):
+            return True
+        if ops.call_memory in region.codes and any(effect == "atomic" for op in region.walk() for effect, _ in accesses_of(op)):
+            return True
+    return False

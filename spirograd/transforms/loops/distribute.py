@@ -1,0 +1,280 @@
+"""Distribute the bodies of large loops over chunks into stages, each of which is a function.
+
+Stages are runs of operations of the body. Iterations of a parallel loop are independent, so a block of iterations may pass one stage before
+any of them begins the next (strip mining and loop distribution; Kennedy and McKinley, "Loop distribution with arbitrary control flow"). Not
+so where the order of iterations can be seen: thread slots serve one iteration after the other, prints come in order, and a loop that waits
+for another iteration would wait for a later stage of it. There a block is one iteration.
+
+A cut is where few values cross. No vector and no result of a control operation that is not taken apart crosses. Of each accumulator of the
+loop exactly one value crosses, which is the accumulator so far: what all iterations of the block have added in the stages before. Where
+memory is updated without atomics, no cut parts the load of an update from its store: another iteration may update the same element. Other
+values that cross lie in local memory, in frames for each size of value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate, pairwise
+
+from spirograd.analysis.loop_costs import block_of, cuts, is_large, prefers_scalar_iterations
+from spirograd.base.dtypes import DType, i64, u1, u8, unsigned
+from spirograd.base.records import dataclass, replace
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.chunk_loops import loops_of
+from spirograd.ir.nodes import BufferRef, Kernel, Op, Region, SharedRef, ref_of
+from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.pass_context import PassContext
+
+# What is computed again in each function that uses it.
+REMADE = frozenset((ops.const, ops.slot, ops.thread_slot))
+_ORDERED = frozenset((ops.thread_slot, ops.cas, ops.barrier, ops.clock, ops.call_memory))
+_SLOTS_IN_ORDER = frozenset(("adstacks", "print", "locks"))
+_ALONE = frozenset(("pure", "control", "structure"))  # effects of what no other iteration hears of
+
+
+def distribute(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Make large loops over chunks loops over blocks of iterations, around a loop for each stage."""
+    return _Distribute().kernel(kernel)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """``body``: its parameters are the index and the accumulators so far, its results the accumulators after it. ``remade``: operations
+    that run first. ``loaded``, ``stored``: values that cross from an earlier stage, and to a later one."""
+
+    body: Region
+    remade: tuple[Op, ...]
+    loaded: tuple[Op, ...]
+    stored: tuple[Op, ...]
+
+
+def _find_stages(body: Region, updated: Collection[BufferRef]) -> tuple[_Stage, ...]:
+    """The stages of the body of a loop over a chunk; none if it is small, or cannot be cut. ``updated``: memory that the body updates
+    without atomics."""
+    if not is_large(body):
+        return ()
+    sizes = [1 + sum([1 for region in op.regions for _ in region.walk()]) for op in body.ops]
+    uses = _Uses(body)
+    bounds = [0, *cuts(sizes, uses.crossing(_updates(body, updated))), len(body.ops)]
+    return tuple(_stages(body, bounds, uses)) if len(bounds) > 2 else ()
+
+
+class _Frames:
+    """Where the values that cross from stage to stage lie: by size, in the array of local memory for that size at a number, which values
+    share that are not alive together. ``block``: the number of iterations that pass a stage together."""
+
+    def __init__(self, stages: tuple[_Stage, ...], ordered: bool) -> None:
+        last = {value: k for k, stage in enumerate(stages) for value in stage.loaded}
+        free: dict[DType, list[int]] = {}
+        ends: dict[int, list[Op]] = {}
+        count: dict[DType, int] = {}
+        self.places: dict[Op, int] = {}
+        for k, stage in enumerate(stages):
+            for value in stage.stored:
+                stored = _stored(value)
+                waiting = free.setdefault(stored, [])
+                self.places[value] = waiting.pop() if waiting else count.get(stored, 0)
+                count[stored] = max(count.get(stored, 0), self.places[value] + 1)
+                ends.setdefault(last[value], []).append(value)
+            for value in ends.get(k, ()):
+                free[_stored(value)].append(self.places[value])
+        self.block = 1 if ordered else block_of(sum([t.size * n for t, n in count.items()]))
+        self.arrays = {t: SharedRef(f"frame{t.size}", t, n * self.block) for t, n in count.items()}
+
+
+def _stored(value: Op) -> DType:
+    """As what a value lies in local memory."""
+    assert isinstance(value.type, DType)
+    return u8 if value.type is u1 else unsigned(value.type)
+
+
+class _Distribute(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.updated: frozenset[BufferRef] = frozenset()
+        self.handlers = {ops.task: self._task, ops.for_: self._for}
+
+    def _task(self, op: Op) -> Op:
+        if op.attr.kind != "chunks" or not any(map(is_large, op.regions[1:])):
+            return self.b.append(op)
+        inside = [inner for loop in loops_of(op, op.regions[1]) for inner in loop.body.walk()] if len(op.regions) > 2 else []
+        self.updated = frozenset([inner.attr[1] for inner in inside if inner.code is ops.atomic])
+        return self.copy(op)
+
+    def _for(self, op: Op) -> Op:
+        if not op.attr.over_chunk:
+            return self.copy(op)
+        updated = self.updated if op.attr.any_order else frozenset()
+        stages = _find_stages(op.regions[0], updated)
+        return self._blocks(op, stages, updated) if stages else self.keep(op)
+
+    def _blocks(self, op: Op, stages: tuple[_Stage, ...], updated: frozenset[BufferRef]) -> Op:
+        b, (begin, end, *initial), body = self.b, self.args(op), op.regions[0]
+        t = begin.type
+        assert isinstance(t, DType)
+        frames = _Frames(stages, _is_ordered(body))
+        scalar = "no" if (op.attr.vectorise == "no" and op.attr.independent) or prefers_scalar_iterations(body) else ""
+        types = (*[a.type for a in initial], t)
+        *_, first = b.begin(*types)
+        condition = b.end([b.emit(ops.lt, first, end)])
+        *totals, first = b.begin(*types)
+        left = b.emit(ops.bitcast, b.emit(ops.sub, end, first), type=unsigned(t))
+        count = b.emit(ops.min_, left, b.const(frames.block, unsigned(t)))
+        stop = b.emit(ops.add, first, b.emit(ops.bitcast, count, type=t))
+        for stage in stages:
+            independent = op.attr.independent or not any(o.code is ops.store and o.attr in updated for o in stage.body.walk())
+            attr = replace(op.attr, independent=independent, any_order=not independent, vectorise=scalar if independent else "no")
+            b.begin()
+            copies = copied(b, stage.remade)
+            results = b.for_(first, stop, totals, self._stage(stage, frames, first, copies), attr)
+            region = b.end(results)
+            totals = list(b.results(b.emit(ops.outlined, attr="stage", type=types[:-1], regions=(region,))))
+        return b.emit(ops.while_, *initial, begin, type=types, regions=(condition, b.end([*totals, stop])))
+
+    def _stage(self, stage: _Stage, frames: _Frames, first: Op, copies: dict[Op, Op]) -> Region:
+        """The body of the loop over ``stage``: values that cross are loaded at its beginning, and stored at its end."""
+        b, inside = self.b, Rewriter()  # the same operations stand for other values in other stages
+        inside.b, inside.env = b, self.env | copies
+        params = b.begin(*[p.type for p in stage.body.params])
+        number = b.cast(b.emit(ops.sub, params[0], first, attr="nsw"), i64)
+        for value in stage.loaded:
+            array = frames.arrays[_stored(value)]
+            text = b.load(array, _place(b, frames, value, number))
+            assert isinstance(value.type, DType)
+            inside.env[value] = b.emit(ops.ne, text, b.const(0, u8)) if value.type is u1 else _as(b, text, value.type)
+        results = inside.inline(stage.body, params, clone=True)
+        for value in stage.stored:
+            new, array = inside.value(value), frames.arrays[_stored(value)]
+            stored = b.cast(new, u8) if value.type is u1 else _as(b, new, array.dtype)
+            b.store(array, _place(b, frames, value, number), stored)
+        return b.end(results)
+
+
+def _as(b: Builder, value: Op, t: DType) -> Op:
+    return value if value.type is t else b.emit(ops.bitcast, value, type=t)
+
+
+def _place(b: Builder, frames: _Frames, value: Op, number: Op) -> Op:
+    """The index in local memory of ``value`` of iteration ``number`` of the block."""
+    at = frames.places[value] * frames.block
+    return b.emit(ops.add, number, b.const(at, i64), attr="nsw") if at else number
+
+
+def _is_ordered(body: Region) -> bool:
+    """Whether the order can be seen in which one thread runs iterations of ``body``."""
+    for op in body.walk():
+        ref = ref_of(op)
+        if op.code in _ORDERED or (isinstance(ref, BufferRef) and ref.slot.kind in _SLOTS_IN_ORDER):
+            return True
+        if op.code is ops.while_ and any(inner.code.effect not in _ALONE for r in op.regions for inner in r.walk()):
+            return True
+    return False
+
+
+def _updates(body: Region, updated: Collection[BufferRef]) -> Iterator[tuple[int, int]]:
+    """Where updates begin and end, by the number of the operation: a load, and the next store to the same element."""
+    begun: dict[tuple[BufferRef, Op], int] = {}
+    for k, op in enumerate(body.ops):
+        if op.code is ops.load and op.attr in updated:
+            begun[op.attr, op.args[0]] = k
+        elif op.code is ops.store and (op.attr, op.args[0]) in begun:
+            yield begun.pop((op.attr, op.args[0])), k
+
+
+class _Uses:
+    """Where the values of ``body`` are defined and used last, by the number of the operation; parameters at -1."""
+
+    def __init__(self, body: Region) -> None:
+        self.body = body
+        self.defined: dict[Op, int] = dict.fromkeys(body.params, -1)
+        self.last: dict[Op, int] = {}
+        self.used: list[dict[Op, None]] = []  # by operation: values of the body that it uses, what is remade included
+        self.outer: dict[Op, None] = {}
+        inner: set[Op] = set()
+        for k, op in enumerate(body.ops):
+            used: dict[Op, None] = dict.fromkeys(op.args)
+            for region in op.regions:
+                inner.update(region.params)
+                for below in region.walk():
+                    inner.add(below)
+                    inner.update([p for r in below.regions for p in r.params])
+                    used.update(dict.fromkeys(below.args))
+            self.used.append({v: None for v in used if v not in inner})
+            for value in self.used[-1]:
+                self.last[value] = k
+                if value not in self.defined:
+                    self.outer[value] = None
+            self.defined[op] = k
+        self.sums = _accumulated(body)
+
+    def crossing(self, together: Iterable[tuple[int, int]]) -> list[int | None]:
+        """By cut before each operation, how many values cross; None where there can be none. ``together``: numbers of the
+        first and the last of operations that stay together."""
+        count = len(self.body.ops)
+        values, refused = [0] * (count + 1), [0] * (count + 1)
+        for first, last in together:
+            refused[first + 1] += 1
+            refused[last + 1] -= 1
+        sums = [[0] * (count + 1) for _ in self.body.params[1:]]
+        for value, end in self.last.items():
+            start = self.defined.get(value)
+            if start is None or value.code in REMADE or value is self.body.params[0]:
+                continue
+            mine = self.sums.get(value, frozenset())
+            allowed = isinstance(value.type, DType) and len(mine) <= 1
+            for counts in (values, *([] if allowed else [refused]), *[sums[k] for k in mine]):
+                counts[start + 1] += 1
+                counts[end + 1] -= 1
+        columns = zip(accumulate(values), accumulate(refused), *map(accumulate, sums))
+        return [None if bad or any(n != 1 for n in each) else crossing for crossing, bad, *each in columns][:count]
+
+
+def _accumulated(body: Region) -> dict[Op, frozenset[int]]:
+    """On which accumulators of the loop each value depends, by their numbers."""
+    found: dict[Op, frozenset[int]] = {p: frozenset((k,)) for k, p in enumerate(body.params[1:])}
+    if found:
+        _spread(body, found)
+    return found
+
+
+def _spread(region: Region, found: dict[Op, frozenset[int]]) -> None:
+    none: frozenset[int] = frozenset()
+    of_results: dict[tuple[Op, int], frozenset[int]] = {}
+    for op in region.ops[:-1]:
+        own = none.union(*[found[a] for a in op.args if a in found])
+        if op.code is ops.result:
+            own = of_results.get((op.args[0], op.attr), own)
+        many = len(op.type) if isinstance(op.type, tuple) and op.regions and op.code is not ops.if_ else 0
+        carried = op.args[len(op.args) - many :]
+        for inner in op.regions:
+            params = inner.params[len(inner.params) - many :]
+            found.update({p: found[a] for p, a in zip(params, carried) if a in found})
+            _spread(inner, found)
+        for inner in op.regions if op.code is ops.if_ else op.regions[-1:]:
+            for k, value in enumerate(inner.results):
+                of_results[op, k] = of_results.get((op, k), none) | found.get(value, none)
+        for k, value in enumerate(carried):
+            of_results[op, k] |= found.get(value, none)
+        if own:
+            found[op] = own
+
+
+def _stages(body: Region, bounds: list[int], uses: _Uses) -> Iterator[_Stage]:
+    index, *sums = body.params
+    for start, end in pairwise(bounds):
+        used = list(dict.fromkeys(v for k in range(start, end) for v in uses.used[k]))
+        earlier = [v for v in used if uses.defined.get(v, start) < start and v is not index and v not in uses.sums]
+        remade = tuple([v for v in earlier if v.code in REMADE])
+        loaded = tuple([v for v in earlier if v.code not in REMADE])
+        crossing = [op for op in body.ops[start:end] if uses.last.get(op, -1) >= end and op.code not in REMADE]
+        stored = tuple([op for op in crossing if op not in uses.sums])
+        last = body.ops[-1]
+        if end < len(body.ops):
+            after = {next(iter(uses.sums[op])): op for op in crossing if op in uses.sums}
+            sums_after = tuple([after.get(k, p) for k, p in enumerate(sums)])
+            operations = (*body.ops[start:end], Op(ops.yield_, last.type, sums_after, loc=last.loc))
+        else:
+            sums_after, operations = (), body.ops[start:]
+        yield _Stage(Region((index, *sums), operations), remade, loaded, stored)
+        sums = list(sums_after)

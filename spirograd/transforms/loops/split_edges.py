@@ -1,0 +1,249 @@
+"""Index-set splitting: loops whose first and last iterations differ, as in stencils that skip, clamp or wrap at the ends of rows.
+
+Conditions such as `0 < j` and `j < n - 1`, where ``j`` counts the iterations, are known for all but a few iterations at either end. So the
+iterations in between run without them in a loop of their own, which LLVM vectorises; with the conditions it would emit gathers and masked
+stores, which some CPUs execute lane by lane. The others run one by one. Iterations of a parallel loop may run in any order.
+"""
+
+from __future__ import annotations
+
+from spirograd.base.dtypes import DType, i64
+from spirograd.base.records import dataclass, replace
+from spirograd.ir import ops
+from spirograd.ir.chunk_loops import ChunkLoop
+from spirograd.ir.nodes import Kernel, Op, Region
+from spirograd.ir.ops import OpCode
+from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.pass_context import PassContext
+
+# Constants so close to the first or last value of the counter separate few iterations from the rest.
+_MARGIN = 8
+# There are two copies of the body.
+_LARGEST = 400
+# What sizes are made of that are close to a shape: a shape less one, or one that is guarded against zero.
+_NEAR = frozenset((ops.add, ops.sub, ops.min_, ops.max_, ops.bitcast, ops.select, ops.lt, ops.le, ops.eq))
+_EFFECTS = frozenset(("pure", "read", "write", "control", "structure"))
+_MIRRORED = {ops.lt: ops.gt, ops.le: ops.ge, ops.gt: ops.lt, ops.ge: ops.le, ops.eq: ops.eq, ops.ne: ops.ne}
+# A comparison of the counter with a number that only the first iterations have not passed: its outcome for the others, and whether
+# they must have passed it by one.
+_AFTER = {ops.lt: (False, 0), ops.le: (False, 1), ops.gt: (True, 1), ops.ge: (True, 0), ops.eq: (False, 1), ops.ne: (True, 1)}
+# The same of a number that only the last iterations reach; by how much the others may come closer than to be less.
+_BEFORE = {ops.lt: (True, 0), ops.le: (True, 1), ops.gt: (False, 1), ops.ge: (False, 0), ops.eq: (False, 0), ops.ne: (True, 0)}
+
+
+def split_edges(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Split loops over chunks that LLVM may vectorise, where that makes conditions constant: in two, over the iterations between the edges
+    and over the rest."""
+    return _SplitEdges().kernel(kernel)
+
+
+class _SplitEdges(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.task: Op | None = None
+        self.around: Op | None = None  # the loop over rows around the current loop, as it was
+        self.handlers = {ops.task: self._task, ops.for_: self._for}
+
+    def _task(self, op: Op) -> Op:
+        self.task = op
+        return self.copy(op) if op.attr.kind == "chunks" else self.b.append(op)
+
+    def _for(self, op: Op) -> Op:
+        if not op.attr.over_chunk:
+            outer, self.around = self.around, op
+            new = self.copy(op)
+            self.around = outer
+            return new
+        assert self.task is not None
+        splits = op.attr.independent and not (op.attr.vectorise or op.attr.reductions)
+        edges = _edges(ChunkLoop(self.task, op, self.around)) if splits else None
+        return self.keep(op) if edges is None else self._split(op, edges)
+
+    def _split(self, op: Op, edges: _Edges) -> Op:
+        b, (start, stop), body = self.b, self.args(op), op.regions[0]
+        index = start.type
+        assert isinstance(index, DType)
+        copies = copied(b, edges.setup)
+        origin = b.const(0, i64) if edges.first is None else b.cast(self.value(edges.first), i64)
+        begin = b.emit(ops.add, origin, b.const(edges.low, i64))
+        wide_start, wide_stop = b.cast(start, i64), b.cast(stop, i64)
+        begin = b.emit(ops.max_, b.emit(ops.min_, begin, wide_stop), wide_start)
+        end = wide_stop
+        for limit, offset in edges.limits:
+            size = b.const(limit, i64) if isinstance(limit, int) else b.cast(copies[limit], i64)
+            least = b.emit(ops.add, origin, b.emit(ops.sub, size, b.const(offset, i64)))
+            end = b.emit(ops.min_, end, least)
+        end = b.emit(ops.max_, end, begin)
+        b.for_(b.cast(begin, index), b.cast(end, index), (), edges.inside, op.attr)
+        before = b.emit(ops.sub, begin, wide_start)
+        others = b.emit(ops.add, before, b.emit(ops.sub, wide_stop, end))
+        shift = b.emit(ops.sub, end, before)
+        (number,) = b.begin(i64)
+        at_start = b.emit(ops.lt, number, before)
+        own = b.emit(ops.add, number, b.emit(ops.select, at_start, wide_start, shift))
+        self.inline(body, (b.cast(own, index),), clone=True)
+        rest = b.end()
+        return b.emit(ops.for_, b.const(0, i64), others, attr=replace(op.attr, vectorise="rest"), type=(), regions=(rest,))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edges:
+    """``inside``: the body for the iterations whose counter, the index less ``first``, is at least ``low``, and less than each limit (an
+    invariant value, or a number) minus an offset. ``setup``: operations that compute the limits."""
+
+    inside: Region
+    first: Op | None
+    low: int
+    limits: tuple[tuple[Op | int, int], ...]
+    setup: tuple[Op, ...]
+
+
+def _edges(loop: ChunkLoop) -> _Edges | None:
+    """How to split ``loop``; None if that gains nothing.
+
+    The counter ends before the number of columns, or the bound of the task, as far as these are constant.
+    """
+    body, (end,) = loop.body, loop.task.regions[0].results[1:2]
+    index = body.params[0].type
+    assert isinstance(index, DType)
+    if not index.is_signed or len(body.params) > 1:
+        return None
+    for count, op in enumerate(body.walk()):
+        if op.code in (ops.for_, ops.while_) or op.code.effect not in _EFFECTS or count > _LARGEST:
+            return None
+    extent = (loop.columns or None) if loop.around is not None else end.attr if end.code is ops.const else None
+    rewriter = _Inside(body, loop.first, extent)
+    inside = rewriter.region(body)
+    if not rewriter.found:
+        return None
+    limits = tuple(rewriter.limits.items())
+    wanted = {limit for limit, _ in limits if isinstance(limit, Op)}
+    for op in reversed(rewriter.shapes):
+        if op in wanted:
+            wanted.update(op.args)
+    return _Edges(inside, loop.first, rewriter.low, limits, tuple([op for op in rewriter.shapes if op in wanted]))
+
+
+class _Inside(Rewriter):
+    """Replaces what is known between the edges, and collects where these are.
+
+    ``offsets``: values that are the counter plus a constant, there. ``shapes``: values that are made of shapes of arrays, as their last
+    index is, but not their middle.
+    """
+
+    def __init__(self, body: Region, first: Op | None, extent: int | None) -> None:
+        super().__init__()
+        self.index, self.first, self.extent = body.params[0], first, extent
+        self.low, self.limits, self.found = 0, dict[Op | int, int](), False
+        self.offsets: dict[Op, int] = {} if first is not None else {self.index: 0}
+        self.shapes: dict[Op, None] = {}
+        for op in body.walk():
+            of_shape = op.code is ops.slot and op.attr.kind == "shape"
+            if of_shape or op.code is ops.const or (op.code in _NEAR and self.shapes.keys() >= set(op.args)):
+                self.shapes[op] = None
+        self.handlers = {
+            **dict.fromkeys(_MIRRORED, self._compare),
+            **dict.fromkeys((ops.add, ops.sub), self._shift),
+            **dict.fromkeys((ops.min_, ops.max_), self._choose),
+            **dict.fromkeys((ops.irem, ops.and_), self._wrap),
+        }
+
+    def _after(self, offset: int, number: int, strict: int = 0) -> bool:
+        """Have the iterations begin where counter + ``offset`` >= (> if ``strict``) ``number``, if these are nearly all."""
+        if offset > 0 or abs(number) > _MARGIN:  # counter + offset could overflow if there is no limit
+            return False
+        self.low = max(self.low, number - offset + strict)
+        self.found = True
+        return True
+
+    def _before(self, offset: int, limit: Op, closer: int = 0) -> bool:
+        """Have the iterations end where counter + ``offset`` reaches (passes, if ``closer``) ``limit``, if these are nearly all."""
+        if limit.code is ops.const:
+            if not self._is_last(limit.attr):
+                return False
+            self._limit(limit.attr, offset - closer)
+            return True
+        if limit not in self.shapes:
+            return False
+        self._limit(limit, offset - closer)
+        return True
+
+    def _is_last(self, number: int) -> bool:
+        """Whether only the last iterations reach ``number``: most likely so for large ones, where the extent is not known here."""
+        return number > _MARGIN if self.extent is None else abs(self.extent - number) <= _MARGIN
+
+    def _limit(self, limit: Op | int, offset: int) -> None:
+        self.limits[limit] = max(offset, self.limits.get(limit, offset))
+        self.found = True
+
+    def _shift(self, op: Op) -> Op:
+        a, b = op.args
+        if op.code is ops.sub and a is self.index and b is self.first:
+            self.offsets[op] = 0
+        elif a in self.offsets and b.code is ops.const and abs(b.attr) <= _MARGIN:
+            self.offsets[op] = self.offsets[a] + (b.attr if op.code is ops.add else -b.attr)
+        elif b in self.offsets and op.code is ops.add and a.code is ops.const and abs(a.attr) <= _MARGIN:
+            self.offsets[op] = self.offsets[b] + a.attr
+        return self.copy(op)
+
+    def _compare(self, op: Op) -> Op:
+        (a, b), code = op.args, op.code
+        if b in self.offsets:
+            a, b, code = b, a, _MIRRORED[code]
+        known: bool | None = None
+        if a in self.offsets:
+            known = self._outcome(code, self.offsets[a], b)
+        elif code is ops.lt and a.code is ops.xor and b.code is ops.const and b.attr == 0 and self._same_sign(*a.args):
+            known = False
+        return self.copy(op) if known is None else self.b.const(known, op.type)  # type: ignore[arg-type]
+
+    def _outcome(self, code: OpCode, offset: int, other: Op) -> bool | None:
+        known, strict = _AFTER[code]
+        if other.code is ops.const and self._after(offset, other.attr, strict):
+            return known
+        known, closer = _BEFORE[code]
+        return known if self._before(offset, other, closer) else None
+
+    def _same_sign(self, a: Op, b: Op) -> bool:
+        """Whether neither is negative: one is the counter plus a constant, the other the size around which it wraps."""
+        value, size = (a, b) if a in self.offsets else (b, a)
+        return value in self.offsets and self._within(self.offsets[value], size)
+
+    def _within(self, offset: int, size: Op | int) -> bool:
+        """Have 0 <= counter + ``offset`` < ``size``."""
+        if abs(offset) > _MARGIN:
+            return False
+        if isinstance(size, Op):
+            if not self._before(offset, size):
+                return False
+        elif not self._is_last(size):
+            return False
+        else:
+            self._limit(size, offset)
+        self.low = max(self.low, -offset)
+        return True
+
+    def _choose(self, op: Op) -> Op:
+        value, other = op.args
+        if other in self.offsets:
+            value, other = other, value
+        if value not in self.offsets:
+            return self.copy(op)
+        smaller = self._outcome(ops.le, self.offsets[value], other)
+        if smaller is None:
+            return self.copy(op)
+        chosen = value if smaller == (op.code is ops.min_) else other
+        if chosen is value:
+            self.offsets[op] = self.offsets[value]
+        return self.value(chosen)
+
+    def _wrap(self, op: Op) -> Op:
+        """The remainder of a division by a size, also where that is a power of two and the remainder a mask."""
+        value, size = op.args
+        mask = op.code is ops.and_
+        if value not in self.offsets or (mask and (size.code is not ops.const or size.attr & (size.attr + 1))):
+            return self.copy(op)
+        if not self._within(self.offsets[value], size.attr + 1 if mask else size):
+            return self.copy(op)
+        self.offsets[op] = self.offsets[value]
+        return self.value(value)

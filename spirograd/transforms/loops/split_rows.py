@@ -1,0 +1,183 @@
+"""Split loops over several axes into rows: within a row the outer indices stay the same, and the last one counts.
+
+A loop over an index space runs over one flat index, from which each iteration computes its indices by division. LLVM neither vectorises
+a division nor sees that neighbouring iterations access neighbouring elements. So the range is cut at the multiples of the last extent.
+
+If all that iterations do is under a condition that is the same in a row, as whether the cell of a sparse field is active, it is tested once
+for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spirograd.base.dtypes import DType, unsigned
+from spirograd.base.records import dataclass
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.nodes import BufferRef, Kernel, LoopAttr, Op, Region, accesses_of
+from spirograd.ir.rewrite import Rewriter, copied
+from spirograd.transforms.pass_context import PassContext
+
+# Shorter rows are not worth a loop of their own.
+_SHORTEST = 16
+
+
+def split_rows(kernel: Kernel, ctx: PassContext) -> Kernel:
+    """Make loops over chunks that divide their index by one invariant, and begin at 0 or above, loops over rows around loops over columns.
+
+    The index of the inner loop remains the flat index. Chunks may begin and end anywhere in a row, and extents may be negative.
+    """
+    return _SplitRows().kernel(kernel)
+
+
+class _SplitRows(Rewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.natural = False  # whether the loop begins at 0 or above
+        self.handlers = {ops.task: self._task, ops.for_: self._for}
+
+    def _task(self, op: Op) -> Op:
+        begin = op.regions[0].results[0] if op.attr.kind == "chunks" else None
+        self.natural = begin is not None and begin.code is ops.const and begin.attr >= 0
+        return self.copy(op)
+
+    def _for(self, op: Op) -> Op | None:
+        body = op.regions[0]
+        divisor = _divisor(body) if op.attr.over_chunk and self.natural else None
+        if divisor is None:
+            return self.keep(op)
+        b, (setup, extent), (begin, end, *initial) = self.b, divisor, self.args(op)
+        rows = _Rows(b, copied(b, setup)[extent], begin, end)
+        types = (*[a.type for a in initial], rows.type)
+        row, *totals, start = b.begin(rows.type, *types)
+        rows.enter(row, start)
+        inner = _ByRow(body.params[0], extent, rows.row, rows.first).region(body)
+        guarded = _guarded(inner, (extent, rows.row, rows.first))
+        if guarded is None:
+            results = rows.columns(totals, inner, op)
+        else:
+            b.ops += guarded.of_row
+            b.begin()
+            then = b.end(rows.columns(totals, guarded.body, op))
+            b.begin()
+            results = b.if_(guarded.guard, then, b.end(totals))
+        attr = LoopAttr(row=int(extent.attr) if extent.code is ops.const else -1)
+        regions = (b.end([*results, rows.stop]),)
+        return b.append(Op(ops.for_, types, (rows.low, rows.high, *initial, begin), attr, regions, op.loc, op.primal))
+
+
+def _divisor(body: Region) -> tuple[list[Op], Op] | None:
+    """What the index of ``body`` is first divided by, if that is invariant, and the operations that compute it."""
+    index = body.params[0]
+    invariant: dict[Op, None] = {}
+    for op in body.ops:
+        if op.code in (ops.const, ops.slot) or (op.code.effect == "pure" and op.args and all(a in invariant for a in op.args)):
+            invariant[op] = None
+        elif op.code in (ops.idiv, ops.irem) and op.args[0] is index and op.args[1] in invariant:
+            extent = op.args[1]
+            return None if extent.code is ops.const and extent.attr < _SHORTEST else (_needed(extent, invariant), extent)
+    return None
+
+
+def _needed(value: Op, known: dict[Op, None]) -> list[Op]:
+    """``value`` and the operations that compute it, in order."""
+    needed = {value}
+    for op in reversed(known):
+        if op in needed:
+            needed.update(op.args)
+    return [op for op in known if op in needed]
+
+
+class _Rows:
+    """The rows that iterations from ``begin`` to ``end`` lie in: numbers from ``low`` to ``high``. Of one of them, ``row`` is what the
+    index divided by ``extent`` gives, ``first`` the index of its first column, and iterations ``start`` to ``stop`` are in the chunk.
+
+    The loop over rows carries ``start``. LLVM would express it by the number of the row otherwise, and compute trip counts at length."""
+
+    def __init__(self, b: Builder, extent: Op, begin: Op, end: Op) -> None:
+        assert isinstance(begin.type, DType)
+        self.b, self.type, self.extent, self.end = b, begin.type, extent, end
+        # Of extents that are not known, the absolute value counts the columns; that of the smallest integer is a number without sign.
+        self.counts_down = self.type.is_signed and extent.code is not ops.const
+        self.length = b.emit(ops.abs_, extent) if self.counts_down else extent
+        one = b.const(1, self.type)
+        self.low = b.emit(ops.idiv, begin, self.length)
+        self.high = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, end, one), self.length), one)
+
+    def enter(self, number: Op, start: Op) -> None:
+        """Compute what is the same in row ``number``, whose first iteration in the chunk is ``start``."""
+        b = self.b
+        self.first = b.emit(ops.mul, number, self.length)
+        self.row = b.emit(ops.idiv, self.first, self.extent) if self.counts_down else number
+        self.start = start
+        steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.sub, self.start, self.first))]
+        if self.counts_down:
+            natural = unsigned(self.type)
+            fewest = b.emit(ops.min_, *[b.emit(ops.bitcast, x, type=natural) for x in steps])
+            count = b.emit(ops.bitcast, fewest, type=self.type)
+        else:
+            count = b.emit(ops.min_, *steps)
+        self.stop = b.emit(ops.add, self.start, count)
+
+    def columns(self, totals: Sequence[Op], body: Region, op: Op) -> tuple[Op, ...]:
+        """The loop over those columns of the row that are in the chunk; returns the accumulators after it."""
+        return self.b.for_(self.start, self.stop, totals, body, op.attr)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guarded:
+    """A body that does nothing unless ``guard`` holds, which is the same in a row, as is what the operations ``of_row`` compute."""
+
+    guard: Op
+    of_row: tuple[Op, ...]
+    body: Region
+
+
+def _guarded(body: Region, known: tuple[Op, ...]) -> _Guarded | None:
+    """The guard of ``body`` if it does nothing but under one condition that is the same in a row, as ``known`` values are; else None."""
+    own = [op for op in body.ops[:-1] if op.code is not ops.result]
+    if not own or own[-1].code is not ops.if_ or any(op.code is ops.if_ for op in own[:-1]):
+        return None
+    branch = own[-1]
+    then, otherwise = branch.regions
+    written = {accessed for op in body.walk() for effect, accessed in accesses_of(op) if effect != "read"}
+    same: dict[Op, None] = dict.fromkeys(known)
+    for op in own[:-1]:
+        reads = op.code is ops.load and isinstance(op.attr, BufferRef) and not any(_may_be(op.attr, ref) for ref in written)
+        if (op.code.effect == "pure" or reads) and all(a in same for a in op.args):
+            same[op] = None
+        elif op.code.effect != "pure":
+            return None
+    unchanged = dict(zip(otherwise.results, then.results))
+    results = [then.results[r.attr] if r.code is ops.result and r.args[0] is branch else None for r in body.results]
+    carried = [otherwise.results[r.attr] if r.code is ops.result and r.args[0] is branch else None for r in body.results]
+    if branch.args[0] not in same or len(otherwise.ops) > 1 or carried != list(body.params[1:]) or not unchanged.keys() <= set(body.params):
+        return None
+    end = Op(body.ops[-1].code, body.ops[-1].type, tuple(r for r in results if r is not None), body.ops[-1].attr, (), body.ops[-1].loc)
+    inside = tuple(op for op in own[:-1] if op not in same)
+    of_row = tuple(op for op in own[:-1] if op in same)
+    return _Guarded(branch.args[0], of_row, Region(body.params, (*inside, *then.ops[:-1], end)))
+
+
+def _may_be(a: BufferRef, b: object) -> bool:
+    """Whether two accesses of independent iterations may be to the same memory."""
+    return not isinstance(b, BufferRef) or a.slot == b.slot
+
+
+class _ByRow(Rewriter):
+    """Replaces index / extent by the row, and the remainder by index - first."""
+
+    def __init__(self, index: Op, extent: Op, row: Op, first: Op) -> None:
+        super().__init__()
+        self.index, self.extent, self.row, self.first = index, extent, row, first
+        self.handlers = {ops.idiv: self._idiv, ops.irem: self._irem}
+
+    def _is_split(self, op: Op) -> bool:
+        return op.args[0] is self.index and op.args[1] is self.extent
+
+    def _idiv(self, op: Op) -> Op:
+        return self.row if self._is_split(op) else self.copy(op)
+
+    def _irem(self, op: Op) -> Op:
+        return self.b.emit(ops.sub, self.index, self.first, attr="nsw") if self._is_split(op) else self.copy(op)

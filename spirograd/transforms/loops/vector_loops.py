@@ -1,0 +1,242 @@
+"""Build vector loops: a loop whose iterations are independent becomes a loop over several iterations at once.
+
+Values that are the same in all lanes stay scalars. The last block of iterations may have lanes to spare: those repeat what its first lane
+computes, and have no effects, so one copy of the body does. CPUs without masked loads and stores run the last iterations one by one.
+
+If few iterations pass a guard, they are listed first, strip by strip (stream compaction), and those that pass fill whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from spirograd.analysis.uniformity import Uniformity, is_adstack
+from spirograd.base.dtypes import VOID, DType, i32, i64
+from spirograd.base.records import dataclass
+from spirograd.ir import ops
+from spirograd.ir.builder import Builder
+from spirograd.ir.integer_ranges import Range
+from spirograd.ir.nodes import LoopAttr, Op, Reduction, Region, SharedRef
+from spirograd.ir.ops import OpCode
+from spirograd.ir.rewrite import Rewriter
+from spirograd.transforms.loops import lane_memory
+from spirograd.transforms.loops.grouped_values import GroupedValues
+from spirograd.transforms.loops.lane_control import LaneControl
+from spirograd.transforms.loops.lane_values import LaneValues
+
+# Iterations that are tested before those that pass run: so many that the last vector, which is not full, matters little.
+STRIP = 4096
+# Of these, values in the first lane are computed beside the vectors, where they grow evenly from lane to lane.
+_EVEN = frozenset((ops.add, ops.sub, ops.mul, ops.cast))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorLoop:
+    """A plan of a vector loop: of ``lanes`` iterations at once, with masks if the CPU has them (``masked``). ``functions``: the names of
+    the functions that have vector forms. ``ranges``: what is known of integers from outside of the loop."""
+
+    plan: Uniformity
+    reductions: Sequence[Reduction]
+    lanes: int
+    masked: bool
+    functions: Collection[str]
+    ranges: dict[Op, Range]
+
+
+class _Body:
+    """A builder of iterations of ``plan`` in lockstep."""
+
+    def __init__(self, b: Builder, loop: VectorLoop, plan: Uniformity) -> None:
+        self.v = LaneValues(b, plan, loop.lanes, loop.masked, loop.ranges)
+        self._functions = loop.functions
+        self._control = LaneControl(self.v, self.region)
+        self._groups = None if plan.groups is None else GroupedValues(self.v, plan.groups)
+
+    def take_part(self, slots: Op, full: Op) -> None:
+        """Use ``slots`` lanes, an i64. ``full``: whether these are all."""
+        self.v.slots, self.v.full = slots, full
+
+    def block(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None, carried: Sequence[Op]) -> Sequence[Op]:
+        """Build the iterations from ``first`` on, up to ``end`` (None: there is one for each lane); returns what they yield.
+
+        ``listed``: local memory that holds their indices.
+        """
+        v, body = self.v, self.v.plan.body
+        self._number_lanes(first, end, stride, listed)
+        v.bind(body.params[1:], carried)
+        values = self.region(body)
+        if v.mask is None or not carried:
+            return values
+        return [v.choose(v.mask, new, old) for new, old in zip(values, carried)]
+
+    def _number_lanes(self, first: Op, end: Op | None, stride: Op, listed: SharedRef | None) -> None:
+        """Set the indices of the lanes, from that of the first, and the mask of those that have an iteration."""
+        v, index = self.v, self.v.plan.index
+        assert isinstance(index.type, DType)
+        numbers = v.numbers(range(v.lanes), index.type)
+        start = v.b.cast(first, index.type)
+        if self._groups is not None:
+            self._groups.begin(index, start)
+        elif end is not None:
+            active = v.emit(ops.min_, v.emit(ops.sub, end, first), stride)
+            v.mask = v.emit(ops.lt, v.numbers(range(v.lanes), i32), v.splat(v.b.cast(active, i32)))
+            if listed is not None:
+                indices = v.emit(ops.load_lanes, first, attr=(1, listed), type=numbers.type)
+                v.env[index] = v.like_first_lane(indices)
+                return
+            numbers = v.choose(v.mask, numbers, v.splat(v.number(0, index.type)))
+        v.firsts = {index: start}
+        v.env[index] = v.emit(ops.add, v.splat(start), numbers, attr="nsw")
+
+    def region(self, region: Region) -> Sequence[Op]:
+        """Build the operations of ``region``; returns what it yields."""
+        v = self.v
+        for op in region.ops[:-1]:
+            v.b.at(op)
+            self._operation(op)
+        varying = v.plan.yields[region]
+        return [v.vector(r) if varies else v.scalar(r) for r, varies in zip(region.results, varying)]
+
+    def _operation(self, op: Op) -> None:
+        v, plan = self.v, self.v.plan
+        if self._groups is not None and plan.grouped(op):
+            self._groups.emit(op)
+        elif op in plan.counts:
+            v.env[op] = self._control.counters[plan.counts[op]]
+        elif op.regions:
+            self._control.emit(op)
+        elif op.code is ops.result:
+            v.env[op] = v.results[op.args[0]][op.attr]
+        elif op.code is ops.store:
+            lane_memory.store(v, op)
+        elif op.code is ops.atomic:
+            lane_memory.atomic(v, op)
+        elif not plan.varies(op):
+            v.env[op] = v.copy(op)
+        elif op.code is ops.load:
+            lane_memory.load(v, op)
+        elif op.code.elementary or (op.code is ops.call and op.attr not in self._functions):
+            lane_memory.lane_by_lane(v, op)
+        else:
+            v.env[op] = v.elementwise(op)
+            if op.code in _EVEN and plan.lane_stride(op):
+                v.firsts[op] = v.copy(op, [v.first(a) for a in op.args])
+
+
+def build_vector_loop(b: Builder, loop: VectorLoop, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
+    """Append to ``b`` the iterations of ``loop`` from ``begin`` up to ``end``; returns the accumulators, which begin as ``initial``."""
+    built = _Loop(b, loop)
+    return built.masked(begin, end, initial) if loop.masked else built.unmasked(begin, end, initial)
+
+
+class _Loop:
+    """A builder of a vector loop."""
+
+    def __init__(self, b: Builder, loop: VectorLoop) -> None:
+        self.b, self.loop = b, loop
+        self.body = _Body(b, loop, loop.plan)
+        self.stride, self.full = b.const(loop.lanes, i64), None
+        if any(map(is_adstack, loop.plan.body.walk())):
+            slots = b.emit(ops.lane_slots, type=i32)
+            self.stride, self.full = b.cast(slots, i64), b.emit(ops.eq, slots, b.const(loop.lanes))
+            self.body.take_part(self.stride, self.full)
+
+    def _neutral(self) -> list[Op]:
+        return [self.body.v.splat(self.b.const(r.start, r.dtype)) for r in self.loop.reductions]
+
+    def _blocks(self, begin: Op, end: Op, stride: Op, carried: Sequence[Op], block: Callable[..., Sequence[Op]]) -> Sequence[Op]:
+        """Build a loop over blocks of ``stride`` iterations. ``block`` builds one, given its first iteration (i64) and what is carried."""
+        b, v = self.b, self.body.v
+        missing = b.emit(ops.sub, b.emit(ops.add, end, stride), b.const(1, i64))
+        count = b.emit(ops.idiv, b.emit(ops.sub, missing, begin), stride)
+
+        def once(number: Op, *values: Op) -> Sequence[Op]:
+            first = b.emit(ops.add, begin, b.emit(ops.mul, number, stride, attr="nsw"), attr="nsw")
+            return block(first, *values)
+
+        return b.for_(b.const(0, i64), count, carried, v.block([i64, *[c.type for c in carried]], once), LoopAttr(vectorise="vectors"))
+
+    def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
+        """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, where blocks cannot overflow."""
+        begin, end = (self.b.cast(bound, i64) for bound in (begin, end))
+        if self.loop.plan.guard is not None:
+            values = self._strips(begin, end, self.loop.plan.guard)
+        else:
+            whole = None if self.loop.plan.groups is not None else end
+            values = self._blocks(
+                begin, end, self.stride, self._neutral(), lambda first, *old: self.body.block(first, whole, self.stride, None, old)
+            )
+        return self._totals(values, initial)
+
+    def unmasked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
+        """Build a loop over whole vectors, then one over what is left."""
+        b, first, last = self.b, self.b.cast(begin, i64), self.b.cast(end, i64)
+        zero = b.const(0, i64)
+        steps = b.emit(ops.max_, b.emit(ops.and_, b.emit(ops.sub, last, first), b.const(-self.loop.lanes, i64)), zero)
+        if self.full is not None:
+            steps = b.emit(ops.select, self.full, steps, zero)
+        middle = b.emit(ops.add, first, steps)
+        lanes = b.const(self.loop.lanes, i64)
+        values = self._blocks(first, middle, lanes, self._neutral(), lambda start, *old: self.body.block(start, None, lanes, None, old))
+        index = self.loop.plan.index.type
+        assert isinstance(index, DType)
+        rest = _OneByOne(self.stride).region_once(self.loop.plan.body)
+        return b.for_(b.cast(middle, index), end, self._totals(values, initial), rest)
+
+    def _totals(self, vectors: Sequence[Op], initial: Sequence[Op]) -> list[Op]:
+        totals = []
+        for reduction, vector, total in zip(self.loop.reductions, vectors, initial):
+            for k in range(self.loop.lanes):
+                total = self.b.emit(ops.COMBINE[reduction.kind], total, self.b.emit(ops.extract, vector, self.b.const(k)))
+            totals.append(total)
+        return totals
+
+    # --- guarded loops ---
+
+    def _strips(self, begin: Op, end: Op, guard: Uniformity) -> Sequence[Op]:
+        """Build a loop over strips, whose iterations that pass ``guard`` are listed, then run."""
+        b, listed = self.b, SharedRef("listed", i32, STRIP + self.loop.lanes)
+
+        def strip(first: Op, *old: Op) -> Sequence[Op]:
+            stop = b.emit(ops.min_, b.emit(ops.add, first, b.const(STRIP, i64)), end)
+            count = self._list(guard, listed, first, stop)
+            zero = b.const(0, i64)
+            return self._blocks(zero, count, self.stride, old, lambda at, *values: self.body.block(at, count, self.stride, listed, values))
+
+        return self._blocks(begin, end, b.const(STRIP, i64), self._neutral(), strip)
+
+    def _list(self, guard: Uniformity, listed: SharedRef, begin: Op, end: Op) -> Op:
+        """List the iterations from ``begin`` up to ``end`` that pass ``guard``; returns how many."""
+        b, body = self.b, _Body(self.b, self.loop, guard)
+        lanes = b.const(self.loop.lanes, i64)
+
+        def block(first: Op, count: Op) -> Sequence[Op]:
+            (passes,) = body.block(first, end, lanes, None, ())
+            assert body.v.mask is not None
+            passing = b.emit(ops.and_, passes, body.v.mask)
+            b.emit(ops.store_compressed, count, body.v.env[guard.index], passing, attr=listed, type=VOID)
+            bits = b.emit(ops.ballot_lanes, passing, type=i64)
+            return [b.emit(ops.add, count, b.emit(ops.popcnt, bits))]
+
+        (count,) = self._blocks(begin, end, lanes, [b.const(0, i64)], block)
+        return count
+
+
+class _OneByOne(Rewriter):
+    """A copy of the body of a loop, for iterations one after the other, which use the thread slot of the first lane of ``slots``."""
+
+    def __init__(self, slots: Op) -> None:
+        super().__init__()
+        self.slots = slots
+        self.handlers: dict[OpCode, Callable[[Op], Op | None]] = {ops.load: self._access, ops.store: self._access}
+
+    def region_once(self, body: Region) -> Region:
+        self.cloning = 1
+        return self.region(body)
+
+    def _access(self, op: Op) -> Op:
+        if not is_adstack(op):
+            return self.copy(op)
+        index, *value = self.args(op)
+        place = self.b.emit(ops.mul, self.b.cast(index, i64), self.slots, attr="nsw")
+        return self.b.emit(op.code, place, *value, attr=op.attr, type=op.type)
