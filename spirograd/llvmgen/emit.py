@@ -1,4 +1,4 @@
-"""Device IR -> the text of an LLVM module for CPUs: one function per task, and a driver that runs them in order."""
+"""IR of the level "loops" -> the text of an LLVM module for CPUs: a function for each task, and a driver that runs them in order."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _uncontended(name: str) -> str:
 
 
 def emit_kernel(kernel: Kernel, block: ArgBlock, caps: Capabilities, options: CompileOptions) -> str:
-    """The module of ``kernel`` (device IR): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the tasks, and
-    the driver `sg_kernel`.
+    """The module of ``kernel`` (level "loops"): functions `void task(ptr block[, i64 begin, i64 end, i32 slot, i32 lanes])` for the tasks,
+    and the driver `sg_kernel`.
 
-    Raises TypeError for an operation that device IR does not have, ValueError for a slot that is not in ``block``.
+    Raises TypeError for an operation that this level does not have, ValueError for a slot that is not in ``block``.
     """
     (text,) = _emit(kernel, block, caps, options, [range(len(kernel.body.ops) - 1)])
     return text
