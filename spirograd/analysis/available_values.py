@@ -27,6 +27,7 @@ Element = tuple[int, Group, tuple[int, ...]]
 Available = tuple[Op, Sequence[Op], int]
 _Known = dict[int, dict[Group, dict[tuple[int, ...], Available]]]
 
+_RIVALS = {"array": "tree", "tree": "array"}
 _BARRIERS = frozenset([code for code in ops.BY_NAME.values() if code.effect == "barrier"])
 _WRITES = frozenset([code for code in ops.BY_NAME.values() if code.effect in (*WRITING, "call", "barrier")])
 
@@ -63,14 +64,11 @@ class AvailableValues:
         return form
 
     def _place(self, ref: Ref) -> tuple[int, int]:
-        place = self._places.get(ref)
-        if place is None:
-            region = region_of(ref, self._separate_arrays)
-            number = self._regions.setdefault(region, len(self._kinds))
-            if number == len(self._kinds):
-                self._kinds.append(region[0])
-            place = self._places[ref] = number, len(self._refs)
-        self._places[id(ref)] = place
+        name = region_of(ref, self._separate_arrays)
+        region = self._regions.setdefault(name, len(self._kinds))
+        if region == len(self._kinds):
+            self._kinds.append(name[0])
+        place = self._places[id(ref)] = self._places.setdefault(ref, (region, len(self._refs)))
         self._refs.append(ref)
         return place
 
@@ -115,7 +113,7 @@ class AvailableValues:
 
     def _clobber_rivals(self, region: int) -> None:
         """Forget the arrays that may lie in a region of a tree that is written, and the other way round."""
-        rivals = {"array": "tree", "tree": "array"}.get(self._kinds[region])
+        rivals = _RIVALS.get(self._kinds[region])
         if rivals is not None:
             for other in [other for other in self._known if self._kinds[other] == rivals]:
                 self._pop(self._known, other)

@@ -23,7 +23,7 @@ from spirograd.autodiff.nested_loops import NestedLoops, nested_loops
 from spirograd.autodiff.nests import Nests
 from spirograd.autodiff.residuals import states
 from spirograd.autodiff.segments import NO_SEGMENTS, Segments
-from spirograd.autodiff.sweep import IN_I32, Counter, Recording, Sweep, segments, trip_count
+from spirograd.autodiff.sweep import IN_I32, Counter, SavedLoop, Sweep, segments, trip_count
 from spirograd.base.artifact import FaultSite
 from spirograd.base.dtypes import VOID, DType
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -417,7 +417,7 @@ class _Reverse:
         captured = self.captured(op)
         start = [seeds[k] if k in seeds else zero(b, params[k].type) for k in carried]
         start += [self._adjoint_or_zero(v) for v in captured]
-        recording = self.sweep.recordings.get(op, Recording(op, ()))
+        recording = self.sweep.recordings.get(op, SavedLoop(op, ()))
         body = _Body(op, region, params, carried, captured, begin)
         if recording.in_one:
             assert isinstance(count.type, DType)
@@ -430,7 +430,7 @@ class _Reverse:
         for k, adjoint in zip(carried, final):
             self.accumulate(initial[k], adjoint)
 
-    def _segments(self, body: _Body, count: Op, recording: Recording, start: Sequence[Op]) -> Sequence[Op]:
+    def _segments(self, body: _Body, count: Op, recording: SavedLoop, start: Sequence[Op]) -> Sequence[Op]:
         """A loop over the segments of ``count`` iterations, the last one first; it begins with the adjoints ``start``, and gives those of
         what the primal loop begins with."""
         b, op = self.b, body.loop

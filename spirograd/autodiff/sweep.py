@@ -17,7 +17,7 @@ from spirograd.transforms.checks.space_limits import is_space_check
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class SavedLoop:
     """How the reverse of a loop finds what the forward sweep left: ``adstacks`` of its loop-carried values, ``count`` of iterations if it
     is a `while`. ``loop`` is the primal loop. ``segment``: so many iterations have one entry. ``in_one``: they are all, and begin with what
     the loop is given."""
@@ -85,7 +85,7 @@ class Sweep:
         self.nest = nest
         self.bounds = bounds
         self.env: dict[Op, Op] = {}
-        self.recordings: dict[Op, Recording] = {}
+        self.recordings: dict[Op, SavedLoop] = {}
         self.adstacks: dict[AdstackRef, Op] = {}  # adstack -> the primal value, a parameter
         self.loops: list[Loc | None] = []  # by capacity
         self.returns = frozenset(returns)
@@ -214,10 +214,10 @@ class Sweep:
         elif not record or op.attr.parallel or not carried:
             region = self.region(op.regions[0])
         elif count := self.segments.in_one(op):
-            self.recordings[op] = Recording(op, (), None, count, in_one=True)
+            self.recordings[op] = SavedLoop(op, (), None, count, in_one=True)
             region = self.region(op.regions[0])
         else:
-            recording = self.recordings[op] = Recording(op, self.declare(op, carried), None, self.segments.of(op))
+            recording = self.recordings[op] = SavedLoop(op, self.declare(op, carried), None, self.segments.of(op))
             self.require_entries(self.bound(op) or trip_count(self.b, begin, end), recording)
             region = self.recording(op.regions[0], recording, lambda params: self.b.emit(ops.sub, params[0], begin, attr="nsw"))
         self.b.loc = op.loc
@@ -235,7 +235,7 @@ class Sweep:
         self.env.update(zip(op.regions[0].params, self.b.begin(*types)))
         self.run(op.regions[0].ops[:-1], False)
         condition = self.b.end([self.env[op.regions[0].results[0]]])
-        recording = Recording(op, adstacks, None, self.segments.of(op))
+        recording = SavedLoop(op, adstacks, None, self.segments.of(op))
         body = self.recording(op.regions[1], recording, lambda params: params[-1], counted=True)
         self.b.loc = op.loc
         loop = self.b.append(Op(ops.while_, types, initial, None, (condition, body), op.loc))
@@ -244,7 +244,7 @@ class Sweep:
         self.recordings[op] = replace(recording, count=count)
         self.require_entries(self.bound(op) or count, recording)
 
-    def recording(self, region: Region, recording: Recording, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
+    def recording(self, region: Region, recording: SavedLoop, number: Callable[[tuple[Op, ...]], Op], counted: bool = False) -> Region:
         """A copy of the body of a loop that saves its loop-carried values first. ``counted``: the number of the iteration is one, too."""
         b = self.b
         params = b.begin(*[p.type for p in region.params], *([self.counter.dtype] if counted else []))
@@ -296,7 +296,7 @@ class Sweep:
         most = self.bounds.get(loop)
         return None if most is None else self.b.const(most)
 
-    def require_entries(self, count: Op, recording: Recording) -> None:
+    def require_entries(self, count: Op, recording: SavedLoop) -> None:
         """Raise the capacity of the adstacks of a loop to what ``count`` iterations take; see `sizing`."""
         b, adstacks = self.b, recording.adstacks
         if not adstacks:

@@ -94,7 +94,7 @@ def word_places(kernel: CompiledKernel) -> dict[tuple[str, int], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic(Generic[T]):
+class LayoutArithmetic(Generic[T]):
     """The arithmetic with which layouts are computed. Conditions, which ``le``, ``ge``, ``lt`` and ``gt`` return and ``both`` and
     ``select`` take, have type ``T``, too. Results are below 2^31, except for ``product``, which may wrap if it is not used."""
 
@@ -115,7 +115,7 @@ class Arithmetic(Generic[T]):
     select: Callable[[T, T, T], T]
 
 
-NUMBERS: Arithmetic[int] = Arithmetic(
+NUMBERS: LayoutArithmetic[int] = LayoutArithmetic(
     const=lambda n: n,
     add=operator.add,
     sub=operator.sub,
@@ -176,7 +176,7 @@ class Layout(Generic[T]):
     """The layout algorithm. ``heap_words``, if numbers have 32 bits: an upper limit of the memory in words; longer thread slots count as a
     length above it, so that no number wraps. ``capacity`` of adstacks and ``count`` of invocations: by the number of the size."""
 
-    by: Arithmetic[T]
+    by: LayoutArithmetic[T]
     heap_words: T | None
     capacity: Callable[[int], T]
     count: Callable[[int], T]

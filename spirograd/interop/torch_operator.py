@@ -24,6 +24,9 @@ from spirograd.lang.frontend.parameters import AggregateParameter, ArrayParamete
 if TYPE_CHECKING:
     from torch import Tensor
 
+Tensors = Sequence["Tensor"]
+Flags = Sequence[bool]  # one for each argument of the kernel
+
 _numbers = itertools.count()
 
 
@@ -108,11 +111,13 @@ class TorchOperator(PureFunction):
         result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         forward = self._custom(name, self.run, self.fake, arguments, result)
         adjoints, along, outputs = "Tensor[] adjoints", "bool[] along", ["Tensor[] outputs", *arguments]
-        gradient = self._custom(f"{name}_gradient", self.gradients, self.fake_gradients, [adjoints, along, *outputs])
-        tangent = self._custom(f"{name}_tangent", self.tangents, self.fake_tangents, ["Tensor[] directions", along, *outputs])
-        second = self._custom(
-            f"{name}_second", self.seconds, self.fake_seconds, ["Tensor[] directions", adjoints, along, "bool[] asked", *outputs]
-        )
+        fake_gradients = lambda adjoints, along, outputs, *args: _alike(itertools.compress(args, along))  # noqa: E731
+        fake_tangents = lambda directions, along, outputs, *args: _alike(_floats(outputs))  # noqa: E731
+        fake_seconds = lambda v, u, along, asked, y, *args: _alike([*_floats(u), *itertools.compress(args, asked)])  # noqa: E731
+        gradient = self._custom(f"{name}_gradient", self.gradients, fake_gradients, [adjoints, along, *outputs])
+        tangent = self._custom(f"{name}_tangent", self.tangents, fake_tangents, ["Tensor[] directions", along, *outputs])
+        lists = ["Tensor[] directions", adjoints, along, "bool[] asked"]
+        second = self._custom(f"{name}_second", self.seconds, fake_seconds, [*lists, *outputs])
         batched = [over_autograd_batches(self.torch, self.name, one) for one in (gradient, second)]
 
         def split(flat: Sequence[Any], *counts: int) -> list[list[Any]]:
@@ -138,7 +143,7 @@ class TorchOperator(PureFunction):
             adjoints, along, outputs, *args = inputs
             rules.setup_context_of_gradient(ctx, (Active(tuple(along)), *adjoints, *outputs, *args), output)
 
-        def backward(ctx: Context, cotangents: Sequence[Tensor]) -> Any:
+        def backward(ctx: Context, cotangents: Tensors) -> Any:
             _, *flat = rules.backward_of_gradient(ctx, *cotangents)
             return flat[:count], None, flat[count : 2 * count], *flat[2 * count :]
 
@@ -187,7 +192,7 @@ class TorchOperator(PureFunction):
             return self.torch.empty((), dtype=self._torch_type(self.result), device=self._device(given))
         return _unpacked(self._allocated(given, self.torch.empty))
 
-    def gradients(self, adjoints: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
+    def gradients(self, adjoints: Tensors, along: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
         """Return the gradients of the arguments ``along``, from those of the outputs."""
         values = {**self.constants, **dict(zip(self.inputs, args))}
         wanted = self._chosen(along)
@@ -202,30 +207,14 @@ class TorchOperator(PureFunction):
         self.gradient(values, None if self.result is None else adjoints[0].item())
         return [values[name].grad for name in wanted]
 
-    def fake_gradients(self, adjoints: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
-        """Return tensors like those of `gradients`, without contents."""
-        return _alike(v for v, chosen in zip(args, along) if chosen)
-
-    def tangents(self, directions: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
+    def tangents(self, directions: Tensors, along: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
         """Return the tangents of the outputs of floats, from those of the arguments ``along``."""
         values, active = self._values(outputs, args, along)
         run = Linearization(self, values, active, dict(zip(self._chosen(along), directions)), list(self.outputs))
         run.tangent()
         return [run.copies[name].dual.to_torch(values[name].device) for name in self.outputs if name in active]
 
-    def fake_tangents(self, directions: Sequence[Tensor], along: Sequence[bool], outputs: Sequence[Tensor], *args: Any) -> list[Tensor]:
-        """Return tensors like those of `tangents`, without contents."""
-        return _alike(output for output in outputs if output.is_floating_point())
-
-    def seconds(
-        self,
-        directions: Sequence[Tensor],
-        adjoints: Sequence[Tensor],
-        along: Sequence[bool],
-        asked: Sequence[bool],
-        outputs: Sequence[Tensor],
-        *args: Any,
-    ) -> list[Tensor]:
+    def seconds(self, directions: Tensors, adjoints: Tensors, along: Flags, asked: Flags, outputs: Tensors, *args: Any) -> list[Tensor]:
         """Return the derivatives of `gradients` along ``directions`` of the arguments ``along``: with respect to the adjoints of floats,
         and to the arguments that are ``asked`` for."""
         values, active = self._values(outputs, args, [a or b for a, b in zip(along, asked)])
@@ -233,22 +222,10 @@ class TorchOperator(PureFunction):
         by_adjoints, by_values = second(self, values, active, named, adjoints, wanted, list(self.outputs))
         return [b for b in by_adjoints if b is not None] + [by_values[name] for name in wanted]
 
-    def fake_seconds(
-        self,
-        directions: Sequence[Tensor],
-        adjoints: Sequence[Tensor],
-        along: Sequence[bool],
-        asked: Sequence[bool],
-        outputs: Sequence[Tensor],
-        *args: Any,
-    ) -> list[Tensor]:
-        """Return tensors like those of `seconds`, without contents."""
-        return _alike([*(a for a in adjoints if a.is_floating_point()), *(v for v, chosen in zip(args, asked) if chosen)])
-
     def _chosen(self, flags: Iterable[bool]) -> list[str]:
-        return [name for name, chosen in zip(self.inputs, flags) if chosen]
+        return [*itertools.compress(self.inputs, flags)]
 
-    def _values(self, outputs: Sequence[Tensor], args: Sequence[Any], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
+    def _values(self, outputs: Tensors, args: Sequence[Any], flags: Iterable[bool]) -> tuple[dict[str, Any], Collection[str]]:
         """Return the arguments of the kernel by name, and those with gradients: inputs with ``flags``, and outputs of floats."""
         values = {**self.constants, **dict(zip(self.inputs, args)), **dict(zip(self.outputs, outputs))}
         return values, {*self._chosen(flags), *(name for name in self.outputs if values[name].is_floating_point())}
@@ -309,6 +286,10 @@ class TorchOperator(PureFunction):
 def _unpacked(outputs: Mapping[str, Tensor]) -> Any:
     tensors = tuple(outputs.values())
     return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _floats(tensors: Tensors) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
 def _alike(tensors: Iterable[Tensor]) -> list[Tensor]:

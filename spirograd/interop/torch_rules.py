@@ -16,6 +16,7 @@ second      v, u, y, x  J(x) v and the Hessian of <u, f> times v, which has no d
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -103,7 +104,7 @@ class Rules:
         return [self.torch.zeros_like(v) if g is None else g for g, v in zip(given, like)]
 
     def _chosen(self, values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
-        return [v for v, chosen in zip(values, which) if chosen]
+        return [*itertools.compress(values, which)]
 
     def _spread(self, values: Iterable[Any], which: Sequence[bool]) -> list[Any]:
         remaining = iter(values)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Arithmetic(Generic[T]):
+class AddressArithmetic(Generic[T]):
     """What addresses are computed with. Second operands of all but ``add`` are constants above 0."""
 
     add: Callable[[T, T], T]
@@ -23,11 +23,11 @@ class Arithmetic(Generic[T]):
     mod: Callable[[T, int], T]
 
 
-NUMBERS: Arithmetic[int] = Arithmetic(operator.add, operator.mul, operator.floordiv, operator.mod)
-SIZES: Arithmetic[Size] = Arithmetic(Add, Mul, FloorDiv, Mod)
+NUMBERS: AddressArithmetic[int] = AddressArithmetic(operator.add, operator.mul, operator.floordiv, operator.mod)
+SIZES: AddressArithmetic[Size] = AddressArithmetic(Add, Mul, FloorDiv, Mod)
 
 
-def cell_offset(layout: Layout, index: Sequence[T], by: Arithmetic[T], unit: int = 1) -> T | None:
+def cell_offset(layout: Layout, index: Sequence[T], by: AddressArithmetic[T], unit: int = 1) -> T | None:
     """The sum of the terms of ``layout`` in units of ``unit`` bytes, for an index from which the origin was subtracted; None if there are
     no terms. The offset of the component comes on top."""
     total: T | None = None

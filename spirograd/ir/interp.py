@@ -19,7 +19,7 @@ from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite
 from spirograd.base.dtypes import u32
 from spirograd.base.python_limits import deep_recursion
 from spirograd.base.records import dataclass
-from spirograd.ir.interp_memory import Memory, resolve
+from spirograd.ir.interp_memory import AddressSpace, resolve
 from spirograd.ir.interp_races import Races
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, VALUES, Compiler, OnOp, Values
 from spirograd.ir.interp_steps import maker_of
@@ -34,7 +34,7 @@ class Program:
     ``run(block, memory)`` runs the whole kernel once with an argument block (``block.size`` bytes).
     """
 
-    run: Callable[[bytes | bytearray, Memory], None]
+    run: Callable[[bytes | bytearray, AddressSpace], None]
     faults: Sequence[FaultSite]
 
 
@@ -68,7 +68,7 @@ def compile_for_run(
     _, steps, _ = c.region(kernel.body)
     special = {kind: c.block.get((kind, 0, 0, "primal")) for kind in ("fault", "print", "launch")}
 
-    def run(block: bytes | bytearray, memory: Memory) -> None:
+    def run(block: bytes | bytearray, memory: AddressSpace) -> None:
         data = bytes(block)
         env = list(c.template)
         env[VALUES] = None if on_op is None else Values(c.entries, env)  # it refers to them: memory would stay until the collector comes

@@ -14,14 +14,14 @@ from spirograd.ir.addresses import NUMBERS, cell_offset, component_number
 from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 
 
-class Memory(Protocol):
+class AddressSpace(Protocol):
     """What the interpreter reads and writes."""
 
     def resolve(self, address: int) -> np.ndarray[Any, Any]:
         """The writable bytes (uint8) from ``address`` to the end of its allocation; raises LookupError where there is none."""
 
 
-def resolve(memory: Memory, block: bytes, slot: Slot) -> np.ndarray[Any, Any]:
+def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> np.ndarray[Any, Any]:
     """The bytes behind a buffer slot; none if its address is null or freed: then any access is out of range."""
     address = int.from_bytes(block[slot.offset : slot.offset + 8], "little")
     try:

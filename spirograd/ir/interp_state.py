@@ -10,7 +10,7 @@ import numpy as np
 from spirograd.base.artifact import ArgBlock, FaultSite, PrintSite, Slot
 from spirograd.base.dtypes import DType, i64, storage
 from spirograd.ir import ops
-from spirograd.ir.interp_memory import Memory, array_extents, numbering, resolve
+from spirograd.ir.interp_memory import AddressSpace, array_extents, numbering, resolve
 from spirograd.ir.interp_reports import record_fault
 from spirograd.ir.nodes import AdstackRef, ArrayRef, BufferRef, FieldRef, Kernel, Op, Ref, Region, SharedRef, TempRef
 from spirograd.ir.ops import OpCode
@@ -57,7 +57,7 @@ class Compiler:
         self.temps = temps
         self.entries: dict[Op, int] = {}
         self.template: Env = [None] * FIRST
-        self.prologue: list[Callable[[Env, bytes, Memory], None]] = []
+        self.prologue: list[Callable[[Env, bytes, AddressSpace], None]] = []
         self.views: dict[Ref, tuple[int, int]] = {}
         self.adstacks: dict[AdstackRef, int] = {}
         self.faults: list[FaultSite] = []
@@ -129,7 +129,7 @@ class Compiler:
             self.prologue.append(self.opener(ref, view, extents))
         return self.views[ref]
 
-    def opener(self, ref: Ref, view: int, extents: int) -> Callable[[Env, bytes, Memory], None]:
+    def opener(self, ref: Ref, view: int, extents: int) -> Callable[[Env, bytes, AddressSpace], None]:
         """Sets the view and the extents of ``ref``."""
         start = 0
         shape: tuple[int, ...] | None = None
@@ -149,7 +149,7 @@ class Compiler:
                 raise ValueError(f"{self.kernel.name}: the argument block lacks extents of array {ref.name}")
         dtype = storage(ref.dtype)
 
-        def open_view(env: Env, block: bytes, memory: Memory) -> None:
+        def open_view(env: Env, block: bytes, memory: AddressSpace) -> None:
             raw = resolve(memory, block, slot)[start:]
             typed = raw[: len(raw) // dtype.size * dtype.size].view(dtype.np)
             env[view] = typed
@@ -166,7 +166,7 @@ class Compiler:
         if ref not in self.adstacks:
             entry = self.adstacks[ref] = self.new()
 
-            def clear(env: Env, block: bytes, memory: Memory) -> None:
+            def clear(env: Env, block: bytes, memory: AddressSpace) -> None:
                 env[entry] = {}
 
             self.prologue.append(clear)

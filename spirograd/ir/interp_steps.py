@@ -15,7 +15,7 @@ from spirograd.base.dtypes import DType, Lanes, i64, scalar_of, storage, u1
 from spirograd.ir import interp_lanes, ops
 from spirograd.ir.interp_groups import grouped_loop
 from spirograd.ir.interp_loops import LOOPS
-from spirograd.ir.interp_memory import Memory
+from spirograd.ir.interp_memory import AddressSpace
 from spirograd.ir.interp_races import label, locate_access, watched_loop
 from spirograd.ir.interp_reports import bits, record_fault, record_print
 from spirograd.ir.interp_state import FAULT, LAUNCH, PRINT, Compiler, Env, Maker, Step
@@ -268,7 +268,7 @@ def _block_entry(c: Compiler, op: Op) -> None:
     out, offset, convert = c.entry(op), slot.offset, ops.cast.evaluate
     assert convert is not None
 
-    def read(env: Env, block: bytes, memory: Memory) -> None:
+    def read(env: Env, block: bytes, memory: AddressSpace) -> None:
         value = np.frombuffer(block[offset : offset + entry.size], entry.np)[0]
         env[out] = value if entry is t else convert(t, value)
 

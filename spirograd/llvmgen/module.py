@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from spirograd.base.caps import Capabilities
 from spirograd.base.dtypes import DType, Lanes, Type, Vec
 from spirograd.base.options import CompileOptions
 from spirograd.base.records import dataclass
+
+if TYPE_CHECKING:
+    from spirograd.llvmgen.function import BlockEntry
 
 LLVM_TYPES: dict[DType, str] = {
     dt.u1: "i1",
@@ -85,7 +88,7 @@ def symbol(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.$]", "_", name) or "_"
 
 
-def _no_function(name: str, lanes: int = 1) -> tuple[str, Any]:
+def _no_function(name: str, lanes: int = 1) -> NoReturn:
     raise KeyError(name)
 
 
@@ -111,7 +114,7 @@ class ModuleText:
     names: set[str] = field(default_factory=set)
     uses_double_to_half: bool = False
     callee: Callable[[str, int], tuple[str, str]] = _no_function
-    memory_callee: Callable[[str], tuple[str, Sequence[Any]]] = _no_function
+    memory_callee: Callable[[str], tuple[str, Sequence[BlockEntry]]] = _no_function
 
     def declare(self, name: str, result: str, params: str, attributes: str = "") -> str:
         """Declare function ``name`` once; returns it as an operand of `call`."""

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spirograd.base.artifact import Slot
 from spirograd.base.dtypes import DType
 from spirograd.ir.nodes import BufferRef, Op
+
+if TYPE_CHECKING:
+    from spirograd.spirvgen.emitter import Emitter
 
 
 class Arguments(Protocol):
@@ -31,7 +34,7 @@ class Memory(Protocol):
     def block(self) -> Arguments:
         """The argument block."""
 
-    def within(self, e: Any) -> Memory:
+    def within(self, e: Emitter) -> Memory:
         """Return the buffers for another function of the module, which ``e`` emits."""
 
     def element(self, ref: BufferRef, t: DType, index: Op) -> int:

@@ -1,4 +1,4 @@
-"""Tasks in which a condition tells the iterations that have tapes from those that have none.
+"""Tasks in which a condition tells the iterations that have adstacks from those that have none.
 
 On GPUs only the invocations that meet one of the former take a thread slot, of as many as a kernel counts before: whatever the condition
 is, as long as the task does not write what it depends on. Each test checks gradients on all back ends, and the thread slots where they are
@@ -102,7 +102,7 @@ def test_small_tapes_are_not_counted() -> None:
     assert sg.ad.sizings().counted == 0
 
 
-# --- tapes and tasks -----------------------------------------------------------------------------------------------------
+# --- adstacks and tasks -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.vulkan_or_wgpu
@@ -148,7 +148,7 @@ def test_tapes_of_floats_and_of_integers() -> None:
 @pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_sparse_and_dense_tasks_in_one_kernel() -> None:
-    """Two that are sparse under conditions of their own, two that are dense, and a serial loop with tapes."""
+    """Two that are sparse under conditions of their own, two that are dense, and a serial loop with adstacks."""
     n, fewer = N, 101
     x, y = chains(4 * n + 1)
     a, b, trips = sg.field(sg.i32, n), sg.field(sg.i32, n), sg.field(sg.i32, 3)
@@ -181,7 +181,7 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
             v = x[3 * n + i]
             for _ in range(trips[0] + i % 2):
                 v = advance(v)
-            if a[i] > 0:  # only this one of its tapes
+            if a[i] > 0:  # only this one of its adstacks
                 for _ in range(trips[1]):
                     v = advance(v)
             y[3 * n + i] = AMPLIFIED * v
@@ -210,7 +210,7 @@ def test_sparse_and_dense_tasks_in_one_kernel() -> None:
 @pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_two_conditions_in_one_task() -> None:
-    """Each guards tapes of its own, and an iteration may pass both."""
+    """Each guards adstacks of its own, and an iteration may pass both."""
     data = Data(N)
     x, y, trips, b, at = data.x, data.y, data.trips, data.b, data.at
 
@@ -331,7 +331,7 @@ def test_a_loop_around_the_condition() -> None:
 @pytest.mark.vulkan_or_wgpu
 @pytest.mark.usefixtures("session")
 def test_a_length_that_depends_on_a_carried_value() -> None:
-    """A kernel that counts has tapes itself, behind the same condition, and claims thread slots as well."""
+    """A kernel that counts has adstacks itself, behind the same condition, and claims thread slots as well."""
     data = Data(N)
     x, y, trips, b = data.x, data.y, data.trips, data.b
 
@@ -364,7 +364,7 @@ def test_a_length_that_depends_on_a_carried_value() -> None:
 
 
 @pytest.mark.vulkan_or_wgpu
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's adstacks grow
 @pytest.mark.parametrize("part", [0.02, 0.6, 1.0])
 def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
     """As many invocations take part as there are thread slots: claims do not fail, and none shares its thread slot."""
@@ -389,7 +389,7 @@ def test_a_heap_without_room_for_all_claims(arch: str, part: float) -> None:
 
 
 @pytest.mark.vulkan_or_wgpu
-@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's tapes grow
+@pytest.mark.archs("cpu", "vulkan", "wgpu")  # the interpreter's adstacks grow
 @pytest.mark.parametrize("part", [0.02, 0.4, 1.0])
 def test_a_heap_without_room_for_all_claims_of_two_conditions(arch: str, part: float) -> None:
     n, k = 4_000, 256

@@ -8,7 +8,7 @@ from typing import Any
 
 from spirograd.base.dtypes import i32, i64, storage, u64
 from spirograd.ir import ops as ir
-from spirograd.ir.addresses import Arithmetic, cell_offset
+from spirograd.ir.addresses import AddressArithmetic, cell_offset
 from spirograd.ir.nodes import ArrayRef, FieldRef, Op
 from spirograd.lang import scalar
 from spirograd.lang.data.nodes import Place
@@ -47,7 +47,7 @@ def _field_place(element: Element) -> tuple[object, Op]:
     b = scalar.builder()
     origin = ref.layout.origin or (0,) * len(ref.shape)
     indices = [_binary(ir.sub, b.cast(at, i64), first) for at, first in zip(element.indices, origin)]
-    by = Arithmetic(
+    by = AddressArithmetic(
         lambda a, b: _binary(ir.add, a, b), lambda a, n: _binary(ir.mul, a, n), lambda a, n: _binary(ir.idiv, a, n),
         lambda a, n: _binary(ir.irem, a, n),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from spirograd.base.adstack_layout import ADDRESSING, PLACED, AdstackWord
 from spirograd.base.artifact import STRUCT_CODES, ArgBlock, Slot
 from spirograd.base.dtypes import DType, f16, f32, i32, i64, storage, u1, u32, u64
 from spirograd.ir import ops
-from spirograd.ir.addresses import Arithmetic, cell_offset, component_number
+from spirograd.ir.addresses import AddressArithmetic, cell_offset, component_number
 from spirograd.ir.called_accesses import called_accesses
 from spirograd.ir.nodes import (
     AdstackRef,
@@ -311,7 +311,7 @@ class _Layout(Rewriter):
             shape_indices = [self.b.cast(i, t) for i in indices[:n]]
             if ref.layout.origin:
                 shape_indices = [self._sub(i, o) for i, o in zip(shape_indices, ref.layout.origin)]
-            total = cell_offset(ref.layout, shape_indices, Arithmetic(self._add, self._mul, self._div, self._mod), size)
+            total = cell_offset(ref.layout, shape_indices, AddressArithmetic(self._add, self._mul, self._div, self._mod), size)
         offset = self._component(ref, indices[n:], t, size)
         return self._add(total, offset)
 

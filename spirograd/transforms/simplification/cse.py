@@ -70,13 +70,15 @@ class _Cse(Rewriter):
         if op.regions:
             if not is_loop:
                 self.memory.clobber_inside(op)
+        elif op.code is ops.store:
+            indices = new.args[:-1]
+            element = self.memory.element(op.attr, indices)
+            self.memory.clobber(element)
+            self.memory.set(element, new.args[-1], indices)
         elif effect in WRITING:
             ref = ref_of(op)
             assert ref is not None
-            element = self.memory.element(ref, new.args[: rank(ref)])
-            self.memory.clobber(element)
-            if op.code is ops.store:
-                self.memory.set(element, new.args[-1], new.args[:-1])
+            self.memory.clobber(self.memory.element(ref, new.args[: rank(ref)]))
         elif effect == "call":
             for done, ref in accesses_of(op):
                 if done in WRITING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spirograd.analysis.adstacks import adstacks_of, checked_capacities, counter, guard_of, sizes_of
-from spirograd.base.adstack_layout import ADDRESSING, AdstackWord, Arithmetic, Layout, Numbered
+from spirograd.base.adstack_layout import ADDRESSING, AdstackWord, Layout, LayoutArithmetic, Numbered
 from spirograd.base.artifact import AdstackInfo, FaultSite
 from spirograd.base.dtypes import VOID, i32
 from spirograd.base.loc import Loc
@@ -145,13 +145,13 @@ class _Place:
         return self.b.emit(ops.select, condition, a, b)
 
 
-def _arithmetic(b: Builder) -> Arithmetic[Op]:
+def _arithmetic(b: Builder) -> LayoutArithmetic[Op]:
     """Arithmetic that appends operations to what ``b`` builds."""
 
     def by(code: OpCode, attr: str | None = None) -> Callable[..., Op]:
         return lambda *args: b.emit(code, *args, attr=attr)
 
-    return Arithmetic(
+    return LayoutArithmetic(
         const=b.const,
         add=by(ops.add, "nsw"),
         sub=by(ops.sub, "nsw"),

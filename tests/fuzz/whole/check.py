@@ -29,7 +29,7 @@ LARGEST = {"f64": 1e6, "f32": 300.0}
 WITHOUT_F64 = ("wgpu", "metal")
 # Errors that the documentation promises.
 HONEST = (
-    "what the tapes of gradients in the graph were sized by may have changed",
+    "what the adstacks of gradients in the graph were sized by may have changed",
     "has too little memory",
     "a graph is being recorded, and the host",
 )

@@ -344,7 +344,7 @@ def test_slots_of_both_kinds_lie_apart(heap_words, dtype):
     tasks = both_kinds(dtype)
     adstacks = list(adstacks_of(tasks).values())
     assert {(adstack.name, adstack.slots, adstack.guard) for adstack in adstacks} == {
-        ("tape0", None, None), ("tape1", 4, 4), ("tape2", 4, 4), ("tape3", None, None)
+        ("adstack0", None, None), ("adstack1", 4, 4), ("adstack2", 4, 4), ("adstack3", None, None)
     }  # fmt: skip
     order = tasks.body.ops[0]
     words = [word(kind, k) for k in range(len(adstacks)) for kind in ("adstack_base", "adstack_pitch")]

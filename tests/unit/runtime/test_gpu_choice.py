@@ -56,7 +56,7 @@ def test_the_option_device(standin):
 
 @pytest.mark.parametrize("arch", ["cpu", "interpreter"])
 def test_the_option_device_where_there_is_one(arch, monkeypatch):
-    with pytest.raises(SpirogradRuntimeError, match=f"`device=1`.*`{arch}` has one only"):
+    with pytest.raises(SpirogradRuntimeError, match=f"`device=1`.*`{arch}` has only one"):
         sg.init(arch=arch, device=1)
     monkeypatch.setenv("SG_DEVICE", "1")
     sg.init(arch=arch)

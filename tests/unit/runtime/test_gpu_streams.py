@@ -164,7 +164,7 @@ def test_work_of_the_family_goes_to_the_default_stream(standin, family):
         shared.to_dlpack()
         events = [standin.calls(name) for name in ("event_record", "stream_wait")]
         for _ in range(30):
-            launch([None, 1, 1], [None] * 3, {0: shared.allocation})
+            launch(Arguments.of([None, 1, 1], [None] * 3, {0: shared.allocation}))
         device.follow(DEFAULT)
         device.precede(DEFAULT)
         assert {launch.stream for launch in standin.launches} == {DEFAULT}

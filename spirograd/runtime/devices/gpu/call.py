@@ -45,7 +45,8 @@ class CallCode:
 @functools.cache
 def _compiled(driver: Driver) -> CallCode:
     text = translate((call_code, driver.switch), _EXPORTS | {name: name for name in functions_of(driver.switch)})
-    code = compile_module(text, host_caps(), CompileOptions(opt_level=1))
+    # As it is written: calls take as long, and LLVM's passes would take 45 ms.
+    code = compile_module(text, host_caps(), CompileOptions(opt_level=0), need=0)
     imports = {**builtins.addresses(call_code.python.types), **driver.addresses, "sg_none": id(None)}
     library = link(code.binary, list(_EXPORTS.values()), imports)
     addresses = {name: library.addresses[symbol] for name, symbol in _EXPORTS.items()}
