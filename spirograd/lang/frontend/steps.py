@@ -25,7 +25,7 @@ from spirograd.lang.frontend.frozen_instances import Facts
 from spirograd.lang.frontend.guards import Path, unchanged
 
 if TYPE_CHECKING:
-    from spirograd.base.protocols import Allocation, Place, Scalar, Transfers
+    from spirograd.base.protocols import Allocation, HostTransfers, Place, Scalar
     from spirograd.lang.session_protocol import Session
 
 Flat = tuple[list["Scalar"], list["Place | None"]]  # scalars and bindings of flat arguments: of each, one counts
@@ -48,7 +48,7 @@ class Packer(Arguments):
     scalars: list[Scalar]
     arrays: list[Place | None]
     session: Session
-    transfers: Transfers | None
+    transfers: HostTransfers | None
     gradients: bool
 
     @staticmethod
