@@ -31,6 +31,17 @@ class Elementwise(Protocol):
     def __call__(self, *args: Any) -> Any: ...
 
 
+class Unary(Protocol):
+    """A function of one number, vector or matrix."""
+
+    def __call__(self, x: Any, /) -> Any: ...
+
+
+class Binary(Protocol):
+    """A function of two numbers, vectors or matrices."""
+
+    def __call__(self, a: Any, b: Any, /) -> Any: ...
+
 
 def elementwise(function: F) -> F:
     """Apply ``function`` to each entry where an argument is a matrix (anything with ``__sg_elementwise__``)."""
@@ -56,7 +67,7 @@ def traceable(function: F) -> F:
     return function
 
 
-def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str) -> Elementwise:
+def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str) -> Unary:
     def run(x: Any) -> Any:
         return emit(code, scalar.to_float(x)) if isinstance(x, Value) else _python(python, x)
 
@@ -196,7 +207,7 @@ min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The 
 max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more. A NaN counts only if all are NaN.")
 
 
-def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Elementwise:
+def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Binary:
     def run(a: Any, b: Any) -> Any:
         return function(a, b)
 
@@ -304,7 +315,7 @@ def as_dtype(t: Any) -> DType:
     raise type_error(f"{scalar.describe(t)} is no data type", "types are sg.i32, sg.f32, ...; int and float mean the defaults")
 
 
-def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Elementwise:
+def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) -> Unary:
     def run(x: Any) -> Any:
         if not isinstance(x, Value):
             return python(int(x))
