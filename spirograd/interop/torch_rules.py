@@ -191,7 +191,7 @@ class Rules:
             by_args = self._spread(results[sum(self._floats(weights)) :], asked)
         return None, *by_directions, *[None] * self.results, *by_args
 
-    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: Any) -> tuple[Tensor, ...]:
+    def jvp_of_tangent(self, ctx: Context, _: object, *tangents: object) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         directions, outputs, args = self._parts(sum(active.along), flat)
         by_directions, _, by_args = self._parts(len(directions), tangents)

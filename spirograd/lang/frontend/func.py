@@ -187,7 +187,7 @@ def remember_outer_names(function: Callable[..., Any], frame: Any) -> None:
     function.__sg_outer__ = {name: scope[name] for scope in _scopes(frame) for name in names if name in scope}  # type: ignore[attr-defined]
 
 
-def _scopes(frame: Any) -> list[dict[str, Any]]:
+def _scopes(frame: Any) -> list[dict[str, object]]:
     """Return the local names around a decorated function, innermost last: those of a class body, of the function around it."""
     out = []
     while frame is not None and frame.f_locals is not frame.f_globals:

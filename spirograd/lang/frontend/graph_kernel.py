@@ -108,7 +108,7 @@ class GraphKernel(Kernel):
         """See `Kernel.explain`: of all parts."""
         return super().explain(*args, **kwargs) if not self.parts else "".join(part.explain(*args, **kwargs) for part in self.parts)
 
-    def step(self, on_op: Callable[[Any, Any], None], *args: Any, **kwargs: Any) -> Any:
+    def step(self, on_op: Callable[[object, Any], None], *args: Any, **kwargs: Any) -> Any:
         """See `Kernel.step`."""
         if self.parts:
             hint = "step through one of its `parts`, which are kernels with the same arguments"

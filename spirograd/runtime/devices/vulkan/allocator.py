@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_left
-from typing import Any
+from types import SimpleNamespace
 
 import vulkan as vk
 
@@ -34,8 +34,8 @@ class Block:
     ``offsets`` and ``sizes`` are the free ranges, in order of offset, no two of them touching.
     """
 
-    buffer: Any
-    memory: Any
+    buffer: ffi.CData
+    memory: ffi.CData
     size: int
     address: int
     host: int
@@ -92,7 +92,7 @@ class Range:
 class MemoryTypes:
     """Which of the device's memory types are used: ``arrays`` for kernels' data, ``staging`` for what host and device exchange."""
 
-    def __init__(self, physical: Any, kind: str, mappable: bool | None) -> None:
+    def __init__(self, physical: ffi.CData, kind: str, mappable: bool | None) -> None:
         properties = ffi.new("VkPhysicalDeviceMemoryProperties*")
         lib.vkGetPhysicalDeviceMemoryProperties(physical, properties)
         self.flags = [properties.memoryTypes[i].propertyFlags for i in range(properties.memoryTypeCount)]
@@ -122,7 +122,7 @@ class MemoryTypes:
 class Allocator:
     """Hands out `Range`s. Not thread safe: the device's lock guards it. ``used`` counts the bytes handed out."""
 
-    def __init__(self, device: Any, functions: Any, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
+    def __init__(self, device: ffi.CData, functions: SimpleNamespace, types: MemoryTypes, max_allocation: int, cap: int | None) -> None:
         self.device = device
         self.fn = functions
         self.types = types

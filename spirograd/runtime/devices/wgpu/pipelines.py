@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from spirograd.runtime.devices.artifacts import check_module
 from spirograd.runtime.devices.wgpu.api import telling, trusted_module, wgpu
 
@@ -11,13 +9,13 @@ from spirograd.runtime.devices.wgpu.api import telling, trusted_module, wgpu
 class Pipelines:
     """Makes pipelines. ``checked``: with wgpu's own checks of accesses and loops, for debugging."""
 
-    def __init__(self, device: Any, checked: bool) -> None:
+    def __init__(self, device: wgpu.GPUDevice, checked: bool) -> None:
         self._device = device
         self._checked = checked
-        self._groups: dict[tuple[int, bool], Any] = {}
-        self._layouts: dict[tuple[int, int, bool], Any] = {}
+        self._groups: dict[tuple[int, bool], wgpu.GPUBindGroupLayout] = {}
+        self._layouts: dict[tuple[int, int, bool], wgpu.GPUPipelineLayout] = {}
 
-    def group_layout(self, count: int, dynamic: bool = False) -> Any:
+    def group_layout(self, count: int, dynamic: bool = False) -> wgpu.GPUBindGroupLayout:
         """The layout of a group of ``count`` storage buffers."""
         found = self._groups.get((count, dynamic))
         if found is None:
@@ -26,7 +24,7 @@ class Pipelines:
             found = self._groups[count, dynamic] = self._device.create_bind_group_layout(entries=entries)
         return found
 
-    def _layout(self, count: int, immediates: int, indirect: bool) -> Any:
+    def _layout(self, count: int, immediates: int, indirect: bool) -> wgpu.GPUPipelineLayout:
         """Group 0: the buffers of the task. Group 1, if the argument block is a buffer: that."""
         key = (count, immediates, indirect)
         found = self._layouts.get(key)
@@ -35,7 +33,7 @@ class Pipelines:
             found = self._layouts[key] = self._device.create_pipeline_layout(bind_group_layouts=groups, immediate_size=immediates)
         return found
 
-    def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> Any:
+    def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> wgpu.GPUComputePipeline:
         """The pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
         check_module(code, entry, what)
         with telling(f"load {what} through wgpu"):
@@ -44,7 +42,7 @@ class Pipelines:
             layout = self._layout(count, immediates, indirect)
             return self._device.create_compute_pipeline(label=what, layout=layout, compute={"module": module, "entry_point": entry})
 
-    def group(self, entries: list[tuple[Any, int, int]], dynamic: bool = False) -> Any:
+    def group(self, entries: list[tuple[wgpu.GPUBuffer, int, int]], dynamic: bool = False) -> wgpu.GPUBindGroup:
         """A bind group of (buffer, offset, size)."""
         bindings = [
             {"binding": k, "resource": {"buffer": buffer, "offset": offset, "size": size}}

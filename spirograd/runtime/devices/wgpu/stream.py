@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.runtime.devices.wgpu.api import ffi, handle, lib, poll, read_staging, telling, wgpu
@@ -26,9 +25,9 @@ _COPIES = wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 class Stream:
     """Records and submits. Everything happens on the device in the order of the calls."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: wgpu.GPUDevice) -> None:
         self._device = device
-        self._encoder: Any = None
+        self._encoder: wgpu.GPUCommandEncoder | None = None
         self.compute: object = None  # the open compute pass
         self.bound: object = None  # the pipeline that is set in it
         self.recorded = 0
@@ -37,16 +36,16 @@ class Stream:
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
         self._written = False  # whether writes of the queue wait for a submission
         self._held = 0  # bytes that wgpu keeps until work is done, since that was last waited for
-        self._staging: Any = None
-        self._between: Any = None  # for copies within one buffer
+        self._staging: wgpu.GPUBuffer | None = None
+        self._between: wgpu.GPUBuffer | None = None  # for copies within one buffer
         self.staging = StagingBuffers(device)
-        self._pattern: tuple[int, Any] | None = None  # a word, and a buffer full of it
+        self._pattern: tuple[int, wgpu.GPUBuffer] | None = None  # a word, and a buffer full of it
         self._submitted: deque[int] = deque()
         self._index = ffi.new("WGPUSubmissionIndex *")
 
     # --- recording ---
 
-    def open_pass(self) -> Any:
+    def open_pass(self) -> ffi.CData:
         """The C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
 
         Programs that read now and then open a pass for each launch: through the package that would take as long as the launch itself.
@@ -72,7 +71,7 @@ class Stream:
             lib.wgpuComputePassEncoderEnd(compute)
             lib.wgpuComputePassEncoderRelease(compute)
 
-    def commands(self) -> Any:
+    def commands(self) -> wgpu.GPUCommandEncoder:
         """The encoder, outside of a pass: for one copy."""
         if self.recorded >= BATCH:
             self.flush()
@@ -151,7 +150,7 @@ class Stream:
 
     # --- transfers: offsets and lengths are multiples of 4 ---
 
-    def write(self, buffer: Any, offset: int, data: memoryview) -> None:
+    def write(self, buffer: wgpu.GPUBuffer, offset: int, data: memoryview) -> None:
         """Bytes of the host into ``buffer``."""
         if self._encoder is not None:
             self.flush()  # a write of the queue comes before what is submitted later
@@ -203,7 +202,7 @@ class Stream:
             self._staging = self._create(nbytes, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
         return self._staging
 
-    def _create(self, nbytes: int, usage: int) -> Any:
+    def _create(self, nbytes: int, usage: int) -> wgpu.GPUBuffer:
         """A buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
         return self._device.create_buffer(size=min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length())), usage=usage)
 
@@ -220,7 +219,7 @@ class Stream:
                 self.commands().copy_buffer_to_buffer(source, source_offset + start, self._between, 0, size)
                 self.commands().copy_buffer_to_buffer(self._between, 0, target, target_offset + start, size)
 
-    def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
+    def fill(self, buffer: wgpu.GPUBuffer, offset: int, nbytes: int, word: int) -> None:
         """A 32-bit pattern."""
         with telling("fill device memory through wgpu"):
             if word == 0:
@@ -233,7 +232,7 @@ class Stream:
         if self._pattern is not before:
             self.hold(2 * pattern.size)  # with the data that is written to it
 
-    def _pattern_of(self, word: int, nbytes: int) -> Any:
+    def _pattern_of(self, word: int, nbytes: int) -> wgpu.GPUBuffer:
         """A buffer full of ``word``, of ``nbytes`` if that is not much. A new one for each word: work under way may read the old one."""
         size = min(_PATTERN_BYTES, 1 << max(nbytes - 1, 255).bit_length())
         if self._pattern is None or self._pattern[0] != word or self._pattern[1].size < size:
