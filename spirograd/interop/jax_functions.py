@@ -152,7 +152,7 @@ class JaxFunction(JaxKernel):
             dtypes.append(self._held(self._likely(known) if declared is None else declared.np, f"output `{name}`"))
         return tuple(shapes), tuple(dtypes)
 
-    def _likely(self, known: dict[str, Any]) -> np.dtype[Any]:
+    def _likely(self, known: dict[str, Any]) -> np.dtype[np.generic]:
         """Return the type of an output whose declaration leaves it open: as the first array of floats has, else the first array."""
         arrays = [known[name].dtype for name in known if name in self.arrays]
         default: Any = context.session().language.default_fp.np

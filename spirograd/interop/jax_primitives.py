@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from spirograd.interop import jax_calls
 from spirograd.interop.jax_kernels import Call
 
 
-def alike(jax: Any, args: Sequence[Any]) -> list[Any]:
+def alike(jax: ModuleType, args: Sequence[Any]) -> list[Any]:
     """Return the arguments of one call as values that differ between the same devices. Inside of `jax.shard_map` all arguments of an
     operation must: the derivative of this conversion adds up the gradients of all devices."""
     every: frozenset[Any] = frozenset().union(*[_axes(jax.typeof(a)) for a in args])
@@ -81,7 +82,7 @@ def _lowered(rule: Callable[..., Any], ctx: Any, *args: Any, call: Call, **fixed
     return rule(ctx, *args, call=call, **fixed)
 
 
-def _by_jit(jax: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+def _by_jit(jax: ModuleType, run: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``run`` for calls outside of traces, compiled once for each call, ``wanted`` and ``along``."""
     compiled = jax.jit(lambda *args, call, wanted, along: run(*args, call=call, wanted=wanted, along=along), static_argnames=_FIXED)
     return lambda *args, **fixed: compiled(*args, **fixed)
@@ -113,7 +114,7 @@ def _linear(kind: str, call: Call, along: Sequence[str]) -> list[tuple[int, int]
 class _Rules:
     """Arguments: those of the call, the outputs (not of `launch`), adjoints of outputs with gradients, directions ``along``."""
 
-    def __init__(self, jax: Any, ad: Any, primitives: Mapping[str, Any]) -> None:
+    def __init__(self, jax: ModuleType, ad: Any, primitives: Mapping[str, Any]) -> None:
         self.jax, self.ad, self.p = jax, ad, primitives
 
     # --- running ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from spirograd.base.dtypes import DType
@@ -66,7 +67,7 @@ class TorchOperator(PureFunction):
         super().__init__(kernel, outputs, constants)
         import torch
 
-        self.torch: Any = torch
+        self.torch: ModuleType = torch
 
     # --- registering -----------------------------------------------------------------------------------------------------
 

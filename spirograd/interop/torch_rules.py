@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spirograd.base.errors import SpirogradUnsupportedError
@@ -49,7 +50,7 @@ class Maps:
     second: Callable[..., Any]
 
 
-def functions_of(torch: Any, operator: PureFunction, custom: Maps) -> Maps:
+def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Maps:
     """Return the maps as functions of autograd, which call those of ``custom`` operators."""
     maps = replace(custom)
     rules = Rules(torch, operator, maps)
@@ -70,14 +71,14 @@ def _tupled(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _batched(torch: Any, label: str, maps: Maps, name: str, info: Any, dims: Sequence[Any], *args: Any) -> Any:
+def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: Any, dims: Sequence[Any], *args: Any) -> Any:
     return looped(torch, label, getattr(maps, name), info, dims, args)
 
 
 class Rules:
     """For each map, what it saves (``setup_context``), and its derivatives (``backward``, ``jvp``)."""
 
-    def __init__(self, torch: Any, operator: PureFunction, maps: Maps) -> None:
+    def __init__(self, torch: ModuleType, operator: PureFunction, maps: Maps) -> None:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 

@@ -165,7 +165,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
             entries = [typed(e, t) for e in entries]
         return make(entries, shape)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (make, (self._entries, self.shape))
 
     # --- what it is ---

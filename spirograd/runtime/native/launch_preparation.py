@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
@@ -214,7 +215,7 @@ class Recording:
             raise NotPrepared
         self._flat += 1
 
-    def host_array(self, value: np.ndarray[Any, Any]) -> None:
+    def host_array(self, value: Array) -> None:
         """The next flat argument is the NumPy array that is looked at: any with as many axes and this type of elements, used in place."""
         format, nbytes = value.data.format.encode() + b"\0", value.itemsize
         slots = self._arrays.get(self._flat, ())
