@@ -72,7 +72,7 @@ def available_archs() -> list[str]:
 
 
 @one_at_a_time
-def init(arch: str | Sequence[str] | None = None, **options: Any) -> None:
+def init(arch: str | Sequence[str] | None = None, **options: object) -> None:
     """Start a session on a back end, and end the previous session.
 
     ``arch``: a back end, such as `cpu`, `cuda`, `vulkan` or `interpreter` (`available_archs` returns those that work here), or a list like

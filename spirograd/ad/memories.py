@@ -31,11 +31,11 @@ class KernelMemory:
     def read_gradient(self) -> Any:
         return _read(self.gradient)
 
-    def write_gradient(self, values: Any) -> None:
+    def write_gradient(self, values: object) -> None:
         _write(self.gradient, values)
 
 
-def memories_of(kernel: KernelIR, specialization: Specialization, args: Sequence[Any]) -> dict[Any, KernelMemory]:
+def memories_of(kernel: KernelIR, specialization: Specialization, args: Sequence[object]) -> dict[Any, KernelMemory]:
     """Return all memory of ``kernel``, compiled as ``specialization``: by `FieldRef`, or by the number of the array argument."""
     memories: dict[Any, KernelMemory] = {}
     arrays = objects_of(specialization.steps, args)

@@ -227,7 +227,7 @@ def _disk() -> Iterator[None]:
 # --- reading -------------------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, partition: Partition, memories: Mapping[str, Any], replicated: Mapping[str, Any]) -> dict[str, Any]:
+def _read(path: Path, partition: Partition, memories: Mapping[str, object], replicated: Mapping[str, object]) -> dict[str, Any]:
     """Check ``state.json``, and return its contents."""
     with _disk():
         if not (path / "state.json").exists():

@@ -63,7 +63,7 @@ def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Map
     return maps
 
 
-def _tupled(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _tupled(forward: Callable[..., object]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         results = forward(*args)
         return tuple(results) if isinstance(results, list) else results
@@ -71,7 +71,7 @@ def _tupled(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: Any, dims: Sequence[Any], *args: Any) -> Any:
+def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: object, dims: Sequence[object], *args: object) -> Any:
     return looped(torch, label, getattr(maps, name), info, dims, args)
 
 
@@ -82,7 +82,7 @@ class Rules:
         self.torch, self.op, self.maps = torch, operator, maps
         self.results = max(len(operator.outputs), 1)
 
-    def _save(self, ctx: Context, values: Sequence[Any]) -> None:
+    def _save(self, ctx: Context, values: Sequence[object]) -> None:
         """Save values of any kind."""
         tensors = [v for v in values if isinstance(v, self.torch.Tensor)]
         ctx.save_for_backward(*tensors)
@@ -107,7 +107,7 @@ class Rules:
     def _chosen(self, values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
         return [*itertools.compress(values, which)]
 
-    def _spread(self, values: Iterable[Any], which: Sequence[bool]) -> list[Any]:
+    def _spread(self, values: Iterable[object], which: Sequence[bool]) -> list[Any]:
         remaining = iter(values)
         return [next(remaining) if chosen else None for chosen in which]
 
@@ -123,7 +123,7 @@ class Rules:
 
     # --- launch ------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
+    def setup_context_of_launch(self, ctx: Context, inputs: Sequence[object], output: object) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.mark_non_differentiable(*(out for out in outputs if not out.is_floating_point()))
         self._save(ctx, [*outputs, *inputs])
@@ -135,7 +135,7 @@ class Rules:
             return (None,) * len(args)
         return tuple(self._spread(self.maps.gradient(Active(along), *self._filled(adjoints, outputs), *outputs, *args), along))
 
-    def jvp_of_launch(self, ctx: Context, *tangents: Any) -> Any:
+    def jvp_of_launch(self, ctx: Context, *tangents: object) -> Any:
         _, outputs, args = self._parts(0, self._saved(ctx))
         along = self._active(args, [t is not None for t in tangents])
         directions = self._chosen(tangents, along)
@@ -159,7 +159,7 @@ class Rules:
         by_adjoints = self._spread(results, self._floats(adjoints))
         return None, *by_adjoints, *[None] * self.results, *self._spread(results, asked)
 
-    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: Any) -> tuple[Tensor, ...]:
+    def jvp_of_gradient(self, ctx: Context, _: object, *tangents: object) -> tuple[Tensor, ...]:
         active, *flat = self._saved(ctx)
         adjoints, outputs, args = self._parts(self.results, flat)
         by_adjoints, _, by_args = self._parts(self.results, tangents)
@@ -202,12 +202,12 @@ class Rules:
 
     # --- second --------------------------------------------------------------------------------------------------------------
 
-    def setup_context_of_second(self, ctx: Context, inputs: Sequence[Any], output: object) -> None:
+    def setup_context_of_second(self, ctx: Context, inputs: Sequence[object], output: object) -> None:
         """Save nothing: there are no third derivatives."""
 
     def backward_of_second(self, ctx: Context, *cotangents: Tensor | None) -> NoReturn:
         self._refuse("first and second derivatives, no third ones", "differentiate at most twice")
 
-    def jvp_of_second(self, ctx: Context, *tangents: Any) -> NoReturn:
+    def jvp_of_second(self, ctx: Context, *tangents: object) -> NoReturn:
         problem = "first and second derivatives, no third ones, and in forward mode a second one would have a tangent, which is a third"
         self._refuse(problem, "call `torch.autograd.grad` after the dual level, or differentiate at most twice")

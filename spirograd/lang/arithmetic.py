@@ -31,7 +31,6 @@ class Elementwise(Protocol):
     def __call__(self, *args: Any) -> Any: ...
 
 
-
 def elementwise(function: F) -> F:
     """Apply ``function`` to each entry where an argument is a matrix (anything with ``__sg_elementwise__``)."""
 
@@ -287,7 +286,7 @@ def _tracing() -> bool:
     return current_trace() is not None
 
 
-def as_dtype(t: Any) -> DType:
+def as_dtype(t: object) -> DType:
     """A dtype given as such, or as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
     if isinstance(t, DType):
         return t

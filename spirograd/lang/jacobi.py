@@ -50,7 +50,7 @@ def _rotation(low: Any, high: Any, off: Any) -> tuple[Any, Any, Any]:
     return c, t * c, t
 
 
-def _turn(a: Column, b: Column, c: Any, s: Any) -> tuple[Column, Column]:
+def _turn(a: Column, b: Column, c: object, s: object) -> tuple[Column, Column]:
     return [c * x - s * y for x, y in zip(a, b)], [s * x + c * y for x, y in zip(a, b)]
 
 

@@ -50,7 +50,7 @@ def make_host_element(entries: Sequence[object], shape: Shape, write: Writer | N
     return m
 
 
-def _entries_and_shape(data: Any) -> tuple[list[Any], Shape]:
+def _entries_and_shape(data: object) -> tuple[list[Any], Shape]:
     """Flat entries and shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
@@ -500,7 +500,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
 
     @staticmethod
-    def identity(dt: Any, n: int) -> Matrix:
+    def identity(dt: object, n: int) -> Matrix:
         """The n x n identity of type ``dt``."""
         return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
 

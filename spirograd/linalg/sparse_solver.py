@@ -127,7 +127,7 @@ class SparseSolver(NearNames):
 
         return tape.with_reverse(run, solution.add_adjoint, () if memory is None else (memory,))
 
-    def _solved(self, b: Any) -> Any:
+    def _solved(self, b: object) -> Any:
         return self._factors.solve(self._right_side(b).astype(np.float64))
 
     def _stored(self, x: Any, b: object, out: Any) -> Any:

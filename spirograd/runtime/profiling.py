@@ -247,7 +247,7 @@ class Profile:
 
     # --- in front of the device ------------------------------------------------------------------------------------------
 
-    def _launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
+    def _launch(self, executable: object, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """As `Device.launch`."""
         plan = self._launcher.plans[id(executable)]
         with self._lock:

@@ -301,7 +301,7 @@ class StructField(Field):
 
         return self._make({name: m[key] for name, m in self.members.items()}, self.methods, write)
 
-    def __setitem__(self, key: Any, value: object) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         entries = value.entries if hasattr(value, "entries") else value
         if not isinstance(entries, Mapping) or set(entries) != set(self.members):
             members = ", ".join(self.members)
@@ -335,7 +335,7 @@ class StructField(Field):
         for name, array in arrays.items():
             self.get_member_field(name).from_numpy(array)
 
-    def to_torch(self, device: Any = None) -> dict[str, Any]:
+    def to_torch(self, device: object = None) -> dict[str, Any]:
         """The contents as a dict of torch tensors on ``device``, the CPU by default."""
         return {name: m.to_torch(device) for name, m in self.members.items()}
 

@@ -120,7 +120,7 @@ def _numbered(parts: Sequence[Any]) -> tuple[list[Any], list[Value]]:
     return merged, operands
 
 
-def emit_print(parts: Sequence[Any]) -> None:
+def emit_print(parts: Sequence[object]) -> None:
     """Print literal strings and (value, format spec) pairs."""
     merged, operands = _numbered(parts)
     b = scalar.builder()
@@ -128,7 +128,7 @@ def emit_print(parts: Sequence[Any]) -> None:
     b.emit(ir.print_, *[v.op for v in operands], attr=site, type=VOID)
 
 
-def emit_assert(condition: Value, parts: Sequence[Any]) -> None:
+def emit_assert(condition: Value, parts: Sequence[object]) -> None:
     """Fail with a message of literal strings and (value, format spec) pairs unless ``condition`` holds."""
     merged, operands = _numbered(parts)
     operands = operands[:FAULT_MAX_OPERANDS]

@@ -104,7 +104,7 @@ class GraphKernel(Kernel):
         launched = [part._last for part in self.parts if part._last is not None]
         return launched[-1].kernel if launched else super()._compiled_last()
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, *args: object, **kwargs: object) -> str:
         """See `Kernel.explain`: of all parts."""
         return super().explain(*args, **kwargs) if not self.parts else "".join(part.explain(*args, **kwargs) for part in self.parts)
 

@@ -274,7 +274,7 @@ class Recording:
         self._objects.append(value)
         return id(value)
 
-    def finish(self, entry: tuple[int, int], keep: Sequence[Any], outer: Any = None, lock: Any = None) -> Prepared:
+    def finish(self, entry: tuple[int, int], keep: Sequence[object], outer: object = None, lock: object = None) -> Prepared:
         """``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, taken in this
         order. The record keeps ``keep``."""
         before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))

@@ -20,7 +20,7 @@ def version_address(dictionary: object) -> int:
     return id(dictionary) + _VERSION if _has_versions() else 0
 
 
-def content_address(cell: Any) -> int:
+def content_address(cell: object) -> int:
     """The address of the address of what a cell holds: see `has_cells`."""
     return id(cell) + _CONTENT
 
