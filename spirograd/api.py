@@ -151,7 +151,7 @@ def sync() -> None:
 class _CurrentConfig:
     """The options of the running session."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("_"):  # no option begins so; tools that inspect objects look up such names without a session
             raise AttributeError(name)
         options = context.session().cfg

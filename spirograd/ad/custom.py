@@ -41,7 +41,7 @@ def _aside(function: F, replaced: bool) -> F:
         )
 
     @functools.wraps(function)
-    def wrapper(*args: object, **kwargs: object) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         recorder = context.recorder()
         if recorder is None:
             return function(*args, **kwargs)

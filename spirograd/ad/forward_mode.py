@@ -218,7 +218,7 @@ def _check(memory: object, what: str) -> None:
         raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no dual", None, hint))
 
 
-def _seed(param: Any, seed: Any) -> Any:
+def _seed(param: Any, seed: Any) -> object:
     """Return the seed as an array of the shape of ``param``."""
     shape = (*param.shape, *param.element_shape)
     if seed is None:

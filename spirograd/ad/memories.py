@@ -61,7 +61,7 @@ def _gradient(storage: Any) -> Any:
     return storage.grad if storage.has_grad() else None
 
 
-def _read(storage: Any) -> Any:
+def _read(storage: Any) -> object:
     if isinstance(storage, np.ndarray):
         return storage.copy()
     if hasattr(storage, "data_ptr"):

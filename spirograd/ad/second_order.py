@@ -88,7 +88,7 @@ def _check(memory: object, what: str) -> None:
         raise SpirogradRuntimeError(render(f"`{what}`, {describe(memory)}, has no gradient", None, "declare it with `needs_grad=True`"))
 
 
-def _direction(x: Any, v: Any) -> Any:
+def _direction(x: Any, v: Any) -> object:
     shape = (*x.shape, *x.element_shape)
     direction = np.asarray(v.to_numpy() if hasattr(v, "to_numpy") else v, x.dtype.np)
     if direction.shape != shape:
@@ -174,7 +174,7 @@ class _Recorder(ProgramRecorder):
         self.exposed = Exposed(self._used, self._unseen_write)
         self._numbers = RefusedNumbers(self, "`hvp` does not follow numbers of Python")
 
-    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[Any]:
+    def read_numbers(self, memory: FieldOrArray, key: object, values: Sequence[Any], location: Callable[[], Any]) -> Sequence[object]:
         """See `Recorder`."""
         return self._numbers.of(values, location()) if is_followed(memory) else values
 

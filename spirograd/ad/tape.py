@@ -282,7 +282,7 @@ class Tape(FollowsNumbers, NearNames):
             self._constant[launch.memory(access)[0]] = (f"what {gradient.label} writes to the loss {_INACTIVE}", _INACTIVE_HINT)
         return values
 
-    def _launch_aside(self, launch: Launch, exposed: Exposed) -> Any:
+    def _launch_aside(self, launch: Launch, exposed: Exposed) -> object:
         """Launch a kernel that is not recorded. What it overwrites is saved all the same."""
         memory = footprint_of(launch.specialization)
         self._check_repeatable(launch)

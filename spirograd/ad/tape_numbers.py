@@ -100,7 +100,7 @@ class FollowsNumbers(ProgramRecorder):
 
     follows_numbers = True
     _numbers: TapeNumbers
-    _paused: Any
+    _paused: object
     _steps: Any
     _inactive: dict[Any, tuple[str, Any, Any]]
     _active_outputs: set[Key]

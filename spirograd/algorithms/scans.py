@@ -51,7 +51,7 @@ def _adjoint(table: dict[str, Any], op: Any, name: str) -> Any:
     return table[op]
 
 
-def _operation(op: object) -> Any:
+def _operation(op: object) -> object:
     if isinstance(op, str):
         if op not in NAMED:
             raise SpirogradValueError(f"there is no operation {op!r}: it is one of {', '.join(NAMED)}, or an associative `@sg.func`")

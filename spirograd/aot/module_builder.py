@@ -293,5 +293,5 @@ def _result(name: str, traced: TracedKernel) -> Result | None:
     return Result(t)
 
 
-def _no_plan(kernel: nodes.Kernel) -> Any:
+def _no_plan(kernel: nodes.Kernel) -> object:
     raise AssertionError(f"kernel {kernel.name} of a module is not launched where the module is built")

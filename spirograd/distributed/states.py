@@ -284,7 +284,7 @@ def _is_number(value: object) -> bool:
     return type(value) is int and -_LARGEST <= value <= _LARGEST
 
 
-def _list_of(is_right: Callable[[object], bool]) -> Callable[[Any], bool]:
+def _list_of(is_right: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(is_right(one) for one in value)
 
 

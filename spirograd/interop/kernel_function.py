@@ -51,7 +51,7 @@ class Framework:
     """
 
     name: str
-    is_array: Callable[[Any], bool]
+    is_array: Callable[[object], bool]
     load: Callable[[Ndarray, Any], None]
     api: str
     function: str = ""

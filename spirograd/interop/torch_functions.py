@@ -63,7 +63,7 @@ class TorchFunction(KernelFunction):
         results = _functions()[0].apply(self, list(given), zeros, *given.values())
         return results[0] if len(results) == 1 else results
 
-    def _numbers_with_gradients(self, given: dict[str, object]) -> dict[str, Any]:
+    def _numbers_with_gradients(self, given: dict[str, object]) -> dict[str, object]:
         """Return the tensors of one element that require a gradient, and are passed for floats, as arrays of one element, by name."""
         import torch
 
@@ -88,7 +88,7 @@ class TorchFunction(KernelFunction):
             hint = "use `sg.ad.torch_op`, whose operators have it; kernels that use fields have to be called for each entry"
             raise SpirogradUnsupportedError(problem, None, hint)
 
-    def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> Any:
+    def _allocated(self, name: str, spec: Any, given: dict[str, Any]) -> object:
         import torch
 
         if spec is None:

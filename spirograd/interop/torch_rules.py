@@ -63,7 +63,7 @@ def functions_of(torch: ModuleType, operator: PureFunction, custom: Maps) -> Map
     return maps
 
 
-def _tupled(forward: Callable[..., object]) -> Callable[..., Any]:
+def _tupled(forward: Callable[..., object]) -> Callable[..., object]:
     def call(*args: Any) -> Any:
         results = forward(*args)
         return tuple(results) if isinstance(results, list) else results
@@ -71,7 +71,7 @@ def _tupled(forward: Callable[..., object]) -> Callable[..., Any]:
     return call
 
 
-def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: object, dims: Sequence[object], *args: object) -> Any:
+def _batched(torch: ModuleType, label: str, maps: Maps, name: str, info: object, dims: Sequence[object], *args: object) -> object:
     return looped(torch, label, getattr(maps, name), info, dims, args)
 
 

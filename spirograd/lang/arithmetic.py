@@ -64,7 +64,7 @@ def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str
     return elementwise(run)
 
 
-def _python(function: Callable[..., Any], *args: Any) -> Any:
+def _python(function: Callable[..., Any], *args: Any) -> object:
     """The function in Python scope, with NaN and infinities as in kernels."""
     if any(isinstance(a, TracedNumber) for a in args):
         return traced_numbers.apply(function, args)
@@ -94,7 +94,7 @@ def _nearest(x: Value) -> Value:
     return rounded
 
 
-def _nearest_number(x: Any) -> Any:
+def _nearest_number(x: Any) -> object:
     whole = np.trunc(x)
     return whole + np.copysign(1.0, x) if builtins.abs(x - whole) >= 0.5 else whole
 

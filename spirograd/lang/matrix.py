@@ -50,7 +50,7 @@ def make_host_element(entries: Sequence[object], shape: Shape, write: Writer | N
     return m
 
 
-def _entries_and_shape(data: object) -> tuple[list[Any], Shape]:
+def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
     """Flat entries and shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
@@ -438,7 +438,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         """The sum of the squares of the entries."""
         return dense_algebra.dot(self._entries, self._entries)
 
-    def _safe_norm_sqr(self, eps: Scalar) -> Any:
+    def _safe_norm_sqr(self, eps: Scalar) -> object:
         return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
 
     def norm(self, eps: Scalar = 0) -> Any:

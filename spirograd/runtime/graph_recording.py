@@ -48,7 +48,7 @@ class Series:
     """Work that is the same each time. ``recorded``: the same as one piece for the driver, None if it takes none."""
 
     steps: list[Step | Sections] = field(default_factory=list)
-    recorded: Any = None
+    recorded: object = None
 
     @property
     def is_long(self) -> bool:

@@ -259,11 +259,11 @@ class Profile:
             if len(self._pending) >= _PENDING:
                 self.collect()
 
-    def _transfer(self, name: str, place: int) -> Callable[..., Any]:
+    def _transfer(self, name: str, place: int) -> Callable[..., object]:
         """The method ``name`` of the device, which also records the transfer. Its argument number ``place`` is the data, or its size."""
         method = getattr(self._device, name)
 
-        def transfer(*args: Any) -> Any:
+        def transfer(*args: Any) -> object:
             begin = perf_counter_ns()
             result = method(*args)
             nbytes = args[place] if isinstance(args[place], int) else args[place].nbytes

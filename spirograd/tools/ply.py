@@ -172,7 +172,7 @@ def _records(columns: list[tuple[str, Array]], count: int) -> Array:
     return table
 
 
-def _flat(row: Any) -> list[Any]:
+def _flat(row: Any) -> list[object]:
     return [x for value in row for x in (value.tolist() if isinstance(value, np.ndarray) else [value])]
 
 

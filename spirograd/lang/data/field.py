@@ -106,7 +106,7 @@ class MatrixField(ScalarField):
             for a, v in zip(addresses, data):
                 self._write(a, v)
 
-    def _entries_of(self, value: object) -> Sequence[Any]:
+    def _entries_of(self, value: object) -> Sequence[object]:
         """What an element is set to, number by number."""
         short = elements.entries_of(value, self.element_shape)
         return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
@@ -356,7 +356,7 @@ def _scalars(f: Any) -> list[ScalarField]:
     return [f]
 
 
-def _shadows(f: Any, role: str) -> Any:
+def _shadows(f: Any, role: str) -> object:
     """The gradients (tangents) of those members of ``f`` that asked for them, or None."""
     if isinstance(f, StructField):
         found = {k: _shadows(m, role) for k, m in f.members.items()}

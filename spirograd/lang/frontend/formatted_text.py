@@ -87,7 +87,7 @@ def text_parts(value: object) -> list[object]:
     return value.parts if isinstance(value, FormattedText) else [(value, "") if is_runtime(value) else str(value)]
 
 
-def _holes(value: object, spec: str, operands: list[Value]) -> list[Any]:
+def _holes(value: object, spec: str, operands: list[Value]) -> list[object]:
     """Return the parts that show a run-time value, with each of its scalars appended to ``operands``."""
     if isinstance(value, Struct):
         out: list[object] = ["{"]

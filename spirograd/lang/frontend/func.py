@@ -152,7 +152,7 @@ def bound_arguments(signature: inspect.Signature, args: Sequence[object], kwargs
     return signature.bind(*args, **kwargs)
 
 
-def _evaluate(text: str, names: dict[str, object], function: Callable[..., object]) -> Any:
+def _evaluate(text: str, names: dict[str, object], function: Callable[..., object]) -> object:
     try:
         return eval(text, names)  # the user's own annotation, as typing.get_type_hints does
     except NameError as error:

@@ -217,7 +217,7 @@ class GraphKernel(Kernel):
             raise SpirogradRuntimeTypeError(render(problem, self.source().loc(path, None), "make it with `sg.ndarray(sg.i32, ())`"))
         return memory
 
-    def _found(self, path: ast.expr, run: _Run) -> Any:
+    def _found(self, path: ast.expr, run: _Run) -> object:
         if isinstance(path, ast.Attribute):
             return getattr(self._found(path.value, run), path.attr, None)
         assert isinstance(path, ast.Name)

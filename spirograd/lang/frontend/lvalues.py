@@ -313,7 +313,7 @@ def combined(kind: str, old: object, value: object) -> Any:
     return _COMBINE[kind](old, value)
 
 
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+_COMBINE: dict[str, Callable[[object, object], object]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,

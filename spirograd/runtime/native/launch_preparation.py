@@ -39,7 +39,7 @@ class Prepared:
 
     number: int
     record: bytes
-    objects: tuple[Any, ...]
+    objects: tuple[object, ...]
     about: tuple[Any, ...]
 
 
