@@ -18,21 +18,12 @@ from spirograd.ir.nodes import ArrayRef, FieldRef, Ref
 class AddressSpace(Protocol):
     """The memory that the interpreter reads and writes."""
 
-<<<<<<< HEAD
     def resolve(self, address: int) -> Array:
-        """The writable bytes (uint8) from ``address`` to the end of its allocation; raises LookupError where there is none."""
-
-
-def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> Array:
-    """The bytes behind a buffer slot; none if its address is null or freed: then any access is out of range."""
-=======
-    def resolve(self, address: int) -> np.ndarray[Any, Any]:
         """Return the writable bytes (uint8) from ``address`` to the end of its allocation. Raise LookupError if there is no allocation."""
 
 
-def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> np.ndarray[Any, Any]:
+def resolve(memory: AddressSpace, block: bytes, slot: Slot) -> Array:
     """Return the bytes behind a buffer slot, or no bytes if its address is null or freed: then any access is out of range."""
->>>>>>> main
     address = int.from_bytes(block[slot.offset : slot.offset + 8], "little")
     try:
         return memory.resolve(address)

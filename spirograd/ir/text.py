@@ -54,13 +54,8 @@ _CLASSES = (
 _ENUMS = (BuiltIn, TempKind)
 _CLASS_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, *_ENUMS)}
 _ENUM_BY_NAME: dict[str, Any] = {cls.__name__: cls for cls in _ENUMS}
-<<<<<<< HEAD
 _NAMES: dict[str, object] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
-# Parameters of dataclasses that are left out of the text unless locations are wanted.
-=======
-_NAMES: dict[str, Any] = {t.name: t for t in dtypes.ALL} | {"nan": math.nan, "inf": math.inf}
 # Fields of dataclasses that the text omits unless locations are requested.
->>>>>>> main
 _LOC_FIELDS = frozenset(("loc",))
 
 
@@ -219,13 +214,8 @@ class _Printer:
 
 
 @functools.cache
-<<<<<<< HEAD
 def _fields(cls: type[Any]) -> tuple[tuple[str, object], ...]:
-    """The names and defaults of the fields of a dataclass."""
-=======
-def _fields(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
     """Return the names and defaults of the fields of a dataclass."""
->>>>>>> main
     return tuple([(field.name, field.default) for field in fields(cls)])
 
 
@@ -381,13 +371,8 @@ class _Parser:
             return cls(*[self.evaluate(x) for x in node.args], **keywords)
         raise ValueError(f"{ast.unparse(node)} is not allowed")
 
-<<<<<<< HEAD
     def construct(self, line: _Line) -> object:
-        """A call of an attribute class at the cursor."""
-=======
-    def construct(self, line: _Line) -> Any:
         """Evaluate a call of an attribute class at the cursor."""
->>>>>>> main
         name = line.match(_NAME, "a class")
         if not line.text.startswith("(", line.at):
             line.fail("expected arguments")

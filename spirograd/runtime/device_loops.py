@@ -122,13 +122,8 @@ class DeviceLoops:
         return recorded
 
 
-<<<<<<< HEAD
 def _key(node: _Node) -> object:
-    """What two loops have in common that do the same. It keeps the kernels alive that they launch, and no memory."""
-=======
-def _key(node: _Node) -> Any:
     """Return a key that is equal for loops that do the same. It keeps the launched kernels alive, but no memory."""
->>>>>>> main
     if isinstance(node, Loop):
         return (node.flag, *map(_key, node.body))
     if isinstance(node, Sections):

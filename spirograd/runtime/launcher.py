@@ -301,13 +301,8 @@ class LaunchPlan:
             raise NotPrepared
         return self._words, self._placed(plan.counts, self._places)
 
-<<<<<<< HEAD
     def _returned(self, result: Callable[[tuple[object, ...]], object]) -> Callable[[], object]:
-        """A function that makes the result from what a launch has just returned, on a device whose memory the host sees."""
-=======
-    def _returned(self, result: Callable[[tuple[Any, ...]], Any]) -> Callable[[], object]:
         """Return a function that makes the result from the returned values of a launch, on a device whose memory the host sees."""
->>>>>>> main
         assert self._temps is not None
         view = self._launcher.device.host_view(self._temps.buffer)
         if view is None:

@@ -251,13 +251,8 @@ class Profile:
 
     # --- replaced methods of the device ----------------------------------------------------------------------------------
 
-<<<<<<< HEAD
     def _launch(self, executable: object, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """As `Device.launch`."""
-=======
-    def _launch(self, executable: Any, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
         """Launch and measure, see `Device.launch`."""
->>>>>>> main
         plan = self._launcher.plans[id(executable)]
         with self._lock:
             number = self._numbers()
@@ -268,14 +263,9 @@ class Profile:
             if len(self._pending) >= _PENDING:
                 self.collect()
 
-<<<<<<< HEAD
     def _transfer(self, name: str, place: int) -> Callable[..., object]:
-        """The method ``name`` of the device, which also records the transfer. Its argument number ``place`` is the data, or its size."""
-=======
-    def _transfer(self, name: str, place: int) -> Callable[..., Any]:
         """Return the method ``name`` of the device with recording of the transfer. Its argument number ``place`` is the data, or its
         size."""
->>>>>>> main
         method = getattr(self._device, name)
 
         def transfer(*args: Any) -> object:

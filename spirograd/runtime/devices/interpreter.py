@@ -90,13 +90,8 @@ class InterpreterDevice:
                 self._starts.remove(buffer.address)
                 self._used -= buffer.nbytes
 
-<<<<<<< HEAD
     def resolve(self, address: int) -> Array:
-        """The writable bytes from ``address`` to the end of its buffer; raises LookupError outside of every buffer."""
-=======
-    def resolve(self, address: int) -> np.ndarray[Any, Any]:
         """Return the writable bytes from ``address`` to the end of its buffer; raise LookupError outside of every buffer."""
->>>>>>> main
         k = bisect_right(self._starts, address) - 1
         if k >= 0:
             start = self._starts[k]

@@ -73,15 +73,9 @@ _tables: list[_Table] = []
 
 
 def install(handler: int, table: int) -> None:
-<<<<<<< HEAD
-    """Let compiled code at ``handler`` take memory faults, with the table at ``table``; until the interpreter ends."""
-    process = ctypes.CDLL(None)
-    made = _Table(table)
-=======
     """Let compiled code at ``handler`` handle memory faults, with the table at ``table``, until the interpreter exits."""
-    process: Any = ctypes.CDLL(None)
+    process = ctypes.CDLL(None)
     installed = _Table(table)
->>>>>>> main
     for signal, word in ((layout.SIGSEGV, layout.FORMER_SEGV), (layout.SIGBUS, layout.FORMER_BUS)):
         action, former = _Action(handler=handler, flags=_FLAGS), _Action()
         if process.sigaction(signal, None, ctypes.byref(former)) == 0:
@@ -91,13 +85,8 @@ def install(handler: int, table: int) -> None:
     _tables.append(installed)
 
 
-<<<<<<< HEAD
 def _restore(process: ctypes.CDLL, signal: int, handler: int, former: _Action) -> None:
-    """Put the former handler back, unless another one has come: the code is about to be unloaded."""
-=======
-def _restore(process: Any, signal: int, handler: int, former: _Action) -> None:
     """Restore the former handler, unless another one was installed: the code is about to be unloaded."""
->>>>>>> main
     now = _Action()
     if process.sigaction(signal, None, ctypes.byref(now)) == 0 and now.handler == handler:
         process.sigaction(signal, ctypes.byref(former), None)

@@ -32,17 +32,11 @@ class Alignment:
     after: int
 
 
-<<<<<<< HEAD
 class QueryTimer(ABC, Generic[D, E]):
-    """A `TaskTimer` that launches each task of a kernel by itself, as an executable of its own. ``capacity``: tasks that may be marked
-    before they are read. Methods with an underscore are called in the device's turn."""
-=======
-class QueryTimer(ABC):
     """A `TaskTimer` that launches each task of a kernel by itself, as an executable of its own.
 
     ``capacity``: the most tasks with unread timestamps. Methods with an underscore are called in the device's turn.
     """
->>>>>>> main
 
     def __init__(self, device: D, capacity: int) -> None:
         self.device = device
@@ -96,21 +90,12 @@ class QueryTimer(ABC):
     # --- implemented by devices ---
 
     @abstractmethod
-<<<<<<< HEAD
     def _split(self, executable: E) -> Sequence[E]:
-        """An executable for each task of ``executable``."""
-
-    @abstractmethod
-    def _run(self, slot: int, part: E, block: bytes | bytearray, counts: tuple[int | None]) -> None:
-        """Launch ``part`` between the two marks number ``slot``."""
-=======
-    def _split(self, executable: object) -> Sequence[Any]:
         """Return an executable for each task of ``executable``."""
 
     @abstractmethod
-    def _run(self, slot: int, part: object, block: bytes | bytearray, counts: tuple[int | None]) -> None:
+    def _run(self, slot: int, part: E, block: bytes | bytearray, counts: tuple[int | None]) -> None:
         """Launch ``part`` between the two timestamps number ``slot``."""
->>>>>>> main
 
     @abstractmethod
     def _marks(self, count: int) -> list[tuple[float, float]]:

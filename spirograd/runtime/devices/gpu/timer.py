@@ -22,14 +22,9 @@ _TIMING = 0  # CU_EVENT_DEFAULT, hipEventDefault
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
 
 
-<<<<<<< HEAD
 class GpuTimer(QueryTimer["GpuDevice", "Executable"]):
-    """A `TaskTimer`. ``code``: the device's functions, ``context`` its context. Two events for each task, and one more."""
-=======
-class GpuTimer(QueryTimer):
     """A `TaskTimer` of CUDA and HIP. ``code``: the device's functions, ``context``: its context. It uses two events for each task, and one
     more."""
->>>>>>> main
 
     def __init__(self, device: GpuDevice, code: call.CallCode, context: int) -> None:
         super().__init__(device, _TASKS)

@@ -73,23 +73,13 @@ _DEVICE_FUNCTIONS = (
 # fmt: on
 
 
-<<<<<<< HEAD
 def struct(name: str, **members: object) -> ffi.CData:
-    """A zeroed structure with its sType set. The caller keeps alive whatever its pointers point to."""
-    return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
-
-
-def device_functions(device: object) -> SimpleNamespace:
-    """The device-level functions that this package uses, without their ``vk``, as attributes."""
-=======
-def struct(name: str, **members: Any) -> Any:
     """Return a zeroed structure with its sType set. The caller keeps the targets of its pointers alive."""
     return ffi.new(f"{name}*", {"sType": _STRUCTURE_TYPE_VALUES[name], **members})
 
 
-def device_functions(device: object) -> Any:
+def device_functions(device: object) -> SimpleNamespace:
     """Return the device-level functions that this package uses, without their ``vk``, as attributes."""
->>>>>>> main
     table = SimpleNamespace()
     for name in _DEVICE_FUNCTIONS:
         pointer = lib.vkGetDeviceProcAddr(device, f"vk{name}".encode())
@@ -127,27 +117,17 @@ def text(array: object) -> str:
     return str(ffi.string(array).decode(errors="replace"))
 
 
-<<<<<<< HEAD
 def strings(values: list[str]) -> tuple[ffi.CData, list[ffi.CData]]:
-    """A ``char*[]`` of ``values``, and what must stay alive as long as it is used."""
-=======
-def strings(values: list[str]) -> tuple[Any, list[Any]]:
     """Return a ``char*[]`` of ``values``, and the objects that must stay alive while it is used."""
->>>>>>> main
     kept = [ffi.new("char[]", value.encode()) for value in values]
     return (ffi.new("char*[]", kept) if kept else NULL), kept
 
 
-<<<<<<< HEAD
 def enumerate_all(function: Callable[..., int], element: str, *args: object) -> ffi.CData:
-    """The usual two-call enumeration, ``function(*args, count, array)``: an array, which owns its elements, or an empty tuple."""
-=======
-def enumerate_all(function: Any, element: str, *args: Any) -> Any:
     """Run the usual two-call enumeration, ``function(*args, count, array)``.
 
     Returns an array, which owns its elements, or an empty tuple.
     """
->>>>>>> main
     count = ffi.new("uint32_t*")
     function(*args, count, NULL)
     if not count[0]:

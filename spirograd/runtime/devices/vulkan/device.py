@@ -353,18 +353,12 @@ class _Kept:
         weakref.finalize(self, _destroy, os.getpid(), allocator, functions, device, instance, failed).atexit = False
 
 
-<<<<<<< HEAD
 def _destroy(process: int, allocator: Allocator, functions: SimpleNamespace, device: ffi.CData, instance: Instance, failed: bool) -> None:
-    """``failed``: the device was closed after a failure. Finalizers call this, which must not create an instance."""
-    if process != os.getpid():  # a forked child, where the driver must not be called
-=======
-def _destroy(process: int, allocator: Allocator, functions: Any, device: Any, instance: Instance, failed: bool) -> None:
     """Destroy the remains.
 
     ``failed``: whether the device was closed after a failure. Finalizers call this, which must not create an instance.
     """
     if process != os.getpid():  # In a forked child the driver must not be called.
->>>>>>> main
         return
     allocator.close()
     functions.DestroyDevice(device, NULL)

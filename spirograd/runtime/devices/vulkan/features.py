@@ -163,13 +163,8 @@ def query(physical: object, instance: Instance) -> Features:
     )
 
 
-<<<<<<< HEAD
 def driver_facts(v12: vk.ffi.CData, version: int) -> dict[str, Any]:
-    """What depends on the driver and its version, as Vulkan packs it: members of `Capabilities`. See docs/spirv.md#drivers."""
-=======
-def driver_facts(v12: Any, version: int) -> dict[str, Any]:
     """Return the members of `Capabilities` that depend on the driver and its version, as Vulkan packs it. See docs/spirv.md#drivers."""
->>>>>>> main
     facts = _float_modes(v12)
     if v12.driverID == vk.VK_DRIVER_ID_GOOGLE_SWIFTSHADER:
         facts["coarse_sines"] = True
@@ -180,13 +175,8 @@ def driver_facts(v12: Any, version: int) -> dict[str, Any]:
     return facts
 
 
-<<<<<<< HEAD
 def _float_modes(v12: vk.ffi.CData) -> dict[str, Any]:
-    """The special floats that modules can ask to keep, as members of `Capabilities`.
-=======
-def _float_modes(v12: Any) -> dict[str, Any]:
     """Return the modes for special floats that modules can request, as members of `Capabilities`.
->>>>>>> main
 
     SwiftShader (Chromium 156) runs spirv-opt on each module. If the module requests any of these modes, spirv-opt's constant propagation
     replaces loop-carried values by their initial constants if their update contains an extended instruction, such as SMin or Sin.
@@ -200,13 +190,8 @@ def _float_modes(v12: Any) -> dict[str, Any]:
     return {"exact_specials": specials, "exact_subnormals": () if together else subnormals}
 
 
-<<<<<<< HEAD
 def _subgroups(v11: vk.ffi.CData, all_types: bool, kind: str) -> dict[str, Any]:
-    """What subgroups can do, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
-=======
-def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
     """Return the operations of subgroups, as members of `Capabilities`. ``all_types``: also with values of 8, 16 and 64 bits."""
->>>>>>> main
     if not v11.subgroupSupportedStages & _COMPUTE_STAGE:
         return {}
     operations = v11.subgroupSupportedOperations
@@ -220,30 +205,19 @@ def _subgroups(v11: Any, all_types: bool, kind: str) -> dict[str, Any]:
     }
 
 
-<<<<<<< HEAD
 def _matrix_shapes(
     physical: object, instance: Instance, v11: vk.ffi.CData, v12: vk.ffi.CData, enabled: set[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """The products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
-=======
-def _matrix_shapes(physical: object, instance: Instance, v11: Any, v12: Any, enabled: set[tuple[str, str]]) -> tuple[str, ...]:
     """Return the products of `SHAPES` that subgroups compute by cooperative matrices, better ones first."""
->>>>>>> main
     needed = {(_MATRIX, "cooperativeMatrix"), (_V12, _MEMORY_MODEL), (_V12, _EXTENDED_TYPES)}
     if not needed <= enabled or v12.driverID not in _EVEN_MATRICES or v11.subgroupSize != LANES:
         return ()
     return offered_shapes(instance.cooperative_matrices(physical))
 
 
-<<<<<<< HEAD
 def offered_shapes(offered: Iterable[vk.ffi.CData]) -> tuple[str, ...]:
-    """The products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
-    found = set()
-=======
-def offered_shapes(offered: Iterable[Any]) -> tuple[str, ...]:
     """Return the products of `SHAPES` among VkCooperativeMatrixPropertiesKHR."""
     extents = set()
->>>>>>> main
     for p in offered:
         types = tuple([_COMPONENTS.get(t) for t in (p.AType, p.BType, p.CType, p.ResultType)])
         if p.scope == vk.VK_SCOPE_SUBGROUP_KHR and not p.saturatingAccumulation:
@@ -256,29 +230,19 @@ def _extents(shape: MatrixShape) -> tuple[object, ...]:
     return shape.rows, shape.columns, shape.depth, factor, factor, total, total
 
 
-<<<<<<< HEAD
 def combinations(kind: str, has_arithmetic: bool) -> dict[str, object]:
-    """The members of `Capabilities` that say what a device of a ``kind``, see `Features`, reduces and scans by one instruction."""
-=======
-def combinations(kind: str, has_arithmetic: bool) -> dict[str, Any]:
     """Return the members of `Capabilities` that say which reductions and scans are one instruction on a device of a ``kind`` (see
     `Features`)."""
->>>>>>> main
     # On lavapipe these instructions are loops over the lanes: 16 sums of 2**20 integers take 104 ms by them, 62 ms by exchanges.
     kinds = COMBINATIONS if has_arithmetic and kind != "cpu" else ()
     return {"subgroup_reductions": kinds, "subgroup_scans": kinds}
 
 
-<<<<<<< HEAD
 def create_device(features: Features) -> tuple[vk.ffi.CData, int, int]:
-    """A logical device with compute queues and all wanted features on; gives it, the queue family and the number of its queues."""
-=======
-def create_device(features: Features) -> tuple[Any, int, int]:
     """Create a logical device with compute queues and all wanted features enabled.
 
     Returns the device, the queue family and the number of its queues.
     """
->>>>>>> main
     family, count = _compute_family(features.physical)
     count = min(count, _wanted_queues())
     priorities = ffi.new("float[]", [1.0] * count)
@@ -313,13 +277,8 @@ def _properties(physical: object) -> tuple[vk.ffi.CData, vk.ffi.CData, vk.ffi.CD
     return basic, v11, v12, v13
 
 
-<<<<<<< HEAD
 def _chain(names: set[str]) -> dict[str, vk.ffi.CData]:
-    """Zeroed feature structures linked to each other; the dict keeps them alive."""
-=======
-def _chain(names: set[str]) -> dict[str, Any]:
     """Return zeroed feature structures linked to each other; the dict keeps them alive."""
->>>>>>> main
     chain: dict[str, object] = {}
     following: object = NULL
     for name, _ in reversed(_CHAIN):

@@ -152,21 +152,12 @@ class Instance:
         self.messages.append(text(data.pMessage))
         return 0
 
-<<<<<<< HEAD
     def physical_devices(self) -> list[vk.ffi.CData]:
-        """All physical devices, in the loader's order (the numbers of SG_DEVICE)."""
-        return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
-
-    def cooperative_matrices(self, physical: object) -> vk.ffi.CData:
-        """The array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
-=======
-    def physical_devices(self) -> list[Any]:
         """Return all physical devices, in the loader's order (the numbers of SG_DEVICE)."""
         return list(enumerate_all(lib.vkEnumeratePhysicalDevices, "VkPhysicalDevice", self.handle))
 
-    def cooperative_matrices(self, physical: object) -> Any:
+    def cooperative_matrices(self, physical: object) -> vk.ffi.CData:
         """Return the array of VkCooperativeMatrixPropertiesKHR of a physical device that has the extension."""
->>>>>>> main
         function = self._function("vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
         count = ffi.new("uint32_t*")
         function(physical, count, NULL)
@@ -194,25 +185,15 @@ class Instance:
         lib.vkDestroyInstance(self.handle, NULL)
 
 
-<<<<<<< HEAD
 def basic_properties(physical: object) -> vk.ffi.CData:
-    """VkPhysicalDeviceProperties of a physical device."""
-=======
-def basic_properties(physical: object) -> Any:
     """Return the VkPhysicalDeviceProperties of a physical device."""
->>>>>>> main
     properties = ffi.new("VkPhysicalDeviceProperties*")
     lib.vkGetPhysicalDeviceProperties(physical, properties)
     return properties
 
 
-<<<<<<< HEAD
 def choose(instance: Instance, requested: str = "") -> vk.ffi.CData:
-    """The physical device to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
-=======
-def choose(instance: Instance, requested: str = "") -> Any:
     """Return the physical device that SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
->>>>>>> main
 
     Raises SpirogradRuntimeError with a list of the devices if no device fits.
     """

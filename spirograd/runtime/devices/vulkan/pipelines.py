@@ -39,13 +39,8 @@ class Pipelines:
         check(self.fn.CreatePipelineCache(self.device, info, NULL, cache), "create a pipeline cache")
         return cache[0]
 
-<<<<<<< HEAD
     def create(self, module: bytes, entry: str, name: str) -> ffi.CData:
-        """A pipeline of entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on a bad module."""
-=======
-    def create(self, module: bytes, entry: str, name: str) -> Any:
         """Return a pipeline of the entry point ``entry``; ``name`` is for errors. Raises SpirogradRuntimeError on an invalid module."""
->>>>>>> main
         check_module(module, entry, name)
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))
@@ -117,11 +112,6 @@ class Pipelines:
                 raise
 
 
-<<<<<<< HEAD
 def struct_push_range(push_bytes: int) -> ffi.CData:
-    """All push constants, for the compute stage."""
-=======
-def struct_push_range(push_bytes: int) -> Any:
     """Return the range of all push constants, for the compute stage."""
->>>>>>> main
     return ffi.new("VkPushConstantRange*", {"stageFlags": vk.VK_SHADER_STAGE_COMPUTE_BIT, "offset": 0, "size": push_bytes})

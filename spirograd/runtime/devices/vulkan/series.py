@@ -77,13 +77,8 @@ class SeriesRecorder:
         self._push_limit = push_limit
         self._ordered = False  # Later work comes after a barrier.
 
-<<<<<<< HEAD
     def record(self, steps: Sequence[Step | Sections]) -> ffi.CData:
-        """Record the series; gives a pointer to its command buffer."""
-=======
-    def record(self, steps: Sequence[Step | Sections]) -> Any:
         """Record the series; return a pointer to its command buffer."""
->>>>>>> main
         begin = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
         check(self.fn.BeginCommandBuffer(self.commands, begin), "begin a command buffer")
         used = UsedMemory()

@@ -71,15 +71,9 @@ class Stream:
         self.device = device
         self.fn = functions
         self.allocator = allocator
-<<<<<<< HEAD
-        self.layout: ffi.CData = None  # of pipelines
+        self.layout: ffi.CData = None  # Of pipelines.
         self.commands: ffi.CData = None
         self.bound: ffi.CData = None
-=======
-        self.layout: Any = None  # Of pipelines.
-        self.commands: Any = None
-        self.bound: Any = None
->>>>>>> main
         self.recorded = 0
         self.submitted = 0
         self.completed = 0
@@ -123,13 +117,8 @@ class Stream:
         check(self.fn.AllocateCommandBuffers(self.device, info, commands), "allocate a command buffer")
         return Slot(commands[0], self._submission(commands), [commands])
 
-<<<<<<< HEAD
     def _submission(self, commands: object) -> ffi.CData:
-        """The structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
-=======
-    def _submission(self, commands: object) -> Any:
         """Return the structure that submits the command buffer that ``commands`` points to, and signals the timeline."""
->>>>>>> main
         return struct(
             "VkSubmitInfo",
             pNext=self._timeline,
@@ -139,13 +128,8 @@ class Stream:
             pSignalSemaphores=self._semaphore,
         )
 
-<<<<<<< HEAD
     def open(self) -> ffi.CData:
-        """The open command buffer; begins the next one of the ring if there is none, waiting until it is free."""
-=======
-    def open(self) -> Any:
         """Return the open command buffer; if there is none, begin the next one of the ring once it is free."""
->>>>>>> main
         if self.commands is None:
             slot = self.slots[self._current]
             if slot.value > self.completed:
@@ -157,13 +141,8 @@ class Stream:
             self.recorded = 0
         return self.commands
 
-<<<<<<< HEAD
     def order(self) -> ffi.CData:
-        """The open command buffer, with a barrier: what is recorded next sees the effects of everything before."""
-=======
-    def order(self) -> Any:
         """Return the open command buffer after a barrier: later commands see the effects of all earlier ones."""
->>>>>>> main
         if self.recorded >= BATCH:
             self.flush()
         commands = self.commands or self.open()
@@ -171,13 +150,8 @@ class Stream:
         self.recorded += 1
         return commands
 
-<<<<<<< HEAD
     def let_host_see(self, commands: ffi.CData) -> None:
-        """Record a barrier: the host sees what was written, once the submission is done."""
-=======
-    def let_host_see(self, commands: Any) -> None:
         """Record a barrier that makes writes visible to the host once the submission is complete."""
->>>>>>> main
         self.fn.CmdPipelineBarrier(commands, WORK_STAGES, _HOST, 0, 1, self._host_barrier, 0, NULL, 0, NULL)
 
     def flush(self) -> None:
@@ -205,13 +179,8 @@ class Stream:
         check_submission(self.fn.QueueSubmit(self._queue, 1, submission, NULL), "submit work")
         self.submitted += 1
 
-<<<<<<< HEAD
     def _submission_after(self, commands: object) -> ffi.CData:
-        """As `_submission`, after what `_waits` says, which is forgotten."""
-=======
-    def _submission_after(self, commands: object) -> Any:
         """Return a structure like `_submission`, after the values of `_waits`, which are cleared."""
->>>>>>> main
         waits, self._waits = self._waits, {}
         count = len(waits)
         semaphores = ffi.new("VkSemaphore[]", [other._semaphore[0] for other in waits])
@@ -308,13 +277,8 @@ class Stream:
         slot.staged = -(-(offset + nbytes) // _STAGING_ALIGNMENT) * _STAGING_ALIGNMENT
         return slot, slot.staging, offset
 
-<<<<<<< HEAD
     def copy(self, source: ffi.CData, source_offset: int, target: ffi.CData, target_offset: int, nbytes: int) -> None:
-        """Record a copy between two VkBuffers, after everything before."""
-=======
-    def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
         """Record a copy between two VkBuffers, after all earlier commands."""
->>>>>>> main
         commands = self.order()
         region = self._region
         region.srcOffset, region.dstOffset, region.size = source_offset, target_offset, nbytes

@@ -21,14 +21,9 @@ _TASKS = 1024
 _STAGE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
 
 
-<<<<<<< HEAD
 class VulkanTimer(QueryTimer["VulkanDevice", "Executable"]):
-    """A `TaskTimer`. ``family``: that of the device's queue. ``launch``: the device's own. Two queries for each task, and one more."""
-=======
-class VulkanTimer(QueryTimer):
     """A `TaskTimer` of Vulkan. ``family``: the family of the device's queue. ``launch``: the device's method. It uses two queries for each
     task, and one more."""
->>>>>>> main
 
     def __init__(
         self,

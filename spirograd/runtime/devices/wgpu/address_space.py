@@ -29,19 +29,11 @@ class GroupCache:
     __slots__ = ("__weakref__", "_keys", "entries")
 
     def __init__(self) -> None:
-<<<<<<< HEAD
         self.entries: dict[tuple[int, ...], wgpu.GPUBindGroup] = {}
-        self._keys: dict[int, set[tuple[int, ...]]] = {}  # of the entries that an address is part of
-
-    def put(self, key: tuple[int, ...], group: wgpu.GPUBindGroup) -> None:
-        """Keep ``group`` until one of the buffers goes or moves. Where there are too many, all others are dropped."""
-=======
-        self.entries: dict[tuple[int, ...], Any] = {}
         self._keys: dict[int, set[tuple[int, ...]]] = {}  # Of the entries that an address is part of.
 
-    def put(self, key: tuple[int, ...], group: object) -> None:
+    def put(self, key: tuple[int, ...], group: wgpu.GPUBindGroup) -> None:
         """Store ``group`` until one of its buffers is freed or moves. If there are too many groups, drop all others."""
->>>>>>> main
         if len(self.entries) >= GROUPS_KEPT:
             self.entries.clear()
             self._keys.clear()
@@ -154,13 +146,8 @@ class Allocator:
 
     # --- merged buffers ---
 
-<<<<<<< HEAD
     def gather(self, places: Sequence[Place], copy: Copy) -> int:
-        """Bring ``places`` into one buffer, for good, together with what lies beside them already. Returns the bytes that moved.
-=======
-    def gather(self, places: Sequence[Place], copy: Any) -> int:
         """Move ``places`` into one buffer permanently, together with their neighbours. Return the bytes that moved.
->>>>>>> main
 
         ``copy(source, source offset, target, target offset, bytes)`` records a copy. Raises OutOfDeviceMemory if they do not fit.
         """

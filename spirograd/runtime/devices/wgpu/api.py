@@ -58,13 +58,8 @@ def check_version() -> None:
         raise SpirogradRuntimeError(problem)
 
 
-<<<<<<< HEAD
 def handle(thing: native.GPUObjectBase) -> ffi.CData:
-    """The C handle of an object of wgpu."""
-=======
-def handle(thing: Any) -> Any:
     """Return the C handle of an object of wgpu."""
->>>>>>> main
     return thing._internal
 
 
@@ -169,14 +164,9 @@ def _shortened(message: str) -> str:
     return "\n".join(line.rstrip() for line in message.splitlines() if line.strip())
 
 
-<<<<<<< HEAD
 def trusted_module(device: object, code: bytes, label: str) -> GPUShaderModule:
-    """A shader module in which wgpu adds no checks of its own to accesses and loops: spirograd has its own, and these cost a third."""
-=======
-def trusted_module(device: object, code: bytes, label: str) -> Any:
     """Return a shader module without wgpu's own checks of accesses and loops: spirograd has its own, and wgpu's cost a third of the
     time."""
->>>>>>> main
     data = ffi.from_buffer("uint8_t[]", code)
     source = ffi.new("WGPUShaderSourceSPIRV *")
     source.chain.sType = lib.WGPUSType_ShaderSourceSPIRV
@@ -207,13 +197,8 @@ class Mapping:
         callback.callback, callback.userdata1 = _answered, ffi.cast("void *", self._number)
         lib.wgpuBufferMapAsync(handle(buffer), lib.WGPUMapMode_Read, 0, nbytes, callback[0])
 
-<<<<<<< HEAD
     def read(self) -> ffi.buffer:
-        """The bytes, as cffi sees them, until `end`. Raises SpirogradRuntimeError if wgpu could not map the buffer."""
-=======
-    def read(self) -> Any:
         """Return the bytes as a buffer of cffi, valid until `end`. Raises SpirogradRuntimeError if wgpu could not map the buffer."""
->>>>>>> main
         if self.status != lib.WGPUMapAsyncStatus_Success:
             raise SpirogradRuntimeError(f"wgpu cannot map memory to read it (status {self.status}): {lost_reason() or 'no reason given'}")
         return ffi.buffer(lib.wgpuBufferGetConstMappedRange(handle(self._buffer), 0, self._nbytes), self._nbytes)
@@ -237,17 +222,11 @@ def _note_status(status: int, message: object, number: object, unused: object) -
         mapping.status = status
 
 
-<<<<<<< HEAD
 def _note_interrupted(kind: object, error: BaseException, where: TracebackType) -> None:
-    """A signal handler raised an exception in `_note_status` (see `interrupts`, which knows Ctrl-C only), from where none can pass through
-    wgpu. Do what that should have done, and keep the exception until the call into wgpu has returned."""
-=======
-def _note_interrupted(kind: object, error: BaseException, where: Any) -> None:
     """Complete `_note_status` after a signal handler raised an exception in it, and store the exception.
 
     No exception can pass through wgpu, so it is raised after the call into wgpu has returned. `interrupts` handles Ctrl-C only.
     """
->>>>>>> main
     given = where.tb_frame.f_locals
     _note_status(given["status"], None, given["number"], None)
     _interrupts.append(error)
@@ -284,17 +263,7 @@ def subgroup_sizes(adapter: object) -> tuple[int, int]:
     return sizes
 
 
-<<<<<<< HEAD
 def release(device: wgpu.GPUDevice) -> None:
-    """Have the driver free the device, of which nothing else is left. Without this it would be there until Python collects its cycle with
-    the queue: graphics cards have no place for more than a few dozen devices of all processes together."""
-    device._release()  # and the queue
-
-
-def abandon(device: wgpu.GPUDevice) -> None:
-    """Make sure that nothing of ``device`` is ever released: in a forked child, its threads are not there to take part in that."""
-=======
-def release(device: Any) -> None:
     """Have the driver free a device that is no longer used.
 
     Without this call, the device would exist until Python collects its cycle with the queue: graphics cards support only a few dozen
@@ -303,9 +272,8 @@ def release(device: Any) -> None:
     device._release()  # And the queue.
 
 
-def abandon(device: Any) -> None:
+def abandon(device: wgpu.GPUDevice) -> None:
     """Ensure that ``device`` is never released: in a forked child, its threads do not exist."""
->>>>>>> main
     for thing in gc.get_objects():
         if isinstance(thing, native.GPUObjectBase) and (thing is device or thing._device is device):
             thing._internal = None

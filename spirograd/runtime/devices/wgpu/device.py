@@ -150,13 +150,8 @@ class WgpuDevice(StreamedDevice):
         lib.wgpuComputePassEncoderDispatchWorkgroups(compute, groups, 1, 1)
         stream.recorded += 1
 
-<<<<<<< HEAD
     def _bind(self, task: Task, key: tuple[int, ...]) -> wgpu.GPUBindGroup:
-        """The bind group of a task for the buffers at the addresses ``key``."""
-=======
-    def _bind(self, task: Task, key: tuple[int, ...]) -> Any:
         """Return the bind group of a task for the buffers at the addresses ``key``."""
->>>>>>> main
         places = [self._allocator.at(address) for address in key]
         for numbers in task.bindings:
             self._stream.hold(self._allocator.gather([places[number] for number in numbers], self._stream.copy))

@@ -56,16 +56,11 @@ def backend_name(arch: str) -> str:
     return wanted or _PLATFORM.get(sys.platform, "vulkan")
 
 
-<<<<<<< HEAD
 def adapters(backend: str) -> list[wgpu.GPUAdapter]:
-    """The adapters of a backend, in the order of the numbers of SG_DEVICE. Raises SpirogradRuntimeError if wgpu runs on another one."""
-=======
-def adapters(backend: str) -> list[Any]:
     """Return the adapters of a backend, in the order of the numbers of SG_DEVICE.
 
     Raises SpirogradRuntimeError if wgpu runs on another backend.
     """
->>>>>>> main
     check_version()
     requested, shown = BACKENDS[backend]
     started = start_instance(requested)
@@ -76,13 +71,8 @@ def adapters(backend: str) -> list[Any]:
         return [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == shown]
 
 
-<<<<<<< HEAD
 def choose(arch: str, requested: str = "") -> wgpu.GPUAdapter:
-    """The adapter to use: what SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
-=======
-def choose(arch: str, requested: str = "") -> Any:
     """Return the adapter that SG_DEVICE or ``requested`` names (number, or part of the name), else the most capable kind.
->>>>>>> main
 
     Raises SpirogradRuntimeError with a list of the adapters if no adapter fits.
     """
@@ -100,13 +90,8 @@ def adapter_name(adapter: wgpu.GPUAdapter) -> str:
     return str(adapter.info["device"] or adapter.info["vendor"])
 
 
-<<<<<<< HEAD
 def query(adapter: wgpu.GPUAdapter, arch: str) -> Features:
-    """What ``adapter`` can do."""
-=======
-def query(adapter: Any, arch: str) -> Features:
     """Return the features of ``adapter``."""
->>>>>>> main
     info, limits, offered = adapter.info, adapter.limits, set(adapter.features)
     smallest, largest = subgroup_sizes(adapter)
     same_subgroups = _SUBGROUPS in offered and smallest == largest > 0
@@ -141,12 +126,7 @@ def query(adapter: Any, arch: str) -> Features:
     return Features(adapter, kind, device_info, caps, tuple(f for f in wanted if f in offered))
 
 
-<<<<<<< HEAD
 def create_device(features: Features) -> wgpu.GPUDevice:
-    """The device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
-=======
-def create_device(features: Features) -> Any:
     """Return the device of wgpu, with all of ``features.enabled`` on and the limits of the adapter."""
->>>>>>> main
     with telling(f"open {features.info.name} through wgpu"):
         return features.adapter.request_device_sync(required_features=list(features.enabled), required_limits={})

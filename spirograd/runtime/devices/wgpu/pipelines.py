@@ -15,32 +15,20 @@ class Pipelines:
         self._groups: dict[tuple[int, bool], wgpu.GPUBindGroupLayout] = {}
         self._layouts: dict[tuple[int, int, bool], wgpu.GPUPipelineLayout] = {}
 
-<<<<<<< HEAD
     def group_layout(self, count: int, dynamic: bool = False) -> wgpu.GPUBindGroupLayout:
-        """The layout of a group of ``count`` storage buffers."""
-        found = self._groups.get((count, dynamic))
-        if found is None:
-=======
-    def group_layout(self, count: int, dynamic: bool = False) -> Any:
         """Return the layout of a group of ``count`` storage buffers."""
         layout = self._groups.get((count, dynamic))
         if layout is None:
->>>>>>> main
             buffer = {"type": wgpu.BufferBindingType.storage, "has_dynamic_offset": dynamic, "min_binding_size": 0}
             entries = [{"binding": k, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": buffer} for k in range(count)]
             layout = self._groups[count, dynamic] = self._device.create_bind_group_layout(entries=entries)
         return layout
 
-<<<<<<< HEAD
     def _layout(self, count: int, immediates: int, indirect: bool) -> wgpu.GPUPipelineLayout:
-        """Group 0: the buffers of the task. Group 1, if the argument block is a buffer: that."""
-=======
-    def _layout(self, count: int, immediates: int, indirect: bool) -> Any:
         """Return the layout of a pipeline.
 
         Group 0: the buffers of the task. Group 1: the argument block, if it is a buffer.
         """
->>>>>>> main
         key = (count, immediates, indirect)
         layout = self._layouts.get(key)
         if layout is None:
@@ -48,13 +36,8 @@ class Pipelines:
             layout = self._layouts[key] = self._device.create_pipeline_layout(bind_group_layouts=groups, immediate_size=immediates)
         return layout
 
-<<<<<<< HEAD
     def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> wgpu.GPUComputePipeline:
-        """The pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
-=======
-    def create(self, code: bytes, entry: str, count: int, immediates: int, indirect: bool, what: str) -> Any:
         """Return the pipeline of a module. ``count``: storage buffers; ``immediates``: bytes of the argument block that are pushed."""
->>>>>>> main
         check_module(code, entry, what)
         with telling(f"load {what} through wgpu"):
             create = self._device.create_shader_module
@@ -62,13 +45,8 @@ class Pipelines:
             layout = self._layout(count, immediates, indirect)
             return self._device.create_compute_pipeline(label=what, layout=layout, compute={"module": module, "entry_point": entry})
 
-<<<<<<< HEAD
     def group(self, entries: list[tuple[wgpu.GPUBuffer, int, int]], dynamic: bool = False) -> wgpu.GPUBindGroup:
-        """A bind group of (buffer, offset, size)."""
-=======
-    def group(self, entries: list[tuple[Any, int, int]], dynamic: bool = False) -> Any:
         """Return a bind group of (buffer, offset, size)."""
->>>>>>> main
         bindings = [
             {"binding": k, "resource": {"buffer": buffer, "offset": offset, "size": size}}
             for k, (buffer, offset, size) in enumerate(entries)

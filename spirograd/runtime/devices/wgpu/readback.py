@@ -36,11 +36,7 @@ class StagingBuffers:
 
     def __init__(self, device: wgpu.GPUDevice) -> None:
         self._device = device
-<<<<<<< HEAD
-        self._spare: dict[int, list[wgpu.GPUBuffer]] = {}  # by size
-=======
-        self._spare: dict[int, list[Any]] = {}  # By size.
->>>>>>> main
+        self._spare: dict[int, list[wgpu.GPUBuffer]] = {}  # By size.
         self._recorded: list[StagingBuffer] = []
         self._under_way: deque[StagingBuffer] = deque()
         self.buffers = 0  # Created so far.

@@ -27,46 +27,26 @@ class Stream:
 
     def __init__(self, device: wgpu.GPUDevice) -> None:
         self._device = device
-<<<<<<< HEAD
         self._encoder: wgpu.GPUCommandEncoder | None = None
-        self.compute: object = None  # the open compute pass
-        self.bound: object = None  # the pipeline that is set in it
-=======
-        self._encoder: Any = None
         self.compute: object = None  # The open compute pass.
         self.bound: object = None  # The pipeline that is set in it.
->>>>>>> main
         self.recorded = 0
         self._timestamps: object = None  # The timestamps that the next pass writes.
         self._arguments = bytearray()
         self.ring = device.create_buffer(size=ARGUMENT_BYTES, usage=wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST)
-<<<<<<< HEAD
-        self._written = False  # whether writes of the queue wait for a submission
-        self._held = 0  # bytes that wgpu keeps until work is done, since that was last waited for
-        self._staging: wgpu.GPUBuffer | None = None
-        self._between: wgpu.GPUBuffer | None = None  # for copies within one buffer
-        self.staging = StagingBuffers(device)
-        self._pattern: tuple[int, wgpu.GPUBuffer] | None = None  # a word, and a buffer full of it
-=======
         self._written = False  # Whether writes of the queue wait for a submission.
         self._held = 0  # Bytes that wgpu keeps until work is complete, since the last wait.
-        self._staging: Any = None
-        self._between: Any = None  # For copies within one buffer.
+        self._staging: wgpu.GPUBuffer | None = None
+        self._between: wgpu.GPUBuffer | None = None  # For copies within one buffer.
         self.staging = StagingBuffers(device)
-        self._pattern: tuple[int, Any] | None = None  # A word, and a buffer filled with it.
->>>>>>> main
+        self._pattern: tuple[int, wgpu.GPUBuffer] | None = None  # A word, and a buffer filled with it.
         self._submitted: deque[int] = deque()
         self._index = ffi.new("WGPUSubmissionIndex *")
 
     # --- recording ---
 
-<<<<<<< HEAD
     def open_pass(self) -> ffi.CData:
-        """The C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
-=======
-    def open_pass(self) -> Any:
         """Return the C handle of the compute pass, opened if there is none. Dispatches in it run one after the other.
->>>>>>> main
 
         Programs that read now and then open a pass for each launch: through the package that would take as long as the launch itself.
         """
@@ -91,13 +71,8 @@ class Stream:
             lib.wgpuComputePassEncoderEnd(compute)
             lib.wgpuComputePassEncoderRelease(compute)
 
-<<<<<<< HEAD
     def commands(self) -> wgpu.GPUCommandEncoder:
-        """The encoder, outside of a pass: for one copy."""
-=======
-    def commands(self) -> Any:
         """Return the encoder, outside of a pass: for one copy."""
->>>>>>> main
         if self.recorded >= BATCH:
             self.flush()
         self.recorded += 1
@@ -178,13 +153,8 @@ class Stream:
 
     # --- transfers: offsets and lengths are multiples of 4 ---
 
-<<<<<<< HEAD
     def write(self, buffer: wgpu.GPUBuffer, offset: int, data: memoryview) -> None:
-        """Bytes of the host into ``buffer``."""
-=======
-    def write(self, buffer: Any, offset: int, data: memoryview) -> None:
         """Write bytes of the host to ``buffer``."""
->>>>>>> main
         if self._encoder is not None:
             self.flush()  # A write of the queue comes before later submissions.
         for start in range(0, len(data), _STAGING_BYTES):
@@ -235,13 +205,8 @@ class Stream:
             self._staging = self._create(nbytes, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
         return self._staging
 
-<<<<<<< HEAD
     def _create(self, nbytes: int, usage: int) -> wgpu.GPUBuffer:
-        """A buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
-=======
-    def _create(self, nbytes: int, usage: int) -> Any:
         """Create a buffer for at least ``nbytes``, at most `_STAGING_BYTES`, in few sizes."""
->>>>>>> main
         return self._device.create_buffer(size=min(_STAGING_BYTES, max(1 << 16, 1 << (nbytes - 1).bit_length())), usage=usage)
 
     def copy(self, source: object, source_offset: int, target: object, target_offset: int, nbytes: int) -> None:
@@ -257,13 +222,8 @@ class Stream:
                 self.commands().copy_buffer_to_buffer(source, source_offset + start, self._between, 0, size)
                 self.commands().copy_buffer_to_buffer(self._between, 0, target, target_offset + start, size)
 
-<<<<<<< HEAD
     def fill(self, buffer: wgpu.GPUBuffer, offset: int, nbytes: int, word: int) -> None:
-        """A 32-bit pattern."""
-=======
-    def fill(self, buffer: Any, offset: int, nbytes: int, word: int) -> None:
         """Fill a buffer with a 32-bit pattern."""
->>>>>>> main
         with telling("fill device memory through wgpu"):
             if word == 0:
                 self.commands().clear_buffer(buffer, offset, nbytes)
@@ -275,16 +235,11 @@ class Stream:
         if self._pattern is not before:
             self.hold(2 * pattern.size)  # With the data that is written to it.
 
-<<<<<<< HEAD
     def _pattern_of(self, word: int, nbytes: int) -> wgpu.GPUBuffer:
-        """A buffer full of ``word``, of ``nbytes`` if that is not much. A new one for each word: work under way may read the old one."""
-=======
-    def _pattern_of(self, word: int, nbytes: int) -> Any:
         """Return a buffer filled with ``word``, of ``nbytes`` if that is not much.
 
         A new word gets a new buffer: pending work may read the old one.
         """
->>>>>>> main
         size = min(_PATTERN_BYTES, 1 << max(nbytes - 1, 255).bit_length())
         if self._pattern is None or self._pattern[0] != word or self._pattern[1].size < size:
             pattern = self._device.create_buffer(size=size, usage=_COPIES)

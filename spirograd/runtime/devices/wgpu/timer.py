@@ -20,14 +20,9 @@ _TASKS = 1024
 _USAGE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
 
 
-<<<<<<< HEAD
 class WgpuTimer(QueryTimer["WgpuDevice", "Executable"]):
-    """A `TaskTimer`. ``driver``: the device of wgpu. ``launch``: that of our device. A pair of queries for each task, and one more."""
-=======
-class WgpuTimer(QueryTimer):
     """A `TaskTimer` of wgpu. ``driver``: the device of wgpu. ``launch``: our device's method. It uses a pair of queries for each task, and
     one more."""
->>>>>>> main
 
     def __init__(
         self,
