@@ -76,7 +76,7 @@ def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str
     return elementwise(run)
 
 
-def _python(function: Callable[..., Any], *args: Any) -> Any:
+def _python(function: Callable[..., Any], *args: Any) -> object:
     """The function in Python scope, with NaN and infinities as in kernels."""
     if any(isinstance(a, TracedNumber) for a in args):
         return traced_numbers.apply(function, args)
@@ -106,7 +106,7 @@ def _nearest(x: Value) -> Value:
     return rounded
 
 
-def _nearest_number(x: Any) -> Any:
+def _nearest_number(x: Any) -> object:
     whole = np.trunc(x)
     return whole + np.copysign(1.0, x) if builtins.abs(x - whole) >= 0.5 else whole
 
@@ -298,7 +298,7 @@ def _tracing() -> bool:
     return current_trace() is not None
 
 
-def as_dtype(t: Any) -> DType:
+def as_dtype(t: object) -> DType:
     """A dtype given as such, or as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
     if isinstance(t, DType):
         return t

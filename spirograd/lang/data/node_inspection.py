@@ -84,7 +84,7 @@ class Inspected(NearNames):
         return int(self.tree.id)
 
     @property
-    def _in_memory(self: Any) -> Any:
+    def _in_memory(self: Any) -> object:
         """The node that says how the cells lie in memory: below sparse nodes one of a region. Closes the tree."""
         self.tree.close()
         return self.memory_node

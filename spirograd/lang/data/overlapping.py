@@ -11,7 +11,7 @@ import numpy as np
 _MOST_WORK = 100_000  # steps of NumPy's search, about a millisecond
 
 
-def have_common_memory(a: Any, b: Any) -> bool:
+def have_common_memory(a: object, b: object) -> bool:
     """Whether two NumPy arrays have bytes in common. True, too, if it takes long to find out."""
     try:
         search: Any = np.shares_memory  # its stubs know two limits only

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spirograd.base.arrays import Array
 from spirograd.base.artifact import CompiledKernel, Slot
 from spirograd.base.dtypes import DType
 from spirograd.base.records import dataclass
@@ -38,7 +39,7 @@ class Prepared:
 
     number: int
     record: bytes
-    objects: tuple[Any, ...]
+    objects: tuple[object, ...]
     about: tuple[Any, ...]
 
 
@@ -214,7 +215,7 @@ class Recording:
             raise NotPrepared
         self._flat += 1
 
-    def host_array(self, value: np.ndarray[Any, Any]) -> None:
+    def host_array(self, value: Array) -> None:
         """The next flat argument is the NumPy array that is looked at: any with as many axes and this type of elements, used in place."""
         format, nbytes = value.data.format.encode() + b"\0", value.itemsize
         slots = self._arrays.get(self._flat, ())
@@ -273,7 +274,7 @@ class Recording:
         self._objects.append(value)
         return id(value)
 
-    def finish(self, entry: tuple[int, int], keep: Sequence[Any], outer: Any = None, lock: Any = None) -> Prepared:
+    def finish(self, entry: tuple[int, int], keep: Sequence[object], outer: object = None, lock: object = None) -> Prepared:
         """``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, taken in this
         order. The record keeps ``keep``."""
         before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))
