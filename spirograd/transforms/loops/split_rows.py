@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spirograd.analysis.loop_costs import rows_are_long
-from spirograd.base.dtypes import DType, unsigned
+from spirograd.base.dtypes import DType, i64, unsigned
 from spirograd.base.records import dataclass
 from spirograd.ir import ops
 from spirograd.ir.builder import Builder
@@ -86,7 +86,8 @@ class _Rows:
     """The rows that iterations from ``begin`` to ``end`` lie in: numbers from ``low`` to ``high``. Of one of them, ``row`` is what the
     index divided by ``extent`` gives, ``first`` the index of its first column, and iterations ``start`` to ``stop`` are in the chunk.
 
-    The loop over rows carries ``start``. LLVM would express it by the number of the row otherwise, and compute trip counts at length."""
+    The loop over rows carries ``start``, of which its division leaves the column. LLVM would express both by the number of the row
+    otherwise, compute trip counts at length, and not unroll loops over columns."""
 
     def __init__(self, b: Builder, extent: Op, begin: Op, end: Op) -> None:
         assert isinstance(begin.type, DType)
@@ -95,16 +96,21 @@ class _Rows:
         self.counts_down = self.type.is_signed and extent.code is not ops.const
         self.length = b.emit(ops.abs_, extent) if self.counts_down else extent
         one = b.const(1, self.type)
-        self.low = b.emit(ops.idiv, begin, self.length)
+        if self.counts_down:
+            negative = b.emit(ops.lt, extent, b.const(0, self.type))
+            self.sign = b.emit(ops.select, negative, b.const(-1, self.type), one)
+        # In 64 bits, if that is wider: if LLVM knew that rows are natural, it would widen what is made of them, such as indices of gathers.
+        wide = i64 if self.type.bits < i64.bits else self.type
+        self.low = b.cast(b.emit(ops.idiv, b.cast(begin, wide), b.cast(self.length, wide)), self.type)
         self.high = b.emit(ops.add, b.emit(ops.idiv, b.emit(ops.sub, end, one), self.length), one)
 
     def enter(self, number: Op, start: Op) -> None:
         """Compute what is the same in row ``number``, whose first iteration in the chunk is ``start``."""
         b = self.b
         self.first = b.emit(ops.mul, number, self.length)
-        self.row = b.emit(ops.idiv, self.first, self.extent) if self.counts_down else number
+        self.row = b.emit(ops.mul, self.sign, number) if self.counts_down else number
         self.start = start
-        steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.sub, self.start, self.first))]
+        steps = [b.emit(ops.sub, self.end, self.start), b.emit(ops.sub, self.length, b.emit(ops.irem, self.start, self.length))]
         if self.counts_down:
             natural = unsigned(self.type)
             fewest = b.emit(ops.min_, *[b.emit(ops.bitcast, x, type=natural) for x in steps])

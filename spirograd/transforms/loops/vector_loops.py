@@ -149,11 +149,12 @@ class _Loop:
         missing = b.emit(ops.sub, b.emit(ops.add, end, stride), b.const(1, i64))
         count = b.emit(ops.idiv, b.emit(ops.sub, missing, begin), stride)
 
-        def once(number: Op, *values: Op) -> Sequence[Op]:
-            first = b.emit(ops.add, begin, b.emit(ops.mul, number, stride, attr="nsw"), attr="nsw")
-            return block(first, *values)
+        def once(_: Op, first: Op, *values: Op) -> Sequence[Op]:
+            results = block(first, *values)
+            return [b.emit(ops.add, first, stride, attr="nsw"), *results]
 
-        return b.for_(b.const(0, i64), count, carried, v.block([i64, *[c.type for c in carried]], once), LoopAttr(vectorise="vectors"))
+        body = v.block([i64, i64, *[c.type for c in carried]], once)
+        return b.for_(b.const(0, i64), count, [begin, *carried], body, LoopAttr(vectorise="vectors"))[1:]
 
     def masked(self, begin: Op, end: Op, initial: Sequence[Op]) -> Sequence[Op]:
         """Build the loop for CPUs with masked loads and stores. It counts in 64 bits, where blocks cannot overflow."""
