@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from spirograd.analysis.effects import WRITING, region_of
@@ -46,13 +45,17 @@ class AvailableValues:
         self._kinds: list[str] = []  # the kind of each region
         self._count = itertools.count()
         self._known: _Known = {}
-        self._undo: list[Callable[[], object]] = []  # for each change, the function that undoes it, for `restore`
+        # For each change: the mapping, the key, and the value before the change or None.
+        self._undo: list[tuple[dict[object, object], object, object]] = []
 
     def element(self, ref: Ref, indices: Sequence[Op]) -> Element:
         region, number = self._places.get(id(ref)) or self._place(ref)
         if not indices:
             return region, (number, ()), ()
         forms = self._forms
+        if len(indices) == 1:  # most
+            base, offset = forms.get(indices[0]) or self._form(indices[0])
+            return region, (number, (base,)), (offset,)
         bases, offsets = zip(*[forms.get(index) or self._form(index) for index in indices])
         return region, (number, bases), offsets
 
@@ -124,14 +127,13 @@ class AvailableValues:
             self._pop(self._known, region)
 
     def _put(self, entries: dict[K, V], key: K, value: V) -> None:
-        old = entries.get(key)
-        self._undo.append(partial(entries.pop, key) if old is None else partial(entries.__setitem__, key, old))
+        self._undo.append((entries, key, entries.get(key)))  # type: ignore[arg-type]
         entries[key] = value
 
     def _pop(self, entries: dict[K, V], key: K) -> None:
         old = entries.pop(key, None)
         if old is not None:
-            self._undo.append(partial(entries.__setitem__, key, old))
+            self._undo.append((entries, key, old))  # type: ignore[arg-type]
 
     def mark(self) -> int:
         """Return a mark of the present state, for `restore`."""
@@ -140,7 +142,11 @@ class AvailableValues:
     def restore(self, mark: int) -> None:
         """Restore an earlier state."""
         while len(self._undo) > mark:
-            self._undo.pop()()
+            entries, key, old = self._undo.pop()
+            if old is None:
+                del entries[key]
+            else:
+                entries[key] = old
 
     def items(self) -> list[tuple[Element, Available]]:
         """Return all available values, oldest first."""

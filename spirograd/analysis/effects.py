@@ -88,8 +88,12 @@ def may_alias(a: Ref, b: Ref, separate_arrays: bool = False) -> bool:
     """Return whether an access to ``a`` and one to ``b`` may touch the same bytes. ``separate_arrays``: see `region_of`."""
     if isinstance(a, FieldRef) and isinstance(b, FieldRef):
         return a.key == b.key and a.role == b.role
-    mine, other = region_of(a, separate_arrays), region_of(b, separate_arrays)
-    return mine == other or {mine[0], other[0]} == {"array", "tree"}
+    return regions_overlap(region_of(a, separate_arrays), region_of(b, separate_arrays))
+
+
+def regions_overlap(a: tuple[str, Hashable], b: tuple[str, Hashable]) -> bool:
+    """Whether two regions of memory (`region_of`) may have bytes in common."""
+    return a == b or {a[0], b[0]} == {"array", "tree"}
 
 
 def part(ref: Ref) -> str:

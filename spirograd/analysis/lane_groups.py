@@ -19,8 +19,6 @@ from spirograd.ir import ops
 from spirograd.ir.chunk_loops import ChunkLoop
 from spirograd.ir.nodes import BufferRef, Op, Region
 
-# The most groups for which a value is computed once for each group. With more groups, vectors are faster.
-MOST_GROUPS = 4
 STRIDES = (1, 2, 3, 4)
 _LINEAR = (ops.add, ops.sub)
 _DIVISIONS = (ops.idiv, ops.irem)
@@ -29,11 +27,13 @@ _DIVISIONS = (ops.idiv, ops.irem)
 @dataclass(frozen=True, slots=True)
 class WholeVectors:
     """A loop whose vectors each begin at a multiple of ``lanes``, the last one at ``last`` or before. ``multiples``: values that are the
-    same in all lanes -> a number; each value is the greatest multiple of that number which is not greater than the index."""
+    same in all lanes -> a number; each value is the greatest multiple of that number which is not greater than the index. ``groups``:
+    values are computed by groups of lanes if there are no more than this."""
 
     lanes: int
     last: int
     multiples: Mapping[Op, int]
+    groups: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LaneGroups:
 
     def __init__(self, body: Region, vectors: WholeVectors, varying: set[Op], regular: set[Op]) -> None:
         index, lanes = body.params[0], vectors.lanes
-        self.lanes = lanes
+        self.lanes, self._most = lanes, vectors.groups
         self.patterns = {index: Pattern((0,) * lanes, tuple(range(lanes)), factor=lanes, most=vectors.last)}
         self.folding: set[Op] = set()  # operations whose operands include their offsets
         self.strides: dict[Op, int] = {}  # loads -> the distance of their elements from lane to lane, in each group
@@ -101,7 +101,7 @@ class LaneGroups:
         if pattern is None or op in self._regular or not isinstance(op.attr, BufferRef) or op.attr.slot.kind == "adstacks":
             return
         groups = pattern.folded()
-        if max(groups) < MOST_GROUPS:
+        if max(groups) < self._most:
             self.patterns[op] = Pattern(groups, (0,) * self.lanes)
             self.folding.add(op)
             self.gains = True
@@ -136,7 +136,7 @@ class LaneGroups:
         if any(isinstance(a.type, DType) and a.type.is_float for a in op.args):
             return None
         groups = numbered(zip(*[self.patterns[a].folded() for a in op.args if a in self.patterns]))
-        if max(groups) >= MOST_GROUPS:
+        if max(groups) >= self._most:
             return None
         self.folding.add(op)
         return Pattern(groups, (0,) * self.lanes)
@@ -152,7 +152,7 @@ class LaneGroups:
         a, b = (self._of(arg) for arg in op.args)
         sign = 1 if op.code is ops.add else -1
         groups = numbered(zip(a.groups, b.groups))
-        if max(groups) >= MOST_GROUPS:
+        if max(groups) >= self._most:
             return None
         known = a if b.zero else b if a.zero and sign == 1 else None
         factor, most = (known.factor, known.most) if known is not None else (0, 0)
@@ -205,7 +205,7 @@ def _divided(number: int, by: int, quotient: bool) -> int:
     return truncated if quotient else number - truncated * by
 
 
-def whole_vectors(loop: ChunkLoop, lanes: int) -> WholeVectors | None:
+def whole_vectors(loop: ChunkLoop, lanes: int, groups: int) -> WholeVectors | None:
     """Return the vectors of a loop with a multiple of ``lanes`` iterations that begins at a multiple, as does each of its rows, if there
     are any; else None."""
     begin, end = loop.task.regions[0].results[:2]
@@ -217,7 +217,7 @@ def whole_vectors(loop: ChunkLoop, lanes: int) -> WholeVectors | None:
     assert isinstance(end.type, DType)
     beyond = int(end.attr if end.code is ops.const else end.type.max)
     multiples = {} if loop.first is None or columns is None else {loop.first: columns}
-    return WholeVectors(lanes, max(beyond // lanes - 1, 0) * lanes, multiples)
+    return WholeVectors(lanes, max(beyond // lanes - 1, 0) * lanes, multiples, groups)
 
 
 def _factor(op: Op) -> int:

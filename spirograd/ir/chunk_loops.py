@@ -57,6 +57,15 @@ def bound_range(task: Op) -> Range:
     return Range(min(int(begin.attr), 0) if begin.code is ops.const else limits.low, limits.high // unit)
 
 
+def index_ranges(loop: ChunkLoop) -> dict[Op, Range]:
+    """Return the ranges of the bounds and indices that ``loop`` uses: see `bound_range`, `note_ranges`."""
+    known = dict.fromkeys(loop.task.regions[1].params, bound_range(loop.task))
+    for op in (loop.around, loop.loop):
+        if op is not None:
+            note_ranges(known, op)
+    return known
+
+
 def note_ranges(known: dict[Op, Range], loop: Op) -> None:
     """Add to ``known`` the range of the index of a loop and, if the loop runs over rows, of columns."""
     body, low = loop.regions[0], range_of(loop.args[0], known).low

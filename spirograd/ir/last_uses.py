@@ -31,7 +31,7 @@ class LastUses:
 
     def scan(self, region: Region) -> None:
         """Find the last uses in ``region``, after which no value is live."""
-        if any(self._tracked(a.type) for op in region.walk() for a in op.args):
+        if any(map(self._tracked, {a.type for op in region.walk() for a in op.args})):
             self._scan(region, set())
 
     def _keys(self, args: Iterable[Op]) -> list[_Key]:

@@ -7,7 +7,7 @@ it, except that nothing crosses into a ``task``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
 from enum import Enum
 from itertools import chain
@@ -102,6 +102,15 @@ class Region:
     def results(self) -> tuple[Op, ...]:
         """Return the operands of the terminator."""
         return self.ops[-1].args
+
+    def having(self, codes: Collection[OpCode]) -> Iterator[Op]:
+        """Every operation in here whose code is one of ``codes``, outer before inner, in order."""
+        if not self.codes.isdisjoint(codes):
+            for op in self.ops:
+                if op.code in codes:
+                    yield op
+                for region in op.regions:
+                    yield from region.having(codes)
 
     def walk(self) -> Iterator[Op]:
         """Yield every operation in the region, outer before inner, in order."""
@@ -507,12 +516,16 @@ class Kernel:
     @property
     def codes(self) -> frozenset[OpCode]:
         """Return the codes of all operations of the functions and of the body."""
-        return self.body.codes.union(*[function.body.codes for function in self.functions])
+        return self.body.codes.union(*[function.body.codes for function in self.functions]) if self.functions else self.body.codes
 
     @property
     def accesses(self) -> list[tuple[str, Ref]]:
         """Return the effects of the operations of the functions and of the body on elements of memory: see `Region.accesses`."""
         return [access for region in (*[f.body for f in self.functions], self.body) for access in region.accesses]
+
+    def having(self, codes: Collection[OpCode]) -> Iterator[Op]:
+        """Every operation of the functions and of the body whose code is one of ``codes``."""
+        return chain.from_iterable([region.having(codes) for region in (*[f.body for f in self.functions], self.body)])
 
     def walk(self) -> Iterator[Op]:
         """Yield every operation of the functions and of the body."""

@@ -70,7 +70,8 @@ class Rewriter:
     def keep(self, op: Op) -> Op:
         """Append ``op`` with its operands rewritten. Operations in its regions are not handled."""
         replaced = self.env.keys()
-        if self.cloning or not replaced.isdisjoint(op.args) or not all(replaced.isdisjoint(region.live_ins) for region in op.regions):
+        changed = replaced and not (replaced.isdisjoint(op.args) and all(replaced.isdisjoint(region.live_ins) for region in op.regions))
+        if self.cloning or changed:
             return self.copy(op)
         self.b.ops.append(op)
         return op
