@@ -10,7 +10,7 @@ from spirograd.llvmgen.function import FunctionEmitter
 from spirograd.llvmgen.module import BLOCK_PARAMETER, is_array, returned_type, type_name
 
 # Operations that a function recomputes instead of taking them as arguments.
-_REMADE = frozenset((ops.const, ops.slot))
+_RECOMPUTED = frozenset((ops.const, ops.slot))
 
 
 class _Argument(NamedTuple):
@@ -44,7 +44,7 @@ def _arguments(e: FunctionEmitter, callee: FunctionEmitter, region: Region) -> l
     """Return the arguments of a call: live-ins, the addresses of local memory, the thread slot. ``callee`` registers the parameters."""
     arguments: list[_Argument] = []
     for value in dict.fromkeys(region.uses_from_outside()):
-        if value.code in _REMADE:
+        if value.code in _RECOMPUTED:
             callee.emit(value)
         elif value.code is ops.thread_slot:
             callee.env[value] = e.env[value]

@@ -1,4 +1,4 @@
-"""Parallel loops with bodies so large that the CPU back end cuts them into stages: all iterations of a block pass one before the next."""
+"""Parallel loops with bodies so large that the CPU back end cuts them into partitions: all iterations of a block pass one before the next."""
 
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_atomics_that_dominate(session) -> None:
 @pytest.mark.optimized
 @pytest.mark.archs("cpu")
 def test_what_comes_before_updates_is_vectorised(session) -> None:
-    """Without atomics, too: blocks of iterations pass the stages before the updates, which come one after the other."""
+    """Without atomics, too: blocks of iterations pass the partitions before the updates, which come one after the other."""
 
     @sg.kernel
     def scatter(x: sg.types.ndarray(sg.f32, 1), where: sg.types.ndarray(sg.i32, 1), bins: sg.types.ndarray(sg.f32, 1)):
@@ -135,10 +135,10 @@ def test_what_comes_before_updates_is_vectorised(session) -> None:
         for k in range(80):
             np.add.at(expected, (where + k) % 100, grown_in_numpy(x, MANY) * (k % 5))
         np.testing.assert_allclose(bins, expected, rtol=1e-4, atol=1e-4)
-    functions = scatter.stages()["kernel.opt.ll"].split("\ndefine ")
-    stages = [text for text in functions if ".uncontended.stage" in text.split("(")[0]]
-    assert len(stages) > 1
-    assert "x float> @llvm.sqrt" in stages[0] and "x float>" not in stages[-1]
+    functions = scatter.partitions()["kernel.opt.ll"].split("\ndefine ")
+    partitions = [text for text in functions if ".uncontended.partition" in text.split("(")[0]]
+    assert len(partitions) > 1
+    assert "x float> @llvm.sqrt" in partitions[0] and "x float>" not in partitions[-1]
 
 
 def test_large_serial_code(session) -> None:
@@ -202,9 +202,9 @@ def test_large_bodies_are_cut(session) -> None:
         for i in x:
             x[i] = grown(x[i], n)
 
-    for n, stages in ((20, False), (MANY, True)):
+    for n, partitions in ((20, False), (MANY, True)):
         run(n)
-        assert (".stage" in run.llvm()) is stages
+        assert (".partition" in run.llvm()) is partitions
 
 
 def test_the_gradient(session) -> None:
