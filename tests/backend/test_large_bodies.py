@@ -1,4 +1,4 @@
-"""Parallel loops with bodies so large that the CPU back end cuts them into partitions: all iterations of a block pass one before the next."""
+"""Parallel loops whose large bodies the CPU back end cuts into partitions: all iterations of a block pass one before the next."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_values_of_all_types_cross_the_cuts(session) -> None:
         np.testing.assert_array_equal(z[:, 1], (i - 2).astype(np.int8))
 
 
-def test_reductions_go_through_all_stages(session) -> None:
+def test_reductions_go_through_all_partitions(session) -> None:
     """Some under conditions and in loops; several kinds."""
 
     @sg.kernel
@@ -81,7 +81,7 @@ def test_reductions_go_through_all_stages(session) -> None:
         assert most[0] == last
 
 
-def test_several_axes_and_memory_between_the_stages(session) -> None:
+def test_several_axes_and_memory_between_the_partitions(session) -> None:
     """What an iteration stores it loads again later; rows whose length is not a multiple of a block."""
 
     @sg.kernel
@@ -135,7 +135,7 @@ def test_what_comes_before_updates_is_vectorised(session) -> None:
         for k in range(80):
             np.add.at(expected, (where + k) % 100, grown_in_numpy(x, MANY) * (k % 5))
         np.testing.assert_allclose(bins, expected, rtol=1e-4, atol=1e-4)
-    functions = scatter.partitions()["kernel.opt.ll"].split("\ndefine ")
+    functions = scatter.stages()["kernel.opt.ll"].split("\ndefine ")
     partitions = [text for text in functions if ".uncontended.partition" in text.split("(")[0]]
     assert len(partitions) > 1
     assert "x float> @llvm.sqrt" in partitions[0] and "x float>" not in partitions[-1]
