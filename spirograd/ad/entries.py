@@ -204,10 +204,10 @@ class Launch:
         """Return the arguments of its derivative."""
         packer = Packer.on_trees(self.session, self.packer.trees, gradients=True)
         packer.scalars = [*self.packer.scalars, *(0 for _ in self.buffers)]
-        packer.arrays = [*self.packer.arrays, *self.buffers]
+        packer.arrays = places = [*self.packer.arrays, *self.buffers]
         externals = [external for step in self.specialization.steps for external in step.externals()] if self.external else []
         for k, array in self.external.items():
-            packer.arrays[k] = binding = packer.bind(array, k, externals[k])
+            places[k] = binding = packer.bind(array, k, externals[k])
             if k in self.snapshots:
                 assert isinstance(binding, ArrayBinding)
                 binding.address, binding.allocation = self.snapshots[k].address, self.snapshots[k]

@@ -243,14 +243,16 @@ class _Recorder(ProgramRecorder):
         for field in specialization.fields.values():
             if field.role == "primal" and field.has_grad():
                 field.make_duals()
+        places = list(packer.arrays)
         for k, array in enumerate(objects_of(specialization.steps, args)):
             if isinstance(array, Ndarray) and array.grad is not None:
                 array.make_duals()
-                packer.arrays[k] = session.bind(array)
+                places[k] = session.bind(array)
             elif getattr(array, "requires_grad", False):
                 raise SpirogradTypeError(
                     "`hvp` works on fields and ndarrays, not on torch tensors that require a gradient: copy them with `from_torch`"
                 )
+        packer.arrays = places
 
     def _refuse(self, second: SpecializedDerivative) -> None:
         label = second.label

@@ -100,6 +100,7 @@ class Plan(PreparesLaunches, Protocol):
     """A compiled kernel that is ready to launch: `runtime.launcher.LaunchPlan`."""
 
     compiled: CompiledKernel
+    diagnosed: bool  # whether launches may print or fail
 
     @property
     def last_number(self) -> int | None:

@@ -134,7 +134,6 @@ class LaunchPlan:
         "_arrays_written",
         "_claimed",
         "_count",
-        "_diagnosed",
         "_exclusive",
         "_first_result",
         "_heap_plan",
@@ -156,6 +155,7 @@ class LaunchPlan:
         "_words",
         "adstack_bytes",
         "compiled",
+        "diagnosed",
         "executable",
         "locations",
     )
@@ -174,8 +174,8 @@ class LaunchPlan:
         self._arrays_written = tuple([(index, attrgetter(name)) for index, name in arrays])
         kinds = {slot.kind for slot in compiled.args.slots}
         self._numbered = bool(kinds & {"seed", "launch"})
-        self._diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
-        self._reports = self._diagnosed or bool(compiled.returns)
+        self.diagnosed = bool(kinds & {"fault", "print"} or compiled.faults or compiled.prints)
+        self._reports = self.diagnosed or bool(compiled.returns)
         self._activates = any(fault.code == "cells" for fault in compiled.faults)
         self._first_result = min((offset for _, offset in compiled.returns), default=0)
         self._results = _record(compiled, self._first_result)
@@ -274,13 +274,13 @@ class LaunchPlan:
         record.steps(recording)
         if self._places is not None:
             recording.item(self._placement, "words")
-        asynchronous = self._diagnosed and not native.on_host
+        asynchronous = self.diagnosed and not native.on_host
         recording.numbered(self._next, self._recorded if asynchronous else None)
         for generations, part in self._written(arguments, recording.fixed):
             recording.wrote(generations, part)
         if self.compiled.returns and record.result is not None:
             recording.returned(self._returned(record.result))
-        for address in self._launcher.diagnostics.addresses() if self._diagnosed and native.on_host else ():
+        for address in self._launcher.diagnostics.addresses() if self.diagnosed and native.on_host else ():
             recording.reported(address, self._report)
         if entry.report is not None:
             recording.reported(entry.failed, entry.report)
@@ -410,7 +410,7 @@ class LaunchPlan:
         effects, launcher = self.compiled.effects, self._launcher
         own = () if self._temps is None else (self._temps,)
         adstacks = () if self._count is None else launcher.adstacks.backing
-        reports = launcher.diagnostics.buffers if self._diagnosed else ()  # Launches add to them; the host, which empties them, writes.
+        reports = launcher.diagnostics.buffers if self.diagnosed else ()  # Launches add to them; the host, which empties them, writes.
         reads, writes = _memory(effects.all_read(), arguments), _memory(effects.all_written(), arguments)
         return [*reads, *((memory, "") for memory in reports)], [*writes, *((memory, "") for memory in (*own, *adstacks))]
 
@@ -432,7 +432,7 @@ class LaunchPlan:
             recorder.uses_tree(tree)
         for generations, part in self._written(arguments):
             recorder.wrote(generations, part)
-        if self._diagnosed or self._numbered:
+        if self.diagnosed or self._numbered:
             recorder.launched(NumberedLaunch(lambda number, drawn: self._repeat(number, drawn, arguments, words, counts), drawn))
             return
         work: Callable[[Any], None] = Launch(self.executable, block, counts)
@@ -443,7 +443,7 @@ class LaunchPlan:
     def _repeat(self, number: int, drawn: int, arguments: Arguments, words: tuple[int, ...], counts: tuple[int | None, ...]) -> None:
         """Repeat the launch with other numbers. The launcher's lock is held."""
         launcher = self._launcher
-        if self._diagnosed:
+        if self.diagnosed:
             if launcher.diagnostics.full:
                 launcher.synchronize()
             launcher.diagnostics.record(number, self.compiled)
@@ -508,7 +508,7 @@ class LaunchPlan:
             number = self._next()
             if drawn is None:
                 drawn = self.last_number = number
-            if self._diagnosed:
+            if self.diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
             pools = {tree.pool for tree in arguments.trees.values() if tree.pool is not None} if self._activates else ()
             for pool in pools:

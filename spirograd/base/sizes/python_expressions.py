@@ -55,12 +55,8 @@ def sequence(items: Sequence[Expression]) -> Expression:
     return ast.Tuple(list(items), _LOAD, **_AT)
 
 
-def listed(items: Sequence[Expression]) -> Expression:
-    return ast.List(list(items), _LOAD, **_AT)
-
-
 def starred(items: Expression) -> Expression:
-    """``*items``, in a list or a sequence."""
+    """``*items``, in a sequence."""
     return ast.Starred(items, _LOAD, **_AT)
 
 

@@ -39,7 +39,7 @@ class Facts:
     instance: weakref.ref[Any]
     steady: bool
     key: HashedKey | None = None
-    flat: tuple[list[Scalar], list[Place | None]] | None = None
+    flat: tuple[tuple[Scalar, ...], tuple[Place | None, ...]] | None = None
     objects: list[object] | None = None
 
 

@@ -7,12 +7,12 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from spirograd.base import once
 from spirograd.base.errors import SpirogradCallError, SpirogradCompilationError, SpirogradRuntimeError, SpirogradSyntaxError
 from spirograd.base.near_names import NearNames
-from spirograd.base.records import replace
+from spirograd.base.records import dataclass, replace
 from spirograd.base.spans import span
 from spirograd.base.tracebacks import frames_hidden
 from spirograd.ir import nodes
@@ -35,18 +35,18 @@ from spirograd.lang.frontend.parameters import (
     make_parameter,
 )
 from spirograd.lang.frontend.specialization import Specialization
-from spirograd.lang.frontend.steps import Flat, Packer, Step
+from spirograd.lang.frontend.steps import Packer, Step
 from spirograd.lang.frontend.texts import text_of
 from spirograd.lang.language_options import LanguageOptions
 
 if TYPE_CHECKING:
     from spirograd.lang.session_protocol import Session
 
-_NO_ARGUMENTS: Flat = ([], [])
 logger = logging.getLogger("spirograd")
 
 
-class _InSession(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _InSession:
     """What a call of a kernel looks up, as one object that is read at once. ``positional``: how many arguments a call has that gives them
     in order; -1 if some are given by name only. ``order``: puts the arguments of a call in order. ``key``: what of ordered arguments the
     compiled code depends on, if on any."""
@@ -121,10 +121,11 @@ class Kernel(Staged, NearNames):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call in Python."""
-        now = session, positional, _, key_of, specializations = self._in_session
-        if not kwargs and len(args) == positional and context.only_launches(session):
-            key = () if key_of is None else key_of(args)
-            for made in specializations.get(key, ()):
+        now = self._in_session
+        session = now.session
+        if not kwargs and len(args) == now.positional and context.only_launches(session):
+            key = () if now.key is None else now.key(args)
+            for made in now.specializations.get(key, ()):
                 if made.constant or made.holds(args):
                     break
             else:
@@ -142,17 +143,20 @@ class Kernel(Staged, NearNames):
             recorder = context.recorder()
             if recorder is not None:
                 return self._record(recorder, session, made, args)
-        packer = Packer()  # as `pack` does, without the call
-        packer.session, packer.trees = session, made.trees
-        packer.transfers, packer.gradients = None, False
-        packer.scalars, packer.arrays = made.pack(args, session, packer) if made.steps else _NO_ARGUMENTS
+        packer = made.unpacked
+        if packer is None:
+            packer = Packer()  # as `pack` does, without the call
+            packer.session, packer.trees = session, made.trees
+            packer.transfers, packer.gradients = None, False
+            packer.scalars, packer.arrays = made.pack(args, session, packer)
         if packer.transfers is not None and packer.transfers.torch_records:
             warn_of_lost_gradients(self, made, packer.transfers.tensors, session)
-        values = made.plan.launch(packer)
+        plan = made.plan
+        values = plan.launch(packer)
         native = self._native
         if native.device is not None and native.is_due():
-            native.prepare(made.plan, packer, args, made.record, made.make_result)
-        if packer.transfers is not None or made.reports:
+            native.prepare(plan, packer, args, made.record, made.make_result)
+        if plan.diagnosed or packer.transfers is not None:
             made.finish(packer)
         return None if values is None else made.result(values)
 
@@ -273,7 +277,7 @@ class Kernel(Staged, NearNames):
     # --- compiling -------------------------------------------------------------------------------------------------------
 
     def _specialize(self, now: _InSession, key: Hashable, args: Sequence[object]) -> Specialization:
-        session, _, _, _, specializations = now
+        session, specializations = now.session, now.specializations
         with once.lock, frames_hidden():
             for specialization in specializations.get(key, ()):
                 if specialization.holds(args):
@@ -282,6 +286,8 @@ class Kernel(Staged, NearNames):
                 specializations.pop(dead, None)
             made = Specialization(self.trace(session, args), session.prepare, key, self._steps(args))
             made.forget = _forgetter(weakref.ref(self), key, weakref.ref(made))
+            if not any(step.size for step in made.steps):
+                made.unpacked = self.pack(session, made, args)
             specializations.setdefault(key, []).append(made)
             self._last = made
             return made

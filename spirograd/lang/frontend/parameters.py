@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
 import math
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ from spirograd.lang.data.tensor import Tensor
 from spirograd.lang.data.triplets import Triplets
 from spirograd.lang.frontend.array_proxy import TripletsProxy, array_decl, is_wide
 from spirograd.lang.frontend.captures import Declarations
-from spirograd.lang.frontend.fingerprints import fingerprint
+from spirograd.lang.frontend.fingerprints import compared_by_identity, fingerprint
 from spirograd.lang.frontend.frozen_instances import Facts, HashedKey, facts
 from spirograd.lang.frontend.func import BoundFunc, Func, is_template
 from spirograd.lang.frontend.guards import Path
@@ -40,14 +42,30 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Scalar
 
 
+class Signature(tuple[Any, ...]):
+    """What of an array the compiled code depends on. There is one object for all arrays alike (see `_signature`), so that launches look up
+    their keys without hashing what is in it."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+
+_signatures: dict[tuple[object, ...], Signature] = {}
+
+
+def _signature(*parts: object) -> Signature:
+    """Return the signature of these parts."""
+    return _signatures.get(parts) or _signatures.setdefault(parts, Signature(parts))
+
+
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
-    """What of an ndarray the compiled code depends on."""
+    """Return what of an ndarray the compiled code depends on."""
     signature = array._sg_signature
     if signature is None:
         if isinstance(array, BufferView):
             return (array._sg_kinds, *array_signature(array.arr))
         decl = array_decl("", array)
-        signature = (decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
+        signature = _signature(decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
         array._sg_signature = signature  # read at each launch; an array never changes its type
     return signature
 
@@ -184,7 +202,7 @@ class ArrayParameter(Parameter):
     def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
-        return (*self.external(value), False)
+        return _signature(*self.external(value), False)
 
     def external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
         """Of an array of another library: dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
@@ -253,11 +271,19 @@ class TripletsParameter(Parameter):
 
 
 class TemplateParameter(Parameter):
-    """What is fixed while compiling. Ndarrays given for one are arguments all the same."""
+    """What is fixed while compiling. Ndarrays given for one are arguments all the same. ``types_by_identity``: types of values seen so far
+    whose fingerprints are weak references."""
+
+    def __init__(self, name: str, kernel: str) -> None:
+        super().__init__(name, kernel)
+        self.types_by_identity: set[type] = set()
 
     def key(self, value: object) -> Any:
         if isinstance(value, Ndarray):
             return array_signature(value)
+        kind: Any = type(value)
+        if compared_by_identity(kind):
+            self.types_by_identity.add(kind)
         return fingerprint(value)
 
     def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
@@ -354,17 +380,21 @@ class DataclassParameter(Parameter):
 
 
 def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]], Hashable] | None:
-    """A function that gives the keys of the arguments of a call, as far as they have any; None if none has. It reads those of ndarrays
-    without a call."""
-    names: dict[str, object] = {"getattr": getattr}
+    """A function that gives the keys of the arguments of a call, as far as they have any; None if none has. It finds those of ndarrays, and
+    of objects that are told apart by identity, without a call of Python."""
+    names: dict[str, object] = {"getattr": getattr, "type": type, "ref": weakref.ref}
     keys = []
     for k, p in enumerate(parameters):
         if p.keyed:
             names[f"key{k}"] = p.key
             value = x.item(x.name("args"), x.number(k))
             key = x.call(f"key{k}", value)
-            known = x.call("getattr", value, x.text("_sg_signature"), x.NONE)
-            keys.append(x.either(known, key) if isinstance(p, ArrayParameter) else key)
+            if isinstance(p, ArrayParameter):
+                key = x.either(x.call("getattr", value, x.text("_sg_signature"), x.NONE), key)
+            elif type(p) is TemplateParameter:
+                names[f"types{k}"] = p.types_by_identity
+                key = x.choice(x.compare(x.call("type", value), ast.In(), x.name(f"types{k}")), x.call("ref", value), key)
+            keys.append(key)
     return x.function(("args",), x.sequence(keys), names) if keys else None
 
 

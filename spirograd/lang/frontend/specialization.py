@@ -19,13 +19,14 @@ from spirograd.lang.frontend.fingerprints import fingerprint, named_by
 from spirograd.lang.frontend.guards import guards
 from spirograd.lang.frontend.kernel_tracing import TracedKernel
 from spirograd.lang.frontend.parameters import array_signature
-from spirograd.lang.frontend.steps import Array, Captured, Pack, Packer, Step, follow, packing_function, record_constant
+from spirograd.lang.frontend.steps import Array, Captured, Packer, Step, follow, packing_function, record_constant
 
 
 class Specialization:
     """A kernel traced for one signature, and compiled when it is first launched (`prepare` gives its launch plan). A kernel of which only
     derivatives are launched is never compiled. ``key``: by which its kernel finds it. ``guards``: attributes of template arguments that
     were constants of the compilation. ``steps``: for the arguments of a call; the steps of arrays that the kernel names follow them.
+    ``unpacked``: the arguments of all launches if there are no flat arguments, else None.
 
     Fields that the key or a guard names are not kept alive: without them nothing can launch it. Fields that the kernel names are kept.
     """
@@ -46,6 +47,8 @@ class Specialization:
         self._own_steps = steps
         self.captures = [Captured(array) if path is None else Array(path, array) for array, path in captures.arrays]
         self.steps = (*steps, *self.captures)
+        self.pack = packing_function(self.steps)
+        self.unpacked: Packer | None = None
         self._guarded = tuple(captures.guarded)
         self.guards = guards(captures.guarded)
         self.signatures = [(path.getter(), array_signature(array)) for array, path in captures.arrays if path is not None]
@@ -56,11 +59,6 @@ class Specialization:
     def plan(self) -> Any:
         with frames_hidden():
             return self._prepare(self.kernel)
-
-    @functools.cached_property
-    def pack(self) -> Pack:
-        """The function that packs the arguments of a launch."""
-        return packing_function(self.steps)
 
     def record(self, args: Sequence[object], into: Recording) -> None:
         """Record how compiled code checks and packs arguments like ``args``: what `holds` compares, and then what `pack` does. Raises
@@ -76,11 +74,6 @@ class Specialization:
             step.record(args, into)
 
     @functools.cached_property
-    def reports(self) -> bool:
-        """Whether launches may print or fail."""
-        return bool(self.plan.compiled.prints or self.plan.compiled.faults)
-
-    @functools.cached_property
     def writes(self) -> set[int]:
         """The numbers of the array arguments that are written."""
         return {index for kind, index in self.plan.compiled.effects.writes if kind == "array"}
@@ -89,7 +82,7 @@ class Specialization:
         """After a launch: copy back what it wrote to arrays of other libraries, and raise what it reports."""
         if packer.transfers is not None:
             packer.transfers.finish(self.writes)
-        if self.reports:
+        if self.plan.diagnosed:
             packer.session.launched()
 
     def release(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation, HostTransfers, Place, Scalar
     from spirograd.lang.session_protocol import Session
 
-Flat = tuple[list["Scalar"], list["Place | None"]]  # scalars and bindings of flat arguments: of each, one counts
+Flat = tuple[tuple["Scalar", ...], tuple["Place | None", ...]]  # scalars and bindings of flat arguments: of each, one counts
 # (arguments of a call, session, packer) -> flat arguments
 Pack = Callable[[Sequence[object], "Session", "Packer"], Flat]
 
@@ -45,8 +45,6 @@ class Packer(Arguments):
     ``gradients``: of these, the launch works on the gradients."""
 
     __slots__ = ("gradients", "session", "transfers")
-    scalars: list[Scalar]
-    arrays: list[Place | None]
     session: Session
     transfers: HostTransfers | None
     gradients: bool
@@ -55,14 +53,14 @@ class Packer(Arguments):
     def on_trees(session: Session, trees: Mapping[int, Allocation], gradients: bool = False) -> Packer:
         """Return one without flat arguments."""
         made = Packer()
-        made.scalars, made.arrays, made.trees = [], [], trees
+        made.scalars, made.arrays, made.trees = (), (), trees
         made.session, made.transfers, made.gradients = session, None, gradients
         return made
 
     def put_scalar(self, value: Scalar) -> None:
         """Append a number."""
-        self.scalars.append(value)
-        self.arrays.append(None)
+        self.scalars = (*self.scalars, value)
+        self.arrays = (*self.arrays, None)
 
     def bind(self, array: Any, number: int, external: External | None) -> Place:
         """Return the place of flat argument ``number``: an ndarray, or an ``external`` array."""
@@ -284,7 +282,7 @@ def packing_function(steps: Sequence[Step], first: int = 0) -> Pack:
         scalars += flat[0]
         arrays += flat[1]
         first += step.size
-    return x.function(("args", "session", "into"), x.sequence([x.listed(scalars), x.listed(arrays)]), names)
+    return x.function(("args", "session", "into"), x.sequence([x.sequence(scalars), x.sequence(arrays)]), names)
 
 
 def objects_of(steps: Sequence[Step], args: Sequence[object]) -> list[Any]:
