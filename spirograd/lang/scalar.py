@@ -488,8 +488,10 @@ _MAX_MULTIPLICATIONS = 64  # Constant exponents up to this limit become products
 
 @_operator
 def power(a: Scalar, b: Scalar) -> Scalar:
-    """Return ``a ** b``. Small constant integer exponents become products; the result has the type of an integer variable that is the base, and
-    for a negative exponent that is an error or 0."""
+    """Return ``a ** b``. Small constant integer exponents become products.
+
+    If the base is an integer variable, the result has its type, and a negative exponent is an error or gives 0.
+    """
     if not _traced(a, b):
         return _fold(lambda x, y: x**y, a, b)
     t = promote(dtype_of(a), dtype_of(b))
