@@ -60,7 +60,7 @@ class LaunchSteps:
     """A list of the steps of launches of ``kernel``. Flat arguments are added in order, by `scalar`, `array`, `host_array` or `unchanged`.
 
     ``steps``: addresses of the code's steps. ``block``: the argument block of the launch, in which the steps replace some words.
-    ``record``: the code's recording function. ``host_arrays``: whether kernels use memory of the host in place.
+    ``record``: the recorded launch, see `validity.Record`. ``host_arrays``: whether kernels use memory of the host in place.
     """
 
     def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True) -> None:
@@ -106,7 +106,7 @@ class LaunchSteps:
         self._steps.append(("same", id(value), 0, 0))
 
     def equal(self, value: object) -> None:
-        """Check that the current object has this type and is equal."""
+        """Check that the current object has the type of ``value``, and equals it."""
         self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
 
     def ask(self, is_same: Callable[[object], bool]) -> None:
