@@ -316,7 +316,7 @@ def memory_identity(memory: FieldOrArray) -> tuple[Key, FieldOrArray]:
 
 def field_memory(field: ScalarField) -> tuple[Key, ScalarField]:
     """Return the key of a field, and the field itself; a component stands for its field."""
-    storage = field.whole if isinstance(field, ComponentField) else field
+    storage = field.matrix_field if isinstance(field, ComponentField) else field
     return ("field", storage.key), storage
 
 

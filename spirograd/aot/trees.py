@@ -49,7 +49,7 @@ class Trees:
     def number_of_memory(self, tree: Tree) -> int:
         """Return the number of the allocation of ``tree`` in the module, after adding the user's tree that contains it."""
         if tree not in self._memory:
-            outer = tree.whole()
+            outer = tree.owner()
             assert outer is not None  # a field of it is being used
             self._trees.append(outer)
             self._first.append(len(self._memory))

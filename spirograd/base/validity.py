@@ -46,8 +46,8 @@ def resume() -> None:
         _words[1] -= 1
 
 
-class Recording(Protocol):
-    """What records how compiled code checks and packs the arguments of a call: `runtime.native.launch_preparation.Recording`. It looks at
+class StepRecorder(Protocol):
+    """What records how compiled code checks and packs the arguments of a call: `runtime.native.launch_preparation.LaunchSteps`. It looks at
     one object at a time. Flat arguments come in order."""
 
     mortal: list[object]
@@ -112,7 +112,7 @@ class Record:
 
     number: int
     arguments: int
-    steps: Callable[[Recording], None]
+    steps: Callable[[StepRecorder], None]
     result: Callable[[tuple[object, ...]], object] | None = None
 
 

@@ -18,7 +18,7 @@ from spirograd.base.dtypes import storage
 from spirograd.base.records import replace
 from spirograd.base.sizes.evaluate import evaluate
 from spirograd.base.sizes.size_nodes import Element
-from spirograd.base.validity import NotPrepared, Record, Recording
+from spirograd.base.validity import NotPrepared, Record, StepRecorder
 from spirograd.derivatives.plan import DerivativePlan, GrowthLimit, HeapForecast, UnplannedAdstacks
 from spirograd.runtime import graph_recording
 from spirograd.runtime.adstack_heap import UNKNOWN, AdstackSizes, AdstacksTooLarge
@@ -68,7 +68,7 @@ class SizedPlan(DerivativePlan):
     def prepared(self, native: CallsNatively, arguments: Arguments, record: Record) -> Prepared:
         """See `DerivativePlan`."""
 
-        def steps(into: Recording) -> None:
+        def steps(into: StepRecorder) -> None:
             into.keep_scalars(self._freshness.scalars)
             into.keep_arrays()
             record.steps(into)

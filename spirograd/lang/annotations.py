@@ -21,10 +21,10 @@ from spirograd.lang.scalar import type_error
 
 
 class MatrixType(AggregateType):
-    """The type of n x m matrices of ``dtype``, or of vectors of n entries (``m`` None). Calling it makes a value. Without
-    ``dtype`` it is an annotation only: of arguments of functions and of elements of arrays, which may have any type.
+    """The type of n x m matrices of ``dtype``, or of vectors of n entries (``m`` None). Calling it makes a value.
 
-    ``vec3(1)`` repeats a number, ``vec3(v.xy, 1)`` joins vectors and numbers, ``mat2([[1, 2], [3, 4]])`` takes rows.
+    Without ``dtype`` it is an annotation only, for arguments of functions and elements of arrays of any type. ``vec3(1)`` repeats a number,
+    ``vec3(v.xy, 1)`` joins vectors and numbers, ``mat2([[1, 2], [3, 4]])`` takes rows.
     """
 
     __slots__ = ("_dtype", "shape")
@@ -41,34 +41,34 @@ class MatrixType(AggregateType):
     @property
     def dtype(self) -> DType:
         """The type of the entries."""
-        found = self.entry_dtype
-        if found is None:
+        entry_type = self.entry_dtype
+        if entry_type is None:
             raise type_error(f"{self!r} has no type of entries", "give one: `vector(3, sg.f32)`")
-        return found
+        return entry_type
 
     @property
     def entry_dtype(self) -> DType | None:
-        """The type of the entries; None if it may be any."""
+        """The type of the entries; None if it is unspecified."""
         return None if self._dtype is None else arithmetic.as_dtype(self._dtype)
 
     @property
     def n(self) -> int:
-        """Number of rows, or of entries of a vector."""
+        """The number of rows, or of entries of a vector."""
         return self.shape[0]
 
     @property
     def m(self) -> int:
-        """Number of columns; 1 for vectors."""
+        """The number of columns; 1 for vectors."""
         return self.shape[1] if len(self.shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
-        """1 for vectors, 2 for matrices."""
+        """The number of axes: 1 for vectors, 2 for matrices."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """The number of entries."""
         return self.n * self.m
 
     def get_shape(self) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class MatrixType(AggregateType):
     __sg_traceable__ = True
 
     def __call__(self, *args: object) -> Matrix:
-        """A value of this type from one scalar, from entries, rows, vectors, or any of these strung together."""
+        """Return a value of this type from one scalar, from entries, rows, vectors, or any concatenation of these."""
         if not args:
             raise type_error(f"{self!r} needs values", f"`{self!r}(0)` fills with zeros")
         flat = [e for a in args for e in _flatten(a)]
@@ -131,19 +131,19 @@ class MatrixType(AggregateType):
         return fields.MatrixField(self.shape, self.dtype, make_host_element, name, needs_grad, needs_dual, layout)
 
     def cast(self, value: object) -> Matrix:
-        """``value`` converted to this type."""
+        """Return ``value`` converted to this type."""
         return self(value)
 
     def field(self, shape: Any = None, **options: Any) -> fields.MatrixField:
-        """A field of this type; options as of `field`."""
+        """Make a field of this type; the options are those of `field`."""
         return fields.matrix_field(self.shape, self.dtype, make_host_element, shape, **options)
 
     def ndarray(self, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.Ndarray:
-        """An array of this type; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
+        """Make an array of this type; ``shape``, ``needs_grad``, ``needs_dual`` are the options of `ndarray`."""
         return ndarrays.element_ndarray(self.shape, self.dtype, make_host_element, shape, needs_grad, needs_dual)
 
     def tensor(self, shape: Any, **options: Any) -> tensors.MatrixTensor:
-        """A tensor of this type; options as of `tensor`."""
+        """Make a tensor of this type; the options are those of `tensor`."""
         return tensors.element_tensor(self.shape, self.dtype, make_host_element, shape, **options)
 
 
@@ -160,17 +160,17 @@ def _flatten(x: object) -> list[object]:
 
 
 def vector(n: int, dtype: object = None) -> MatrixType:
-    """The type of vectors of n entries. Without ``dtype``: of any type, in annotations."""
+    """Return the type of vectors of n entries. Without ``dtype``, it is an annotation for vectors of any type."""
     return MatrixType(n, None, dtype)
 
 
 def matrix(n: int, m: int, dtype: object = None) -> MatrixType:
-    """The type of matrices of n rows and m columns. Without ``dtype``: of any type, in annotations."""
+    """Return the type of matrices of n rows and m columns. Without ``dtype``, it is an annotation for matrices of any type."""
     return MatrixType(n, m, dtype)
 
 
 class VectorOf:
-    """``types.Vector[3, sg.f32]`` is ``vector(3, sg.f32)``, in a form that type checkers accept in annotations."""
+    """The annotation ``types.Vector[3, sg.f32]``, which means ``vector(3, sg.f32)``, in a form that type checkers accept."""
 
     __qualname__ = "types.Vector"
 
@@ -181,7 +181,7 @@ class VectorOf:
 
 
 class MatrixOf:
-    """``types.Matrix[2, 3, sg.f32]`` is ``matrix(2, 3, sg.f32)``, in a form that type checkers accept in annotations."""
+    """The annotation ``types.Matrix[2, 3, sg.f32]``, which means ``matrix(2, 3, sg.f32)``, in a form that type checkers accept."""
 
     __qualname__ = "types.Matrix"
 
@@ -252,13 +252,13 @@ class NdarrayType(NearNames):
         return f"ndarray(dtype={element}, ndim={self.ndim})"
 
     def element_shape_of(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the elements of a NumPy array or torch tensor of this shape: its last axes."""
+        """Return the shape of the elements of a NumPy array or torch tensor of this shape: its last axes."""
         if self.element_shape is not None:
             return self.element_shape
         return tuple(shape[len(shape) - self.element_dim :]) if self.element_dim else ()
 
     def mismatch(self, dtype: DType, shape: Sequence[int], element_shape: Sequence[int]) -> str | None:
-        """Why an array of ``dtype``, ``shape`` and ``element_shape`` does not fit, or None if it does."""
+        """Return the reason why an array of ``dtype``, ``shape`` and ``element_shape`` does not fit, or None if it does."""
         if self.dtype is not None and dtype is not self.dtype:
             return f"expected an array of {self.dtype}, got {dtype}"
         if self.element_shape is not None and tuple(element_shape) != self.element_shape:
@@ -319,7 +319,8 @@ class Reference:
 
 
 def ref(dtype: object) -> Reference:
-    """The annotation of an argument of a `real_func` that is taken by reference: a variable or an element of memory, of type ``dtype``."""
+    """Return the annotation of an argument of a `real_func` that is passed by reference: a variable or an element of memory, of type
+    ``dtype``."""
     return Reference(dtype)
 
 
@@ -336,22 +337,22 @@ func = FunctionArgument()
 
 
 def is_integral(dtype: object) -> bool:
-    """Whether a type (of the entries, for a vector or matrix type) is an integer type, u1 included."""
+    """Return whether a type (of the entries, for a vector or matrix type) is an integer type, u1 included."""
     return not _scalar_type(dtype).is_float
 
 
 def is_real(dtype: object) -> bool:
-    """Whether a type is a floating point type."""
+    """Return whether a type is a floating point type."""
     return _scalar_type(dtype).is_float
 
 
 def is_signed(dtype: object) -> bool:
-    """Whether a type has negative values."""
+    """Return whether a type has negative values."""
     return _scalar_type(dtype).is_signed
 
 
 def is_tensor(dtype: object) -> bool:
-    """Whether a type is a vector or matrix type."""
+    """Return whether a type is a vector or matrix type."""
     return isinstance(dtype, MatrixType)
 
 

@@ -1,4 +1,4 @@
-"""`types.argpack`: several arguments of a kernel as one object, whose members change between launches."""
+"""The types of `types.argpack`: several arguments of a kernel as one object, whose members change between launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.base.wording import did_you_mean
 
 
 class ArgPack:
-    """What types made by `types.argpack` make. Members are attributes, which may be assigned."""
+    """An instance of a type made by `types.argpack`. Members are attributes, which may be assigned."""
 
     def __init__(self, **members: Any) -> None:
         names = self.keys
@@ -35,7 +35,7 @@ class ArgPack:
         return [(name, getattr(self, name)) for name in self.keys]
 
     def to_dict(self) -> dict[str, Any]:
-        """The members by name; argpacks in it as dictionaries, too."""
+        """Return the members by name; argpacks among them become dictionaries, too."""
         return {name: value.to_dict() if isinstance(value, ArgPack) else value for name, value in self.items}
 
     def __repr__(self) -> str:
@@ -52,5 +52,7 @@ def argpack(**members: object) -> type[ArgPack]:
     >>> View(far=1.5, size=3)
     {'far': 1.5, 'size': 3}
     """
-    made: type[ArgPack] = dataclasses.make_dataclass("ArgPack", list(members.items()), bases=(ArgPack,), init=False, repr=False, eq=False)
-    return made
+    pack_type: type[ArgPack] = dataclasses.make_dataclass(
+        "ArgPack", list(members.items()), bases=(ArgPack,), init=False, repr=False, eq=False
+    )
+    return pack_type

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Elementwise(Protocol):
-    """A function of numbers, vectors and matrices, of the kernel or of Python; its result is one of these."""
+    """A function of numbers, vectors and matrices, in kernels or in Python; its result is one of these."""
 
     __name__: str
     __qualname__: str
@@ -77,7 +77,7 @@ def _unary_math(name: str, code: OpCode, python: Callable[..., object], doc: str
 
 
 def _python(function: Callable[..., Any], *args: Any) -> object:
-    """The function in Python scope, with NaN and infinities as in kernels."""
+    """Return the function in Python scope, with NaN and infinities as in kernels."""
     if any(isinstance(a, TracedNumber) for a in args):
         return traced_numbers.apply(function, args)
     with np.errstate(all="ignore"):
@@ -85,30 +85,30 @@ def _python(function: Callable[..., Any], *args: Any) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "The square root: NaN below 0.")
-rsqrt = _unary_math("rsqrt", ir.rsqrt, traced_numbers.rsqrt, "``1 / sqrt(x)``: infinite at 0, NaN below.")
-exp = _unary_math("exp", ir.exp, np.exp, "e to the power of x.")
-log = _unary_math("log", ir.log, np.log, "The natural logarithm: -inf at 0, NaN below.")
-sin = _unary_math("sin", ir.sin, np.sin, "The sine of x, an angle in radians.")
-cos = _unary_math("cos", ir.cos, np.cos, "The cosine of x, an angle in radians.")
-tan = _unary_math("tan", ir.tan, np.tan, "The tangent of x, an angle in radians.")
-asin = _unary_math("asin", ir.asin, np.arcsin, "The angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside of -1 to 1.")
-acos = _unary_math("acos", ir.acos, np.arccos, "The angle in radians, from 0 to pi, whose cosine is x; NaN outside of -1 to 1.")
-tanh = _unary_math("tanh", ir.tanh, np.tanh, "The hyperbolic tangent.")
+sqrt = _unary_math("sqrt", ir.sqrt, np.sqrt, "Return the square root of x: NaN below 0.")
+rsqrt = _unary_math("rsqrt", ir.rsqrt, traced_numbers.rsqrt, "Return ``1 / sqrt(x)``: infinite at 0, NaN below.")
+exp = _unary_math("exp", ir.exp, np.exp, "Return e to the power of x.")
+log = _unary_math("log", ir.log, np.log, "Return the natural logarithm of x: -inf at 0, NaN below.")
+sin = _unary_math("sin", ir.sin, np.sin, "Return the sine of x, an angle in radians.")
+cos = _unary_math("cos", ir.cos, np.cos, "Return the cosine of x, an angle in radians.")
+tan = _unary_math("tan", ir.tan, np.tan, "Return the tangent of x, an angle in radians.")
+asin = _unary_math("asin", ir.asin, np.arcsin, "Return the angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside of -1 to 1.")
+acos = _unary_math("acos", ir.acos, np.arccos, "Return the angle in radians, from 0 to pi, whose cosine is x; NaN outside of -1 to 1.")
+tanh = _unary_math("tanh", ir.tanh, np.tanh, "Return the hyperbolic tangent of x.")
 
 
 def _nearest(x: Value) -> Value:
-    """Round to nearest, ties away from zero. Exact, since what truncation cuts off is."""
-    whole = emit(ir.trunc, x)
-    far = scalar.greater_equal(builtins.abs(x - whole), scalar.constant(0.5, x.dtype))
-    away = scalar.select(x < 0, whole - 1, whole + 1)
-    rounded: Value = scalar.select(far, away, whole)
+    """Round to nearest, ties away from zero. The result is exact, because truncation cuts off an exact number."""
+    truncated = emit(ir.trunc, x)
+    far = scalar.greater_equal(builtins.abs(x - truncated), scalar.constant(0.5, x.dtype))
+    away = scalar.select(x < 0, truncated - 1, truncated + 1)
+    rounded: Value = scalar.select(far, away, truncated)
     return rounded
 
 
 def _nearest_number(x: Any) -> object:
-    whole = np.trunc(x)
-    return whole + np.copysign(1.0, x) if builtins.abs(x - whole) >= 0.5 else whole
+    truncated = np.trunc(x)
+    return truncated + np.copysign(1.0, x) if builtins.abs(x - truncated) >= 0.5 else truncated
 
 
 def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[[Any], Any], doc: str) -> Elementwise:
@@ -126,14 +126,14 @@ def _rounding(name: str, emit_value: Callable[[Value], Value], python: Callable[
 
 
 floor = _rounding("floor", lambda x: emit(ir.floor, x), np.floor, "Round down. ``dtype``: the type of the result, by default that of x.")
-ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up. ``dtype``: as of `floor`.")
-round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero. ``dtype``: as of `floor`.")
-trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero. ``dtype``: as of `floor`.")
+ceil = _rounding("ceil", lambda x: emit(ir.ceil, x), np.ceil, "Round up. ``dtype``: see `floor`.")
+round = _rounding("round", _nearest, _nearest_number, "Round to nearest, ties away from zero. ``dtype``: see `floor`.")
+trunc = _rounding("trunc", lambda x: emit(ir.trunc, x), np.trunc, "Round towards zero. ``dtype``: see `floor`.")
 
 
 @elementwise
 def atan2(y: object, x: object) -> Any:
-    """The angle of the point (x, y), in radians, between -pi and pi."""
+    """Return the angle of the point (x, y), in radians, between -pi and pi."""
     if not isinstance(y, Value) and not isinstance(x, Value):
         return _python(np.arctan2, y, x)
     return _float_binary(ir.atan2, y, x)
@@ -147,33 +147,34 @@ def _float_binary(code: OpCode, a: Any, b: Any) -> Value:
 
 @elementwise
 def pow(x: Any, y: Any) -> Any:
-    """``x ** y``; of two integers an integer, truncated if the exponent is negative. A negative constant exponent raises
-    SpirogradTypeError.
+    """Return ``x ** y``; for two integers an integer, truncated if the exponent is negative.
+
+    A negative constant exponent raises SpirogradTypeError.
     """
     return scalar.power(x, y)
 
 
 @elementwise
 def abs(x: Any) -> Any:
-    """Absolute value."""
+    """Return the absolute value of x."""
     return builtins.abs(x)
 
 
 @elementwise
 def neg(x: Any) -> Any:
-    """``-x``."""
+    """Return ``-x``."""
     return -x
 
 
 @elementwise
 def isnan(x: Any) -> Any:
-    """Whether x is NaN."""
+    """Return whether x is NaN."""
     return _classify(ir.isnan, math.isnan, x)
 
 
 @elementwise
 def isinf(x: Any) -> Any:
-    """Whether x is infinite."""
+    """Return whether x is infinite."""
     return _classify(ir.isinf, math.isinf, x)
 
 
@@ -203,8 +204,12 @@ def _extremum(name: str, code: OpCode, python: Callable[[Any, Any], Any], doc: s
     return traceable(run)
 
 
-min = _extremum("min", ir.min_, lambda a, b: a if a <= b or b != b else b, "The smallest of two or more. A NaN counts only if all are NaN.")
-max = _extremum("max", ir.max_, lambda a, b: a if a >= b or b != b else b, "The largest of two or more. A NaN counts only if all are NaN.")
+min = _extremum(
+    "min", ir.min_, lambda a, b: a if a <= b or b != b else b, "Return the smallest of two or more. A NaN counts only if all are NaN."
+)
+max = _extremum(
+    "max", ir.max_, lambda a, b: a if a >= b or b != b else b, "Return the largest of two or more. A NaN counts only if all are NaN."
+)
 
 
 def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Binary:
@@ -216,55 +221,55 @@ def _operator(name: str, function: Callable[[Any, Any], Any], doc: str) -> Binar
     return elementwise(run)
 
 
-add = _operator("add", scalar.add, "``a + b``.")
-sub = _operator("sub", scalar.sub, "``a - b``.")
-mul = _operator("mul", scalar.mul, "``a * b``.")
-div = _operator("div", scalar.truediv, "``a / b``: of integers a float.")
-floor_div = _operator("floor_div", scalar.floordiv, "``a // b``: rounds down.")
-mod = _operator("mod", scalar.mod, "``a % b``: with the sign of b.")
-raw_div = _operator("raw_div", scalar.raw_div, "The division of C, which truncates integers.")
-raw_mod = _operator("raw_mod", scalar.raw_mod, "The remainder of C, with the sign of a.")
-bit_and = _operator("bit_and", scalar.bit_and, "``a & b``.")
-bit_or = _operator("bit_or", scalar.bit_or, "``a | b``.")
-bit_xor = _operator("bit_xor", scalar.bit_xor, "``a ^ b``.")
-bit_shl = _operator("bit_shl", scalar.shift_left, "``a << b``.")
-bit_sar = _operator("bit_sar", scalar.shift_right, "``a >> b``: fills with the sign.")
+add = _operator("add", scalar.add, "Return ``a + b``.")
+sub = _operator("sub", scalar.sub, "Return ``a - b``.")
+mul = _operator("mul", scalar.mul, "Return ``a * b``.")
+div = _operator("div", scalar.truediv, "Return ``a / b``, a float for integers.")
+floor_div = _operator("floor_div", scalar.floordiv, "Return ``a // b``, rounded down.")
+mod = _operator("mod", scalar.mod, "Return ``a % b``, with the sign of b.")
+raw_div = _operator("raw_div", scalar.raw_div, "Return the division of C, which truncates integers.")
+raw_mod = _operator("raw_mod", scalar.raw_mod, "Return the remainder of C, with the sign of a.")
+bit_and = _operator("bit_and", scalar.bit_and, "Return ``a & b``.")
+bit_or = _operator("bit_or", scalar.bit_or, "Return ``a | b``.")
+bit_xor = _operator("bit_xor", scalar.bit_xor, "Return ``a ^ b``.")
+bit_shl = _operator("bit_shl", scalar.shift_left, "Return ``a << b``.")
+bit_sar = _operator("bit_sar", scalar.shift_right, "Return ``a >> b``, filled with the sign.")
 bit_shr = _operator("bit_shr", scalar.shift_right_logical, "Shift right, filling with zeros.")
-cmp_eq = _operator("cmp_eq", scalar.equal, "``a == b``.")
-cmp_ne = _operator("cmp_ne", scalar.not_equal, "``a != b``.")
-cmp_lt = _operator("cmp_lt", scalar.less, "``a < b``.")
-cmp_le = _operator("cmp_le", scalar.less_equal, "``a <= b``.")
-cmp_gt = _operator("cmp_gt", scalar.greater, "``a > b``.")
-cmp_ge = _operator("cmp_ge", scalar.greater_equal, "``a >= b``.")
+cmp_eq = _operator("cmp_eq", scalar.equal, "Return ``a == b``.")
+cmp_ne = _operator("cmp_ne", scalar.not_equal, "Return ``a != b``.")
+cmp_lt = _operator("cmp_lt", scalar.less, "Return ``a < b``.")
+cmp_le = _operator("cmp_le", scalar.less_equal, "Return ``a <= b``.")
+cmp_gt = _operator("cmp_gt", scalar.greater, "Return ``a > b``.")
+cmp_ge = _operator("cmp_ge", scalar.greater_equal, "Return ``a >= b``.")
 
 
 @elementwise
 def bit_not(x: Any) -> Any:
-    """``~x``."""
+    """Return ``~x``."""
     return ~x
 
 
 @elementwise
 def logical_not(x: object) -> Any:
-    """``not x``."""
+    """Return ``not x``."""
     return scalar.logical_not(x)
 
 
 @elementwise
 def logical_and(a: object, b: object) -> Any:
-    """``a and b``, evaluating both."""
+    """Return ``a and b``, evaluating both."""
     return scalar.bit_and(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
 def logical_or(a: object, b: object) -> Any:
-    """``a or b``, evaluating both."""
+    """Return ``a or b``, evaluating both."""
     return scalar.bit_or(scalar.truth(a), scalar.truth(b))
 
 
 @elementwise
 def select(condition: object, a: object, b: object) -> Any:
-    """``a`` where ``condition`` holds, else ``b``, entry by entry; both are computed."""
+    """Return ``a`` where ``condition`` holds, else ``b``, entry by entry; both are computed."""
     return scalar.select(condition, a, b)
 
 
@@ -284,7 +289,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 @traceable
 def bit_cast(x: object, dtype: object) -> Any:
-    """The same bits as a value of ``dtype``. Raises SpirogradTypeError for another width."""
+    """Return the same bits as a value of ``dtype``. Raises SpirogradTypeError for another width."""
     dtype = as_dtype(dtype)
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
@@ -299,7 +304,7 @@ def _tracing() -> bool:
 
 
 def as_dtype(t: object) -> DType:
-    """A dtype given as such, or as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
+    """Return a dtype given as such, as Python's ``int``, ``float``, ``bool`` (the defaults of `init`), or as a NumPy dtype."""
     if isinstance(t, DType):
         return t
     if t is int or t is float:
@@ -327,24 +332,27 @@ def _bit_count(name: str, code: OpCode, python: Callable[[int], int], doc: str) 
     return elementwise(run)
 
 
-popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "The number of one bits, an i32.")
-clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "The number of leading zero bits, an i32; of 0 the width.")
+popcnt = _bit_count("popcnt", ir.popcnt, lambda x: (x & 0xFFFFFFFF).bit_count(), "Return the number of one bits, an i32.")
+clz = _bit_count("clz", ir.clz, lambda x: 32 - (x & 0xFFFFFFFF).bit_length(), "Return the number of leading zero bits, an i32.")
 
 
 @elementwise
 def ffs(x: Any) -> Any:
-    """The position of the lowest one bit, counted from 1, an i32; 0 if there is none."""
+    """Return the position of the lowest one bit, counted from 1, an i32; 0 if there is none."""
     if not isinstance(x, Value):
         return (int(x) & -int(x)).bit_length()
     scalar.need_integers("ffs", x)
-    found = scalar.add(scalar.cast(emit(ir.ctz, x), i32), 1)
-    return scalar.select(scalar.equal(x, 0), 0, found)
+    position = scalar.add(scalar.cast(emit(ir.ctz, x), i32), 1)
+    return scalar.select(scalar.equal(x, 0), 0, position)
 
 
 @traceable
 def frexp(x: Any) -> tuple[Any, Any]:
-    """The fraction and the exponent of x: ``x == fraction * 2 ** exponent``, where the size of the fraction is in [0.5, 1) and the exponent
-    is an i32; of a vector, those of its entries. Of 0, infinities and NaN: x and 0."""
+    """Return the fraction and the exponent of x.
+
+    ``x == fraction * 2 ** exponent``, where the magnitude of the fraction is in [0.5, 1) and the exponent is an i32. For vectors, the
+    results are vectors. For 0, infinities and NaN the results are x and 0.
+    """
     hook = getattr(x, "__sg_elementwise__", None)
     if hook is not None:
         return hook(lambda e: frexp(e)[0], (x,)), hook(lambda e: frexp(e)[1], (x,))
@@ -355,13 +363,13 @@ def frexp(x: Any) -> tuple[Any, Any]:
 
 @traceable
 def zero(x: object) -> Any:
-    """Zero of the type and shape of x."""
+    """Return zero of the type and shape of x."""
     return _filled(x, 0)
 
 
 @traceable
 def one(x: object) -> Any:
-    """One of the type and shape of x."""
+    """Return one of the type and shape of x."""
     return _filled(x, 1)
 
 

@@ -11,11 +11,11 @@ from spirograd.lang import context, scalar
 
 
 def clock_counter() -> Any:
-    """In a kernel: a counter of the device (i64) that goes up as time passes, for differences within one kernel.
+    """Return a counter of the device (i64) that increases as time passes, for differences within one kernel.
 
     It counts cycles of the multiprocessor on CUDA, ticks of the device on Vulkan (with VK_KHR_shader_clock), of the time stamp counter on
-    x86 and of the timer on other CPUs and AMD's GPUs; on the interpreter, how often it was read. Accesses to memory keep their place before
-    or after it; arithmetic need not, so store what is to be timed. It has no gradient.
+    x86 and of the timer on other CPUs and AMD's GPUs; on the interpreter, the number of reads. Accesses to memory keep their place before
+    or after it; arithmetic need not, so store the results to be timed. It has no gradient.
 
     Raises SpirogradUnsupportedError on devices without such a clock (wgpu, Metal), SpirogradRuntimeError outside of kernels.
     """
@@ -25,13 +25,13 @@ def clock_counter() -> Any:
 
 
 def clock_freq_hz() -> int:
-    """In Python: how often `clock_counter` goes up in a second at the nominal speed of the device. The speed at which it runs may differ.
+    """Return the rate of `clock_counter` in Hz at the nominal speed of the device, in Python. The actual speed may differ.
 
-    Raises SpirogradUnsupportedError on back ends other than CUDA, whose drivers do not say.
+    Raises SpirogradUnsupportedError on back ends other than CUDA, whose drivers do not report it.
     """
     session = context.session()
-    found = session.clock_hz()
-    if found is None:
+    rate = session.clock_hz()
+    if rate is None:
         hint = "compare differences of `clock_counter` with each other, or time kernels by `sg.profiler`"
         raise SpirogradUnsupportedError(f"the rate of the clock is not known on `{session.arch}`", None, hint)
-    return int(found)
+    return int(rate)

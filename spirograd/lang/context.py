@@ -1,4 +1,4 @@
-"""The context that the language finds implicitly: the running session, and the kernel being traced."""
+"""The implicit context of the language: the running session, and the kernel being traced."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class GroupScope:
-    """The parallel loop being traced: the number of the iteration, counted from 0 (an operation), of how many (another), and the size of
-    its groups of threads. ``used``: whether it has anything that concerns a group; ``exchanges``: shared arrays by type, see `tiles`."""
+    """The parallel loop being traced.
+
+    The attributes are the number of the iteration, counted from 0 (an operation), the number of iterations (another operation), and the
+    size of its groups of threads. ``used``: whether it uses groups; ``exchanges``: shared arrays by type, see `tiles`.
+    """
 
     number: Any
     count: Any
@@ -42,7 +45,7 @@ class GroupScope:
 class _Scope(threading.local):
     trace: Trace | None = None
     recorder: ProgramRecorder | None = None
-    watched = False  # whether there is one of these
+    watched = False  # Whether there is one of these.
 
 
 class Trace:
@@ -51,20 +54,20 @@ class Trace:
     def __init__(self, builder: Builder, options: LanguageOptions) -> None:
         self.b = builder
         self.options = options
-        self.group: GroupScope | None = None  # of the parallel loop being traced
+        self.group: GroupScope | None = None  # The parallel loop being traced.
         self.shared_arrays = 0
-        self.tiles = False  # whether it has tiles, whose slices may be larger than what there is
-        self.stops = False  # whether it has markers of `stop_grad` of memory
-        self.guards = 0  # how many run-time conditions are around what is being traced: branches, and loops that may have no iteration
-        self.warnings: dict[Hashable, str] = {}  # for the user, once the kernel is traced to its end; by what they are about
+        self.tiles = False  # Whether it has tiles, whose slices may exceed the memory.
+        self.stops = False  # Whether it has markers of `stop_grad` of memory.
+        self.guards = 0  # The number of run-time conditions around the traced code: branches, and loops that may have no iteration.
+        self.warnings: dict[Hashable, str] = {}  # Warnings for the user once tracing is complete, by subject.
 
     def warn(self, about: Hashable, text: str) -> None:
-        """Warn the user. ``about``: tells warnings apart, of which the user sees each once in a session."""
+        """Warn the user. ``about``: the key of the warning; the user sees each key once in a session."""
         self.warnings.setdefault(about, text)
 
     @contextlib.contextmanager
     def guarded(self, is_guard: bool = True) -> Iterator[None]:
-        """What is traced inside may not run."""
+        """Mark that code traced in the block may not run."""
         self.guards += is_guard
         try:
             yield
@@ -73,7 +76,7 @@ class Trace:
 
 
 class Services:
-    """What the language asks of the packages above it, which it does not import: `spirograd.api` installs an object with these methods.
+    """The services of the packages above the language, which it does not import: `spirograd.api` installs an object with these methods.
 
     ``session``: the running session. ``after_allocation`` is called, outside of kernels, each time that fields get their memory, before
     anything reads or writes it.
@@ -83,7 +86,7 @@ class Services:
     after_allocation: Callable[[], None] | None = None
 
     def gradient_of(self, kernel: object) -> object:
-        """Return what is `kernel.grad`."""
+        """Return the value of `kernel.grad`."""
         raise NotImplementedError
 
     def replay_gradient(self, kernel: object, session: object, specialization: object, args: tuple[object, ...], returned: object) -> None:
@@ -100,7 +103,7 @@ _services = Services()
 
 
 def services() -> Services:
-    """Return what the packages above the language do for it."""
+    """Return the services of the packages above the language."""
     return _services
 
 
@@ -111,19 +114,19 @@ def install(new: Services) -> None:
 
 
 def current_trace() -> Trace | None:
-    """The kernel being traced by this thread, or None in Python scope."""
+    """Return the kernel being traced by this thread, or None in Python scope."""
     return _scope.trace
 
 
 def language_options() -> LanguageOptions:
-    """The options of the kernel being traced, else of the running session, else the defaults."""
+    """Return the options of the kernel being traced, else of the running session, else the defaults."""
     if _scope.trace is not None:
         return _scope.trace.options
     return _services.session.language if _services.session is not None else LanguageOptions()
 
 
 def set_trace(trace: Trace | None) -> Trace | None:
-    """Make ``trace`` the current one; returns the one before."""
+    """Make ``trace`` the current one; return the previous one."""
     before = _scope.trace
     _scope.trace = trace
     _scope.watched = trace is not None or _scope.recorder is not None
@@ -132,12 +135,12 @@ def set_trace(trace: Trace | None) -> Trace | None:
 
 
 def recorder() -> ProgramRecorder | None:
-    """What sees every launch of a kernel by this thread, or None."""
+    """Return the recorder of every launch of a kernel by this thread, or None."""
     return _scope.recorder
 
 
 def set_recorder(new: ProgramRecorder | None) -> ProgramRecorder | None:
-    """Make ``new`` see every launch of this thread; returns the one before."""
+    """Make ``new`` the recorder of every launch of this thread; return the previous one."""
     before = _scope.recorder
     _scope.recorder = new
     _scope.watched = new is not None or _scope.trace is not None
@@ -146,7 +149,7 @@ def set_recorder(new: ProgramRecorder | None) -> ProgramRecorder | None:
 
 
 def fields_have_memory() -> None:
-    """Some fields got their memory."""
+    """Call `after_allocation`, because some fields got their memory."""
     if _services.after_allocation is not None:
         trace = set_trace(None)
         try:
@@ -156,7 +159,7 @@ def fields_have_memory() -> None:
 
 
 def session() -> Session:
-    """The running session; SpirogradRuntimeError before `init`."""
+    """Return the running session; raise SpirogradRuntimeError before `init`."""
     running = _services.session
     if running is None:
         raise SpirogradRuntimeError("spirograd is not initialised: call `sg.init(arch=...)` first")
@@ -164,20 +167,20 @@ def session() -> Session:
 
 
 def only_launches(session: object) -> bool:
-    """Whether a call of a kernel by this thread is a launch in ``session`` and nothing more: this session runs, no recorder is set, and no
+    """Return whether a call of a kernel by this thread is only a launch in ``session``: this session runs, no recorder is set, and no
     kernel is being traced."""
     return session is _services.session and not _scope.watched
 
 
 def before_read(allocation: Allocation) -> None:
-    """The host is about to read this memory: raise what kernels have reported by then, which it must not take for results."""
+    """Raise the errors that kernels have reported before the host reads this memory, which may contain wrong results."""
     running = _services.session
     if running is not None and allocation.device is running.device:
         running.raise_reported()
 
 
 def memory_limit() -> int:
-    """Bytes that one allocation of the running session can have; without a session those of a small device."""
+    """Return the largest allocation of the running session in bytes; without a session, the limit of a small device."""
     running = _services.session
     return running.device.caps.max_allocation if running is not None else 1 << 30
 
@@ -193,6 +196,6 @@ def set_session(new: Session | None) -> None:
 
 
 def _set_suspended(before: bool, now: bool) -> None:
-    """Whether there is something for which Python must see all launches."""
+    """Record whether Python must see all launches."""
     if now != before:
         (validity.suspend if now else validity.resume)()

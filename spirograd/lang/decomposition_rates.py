@@ -1,9 +1,9 @@
-"""Derivatives of decompositions, from the decomposition itself: the rotations that find it are not differentiated.
+"""Derivatives of decompositions, computed from the decomposition itself; the rotations that compute it are not differentiated.
 
 A result is a constant with partial derivatives (`with_partial`), whose coefficients come from the same results. Where eigenvalues or
-singular values meet, eigenvectors and singular vectors have no derivative: it is NaN there, and polar decompositions and projections, which
-have one, compute it without. The results are made twice: the coefficients of the second are the first, whose derivatives make those of the
-coefficients, which second derivatives need.
+singular values coincide, eigenvectors and singular vectors have no derivative: it is NaN there. Polar decompositions and projections have
+one, and compute it differently. The results are computed twice: the coefficients of the second results are the first results, whose
+derivatives give the derivatives of the coefficients for second derivatives.
 
 M. B. Giles, Collected Matrix Derivative Results for Forward and Reverse Mode Algorithmic Differentiation, 2008, sections 3.1 and 3.2.
 """
@@ -20,14 +20,14 @@ from spirograd.ir import ops as ir
 from spirograd.lang import arithmetic, dense_algebra, scalar
 from spirograd.lang.scalar import Value
 
-Matrix = Sequence[Sequence[Any]]  # rows
+Matrix = Sequence[Sequence[Any]]  # Rows of a matrix.
 Rows = list[list[Any]]
-# Values that differ by less, in units of the rounding error of the larger one, are taken for equal.
+# Values that differ by less, in units of the rounding error of the larger one, count as equal.
 _EQUAL = 4
 
 
 def constant(x: Any, t: DType) -> Value:
-    """A run-time value whose derivatives end here."""
+    """Return a run-time value whose derivatives end here."""
     return scalar.emit(ir.stop_grad, scalar.cast(x, t))
 
 
@@ -36,7 +36,7 @@ def constants(rows: Matrix, t: DType) -> Rows:
 
 
 def dependent(value: Any, terms: Iterable[tuple[Any, Any]], t: DType) -> Value:
-    """``value`` with the derivatives c * da for each of the ``terms`` (c, a) in addition to its own."""
+    """Return ``value`` with the derivatives c * da for each of the ``terms`` (c, a) in addition to its own."""
     result = scalar.cast(value, t)
     for c, a in terms:
         result = scalar.emit(ir.with_partial, result, scalar.cast(a, t), scalar.cast(c, t))
@@ -44,14 +44,14 @@ def dependent(value: Any, terms: Iterable[tuple[Any, Any]], t: DType) -> Value:
 
 
 def _between(u: Matrix, a: Matrix, v: Matrix, t: DType, upper: bool = False) -> Rows:
-    """Zeros with the derivatives of the entries of U^T a V, for constant U and V; of the ``upper`` triangle only."""
+    """Return zeros with the derivatives of the entries of U^T a V, for constant U and V; of the ``upper`` triangle only."""
     n = len(a)
     part = [[dependent(0.0, [(v[k][j], a[i][k]) for k in range(n)], t) for j in range(n)] for i in range(n)]
     return [[None if upper and j < i else dependent(0.0, [(u[k][i], part[k][j]) for k in range(n)], t) for j in range(n)] for i in range(n)]
 
 
 def _inverse_difference(x: Any, y: Any, t: DType) -> Any:
-    """1 / (x - y), or NaN where they are equal but for rounding."""
+    """Return 1 / (x - y), or NaN where they are equal up to rounding."""
     difference = x - y
     unit = 2.0 ** -(23 if t.bits == 32 else 52)
     equal = arithmetic.abs(difference) <= _EQUAL * unit * arithmetic.max(arithmetic.abs(x), arithmetic.abs(y))
@@ -59,7 +59,7 @@ def _inverse_difference(x: Any, y: Any, t: DType) -> Any:
 
 
 def _turned(x0: Matrix, x: Matrix, omega: dict[tuple[int, int], Any], t: DType) -> Rows:
-    """``x0`` with the derivative x Omega, Omega antisymmetric, given above its diagonal."""
+    """Return ``x0`` with the derivative x Omega, Omega antisymmetric, given above its diagonal."""
     n = len(x0)
 
     def terms(k: int, j: int) -> list[tuple[Any, Any]]:
@@ -69,23 +69,23 @@ def _turned(x0: Matrix, x: Matrix, omega: dict[tuple[int, int], Any], t: DType) 
 
 
 def eigen(a: Matrix, values: Sequence[object], vectors: Matrix, t: DType) -> tuple[list[Any], Rows]:
-    """Eigenvalues and eigenvectors (columns) of a symmetric ``a``, with derivatives."""
+    """Return eigenvalues and eigenvectors (columns) of a symmetric ``a``, with derivatives."""
     n = len(a)
     fixed = [constant(x, t) for x in values], constants(vectors, t)
-    made: tuple[list[Any], Rows] = fixed
+    factors: tuple[list[Any], Rows] = fixed
     for _ in range(2):
-        l, q = made
+        l, q = factors
         m = _between(q, a, q, t, upper=True)
         pairs = itertools.combinations(range(n), 2)
         omega = {(i, j): dependent(0.0, [(_inverse_difference(l[j], l[i], t), m[i][j])], t) for i, j in pairs}
-        made = [dependent(fixed[0][k], [(1.0, m[k][k])], t) for k in range(n)], _turned(fixed[1], q, omega, t)
-    return made
+        factors = [dependent(fixed[0][k], [(1.0, m[k][k])], t) for k in range(n)], _turned(fixed[1], q, omega, t)
+    return factors
 
 
 def projection(a: Matrix, values: Sequence[Any], vectors: Matrix, projected: Matrix, t: DType) -> Rows:
-    """``projected``, the sum of max(value, 0) * vector * vector^T over the eigenvalues of a symmetric ``a``, with derivatives.
+    """Return ``projected``, the sum of max(value, 0) * vector * vector^T over the eigenvalues of a symmetric ``a``, with derivatives.
 
-    ``values``, ``vectors``: with derivatives. The formula of Daleckii and Krein; N. J. Higham, Functions of Matrices, theorem 3.11.
+    ``values``, ``vectors``: with derivatives. The formula is that of Daleckii and Krein; N. J. Higham, Functions of Matrices, theorem 3.11.
     """
     n = len(a)
     m = _between(vectors, a, vectors, t, upper=True)
@@ -103,37 +103,37 @@ def projection(a: Matrix, values: Sequence[Any], vectors: Matrix, projected: Mat
 
 
 def singular(a: Matrix, u: Matrix, sigma: Sequence[object], v: Matrix, t: DType) -> tuple[Rows, list[Any], Rows]:
-    """The singular value decomposition of ``a``, with derivatives; singular values may be negative."""
+    """Return the singular value decomposition of ``a``, with derivatives; singular values may be negative."""
     n = len(a)
     fixed = constants(u, t), [constant(x, t) for x in sigma], constants(v, t)
-    made: tuple[Rows, list[Any], Rows] = fixed
+    factors: tuple[Rows, list[Any], Rows] = fixed
     for _ in range(2):
-        x, s, y = made
+        x, s, y = factors
         m = _between(x, a, y, t)
         left, right = {}, {}
         for i in range(n):
             for j in range(i + 1, n):
-                # Of U^T dU and V^T dV, the difference is finite where singular values meet, the sum where they are opposite.
+                # For U^T dU and V^T dV, the difference is finite where singular values coincide, the sum where they are opposite.
                 across = 0.5 * _inverse_difference(s[i], -s[j], t)
                 along = 0.5 * _inverse_difference(s[j], s[i], t)
                 left[i, j] = dependent(0.0, [(along + across, m[i][j]), (along - across, m[j][i])], t)
                 right[i, j] = dependent(0.0, [(along - across, m[i][j]), (along + across, m[j][i])], t)
         values = [dependent(fixed[1][k], [(1.0, m[k][k])], t) for k in range(n)]
-        made = _turned(fixed[0], x, left, t), values, _turned(fixed[2], y, right, t)
-    return made
+        factors = _turned(fixed[0], x, left, t), values, _turned(fixed[2], y, right, t)
+    return factors
 
 
 def polar(a: Matrix, r: Matrix, p: Matrix, t: DType) -> tuple[Rows, Rows]:
-    """The polar decomposition a = r p, with derivatives, also where singular values meet.
+    """Return the polar decomposition a = r p, with derivatives, also where singular values coincide.
 
     dr = r W with an antisymmetric W, which the antisymmetric part of r^T da = W p + dp determines.
     """
     n = len(a)
-    pairs = [(0, 1)] if n == 2 else [(2, 1), (0, 2), (1, 0)]  # where W is the cross product of its axis from the left
+    pairs = [(0, 1)] if n == 2 else [(2, 1), (0, 2), (1, 0)]  # W is the cross product with its axis from the left.
     fixed = constants(r, t), constants(p, t)
-    made: tuple[Rows, Rows] = fixed
+    factors: tuple[Rows, Rows] = fixed
     for _ in range(2):
-        x, s = made
+        x, s = factors
         unit = [[1.0 if i == j else 0.0 for j in range(n)] for i in range(n)]
         m = _between(x, a, unit, t)
         k = _axis_matrix(s, t)
@@ -148,12 +148,12 @@ def polar(a: Matrix, r: Matrix, p: Matrix, t: DType) -> tuple[Rows, Rows]:
             for j in range(i, n):
                 turned = [(-s[k_][j], omega[i, k_]) if i < k_ else (s[k_][j], omega[k_, i]) for k_ in range(n) if k_ != i]
                 stretch[i][j] = stretch[j][i] = dependent(fixed[1][i][j], [(1.0, m[i][j]), *turned], t)
-        made = _turned(fixed[0], x, omega, t), stretch
-    return made
+        factors = _turned(fixed[0], x, omega, t), stretch
+    return factors
 
 
 def _axis_matrix(s: Matrix, t: DType) -> Rows:
-    """The inverse of the matrix that takes the axis w of W to that of W s + s W: tr(s) - s, of 2x2 matrices tr(s)."""
+    """Return the inverse of the matrix that takes the axis w of W to that of W s + s W: tr(s) - s, of 2x2 matrices tr(s)."""
     n = len(s)
     trace = dense_algebra.total([s[k][k] for k in range(n)])
     if n == 2:

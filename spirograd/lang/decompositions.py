@@ -17,7 +17,7 @@ from spirograd.lang.matrix import Matrix
 from spirograd.lang.scalar import Scalar, Value, type_error
 
 _LARGEST = 6
-# Of rotations of all pairs of rows, for symmetric matrices by their size; two more in f64.
+# The number of rotations of all pairs of rows, for symmetric matrices by their size; two more in f64.
 _SWEEPS = (0, 1, 4, 5, 7, 8)
 
 
@@ -39,12 +39,12 @@ class _Square:
         return any(isinstance(x, Value) for row in self.rows for x in row)
 
     def result(self, rows: Sequence[Sequence[object]]) -> Matrix:
-        made = Matrix([list(row) for row in rows])
-        return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
+        matrix = Matrix([list(row) for row in rows])
+        return matrix if self.t is self.wanted else arithmetic.cast(matrix, self.wanted)
 
     def vector(self, entries: Sequence[object]) -> Matrix:
-        made = Matrix(list(entries))
-        return made if self.t is self.wanted else arithmetic.cast(made, self.wanted)
+        column = Matrix(list(entries))
+        return column if self.t is self.wanted else arithmetic.cast(column, self.wanted)
 
 
 def _square(a: object, dt: object, name: str, sizes: Sequence[int]) -> _Square:
@@ -64,7 +64,7 @@ def _square(a: object, dt: object, name: str, sizes: Sequence[int]) -> _Square:
 
 
 def _scaled(rows: Sequence[Sequence[Scalar]], t: DType) -> tuple[list[list[Any]], Scalar]:
-    """The matrix divided by a power of two, and the latter."""
+    """Return the matrix divided by a power of two, and that power."""
     scale = dense_algebra.power_of_two([x for row in rows for x in row], t)
     part = 1.0 / scale
     return [[x * part for x in row] for row in rows], scale
@@ -84,7 +84,7 @@ def _times(a: Sequence[Sequence[Any]], b: Sequence[Sequence[Any]]) -> list[list[
 
 
 def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[object]], list[object], list[list[object]]]:
-    """What is decomposed, its symmetric part, eigenvalues and eigenvectors, the latter two with derivatives."""
+    """Return the matrix to decompose, its symmetric part, eigenvalues and eigenvectors, the latter two with derivatives."""
     matrix = _square(a, dt, name, range(1, _LARGEST + 1))
     n, rows = matrix.n, matrix.rows
     symmetric = [[rows[i][i] if i == j else 0.5 * rows[i][j] + 0.5 * rows[j][i] for j in range(n)] for i in range(n)]
@@ -99,11 +99,12 @@ def _eigen(a: object, dt: object, name: str) -> tuple[_Square, list[list[object]
 
 @arithmetic.traceable
 def sym_eig(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
-    """Eigenvalues of a symmetric matrix of up to 6x6, smallest first, and the matrix whose columns are the eigenvectors, of length 1.
+    """Return the eigenvalues of a symmetric matrix of up to 6x6, smallest first, and the matrix whose columns are the eigenvectors, of
+    length 1.
 
-    Of a matrix that is not symmetric, those of (a + a^T) / 2. ``dt``: the float type to compute in, by default that of ``a``. Derivatives
-    of the eigenvectors of equal eigenvalues are NaN; those of the eigenvalues are right for sums of any function over all of them.
-    Raises SpirogradTypeError for other shapes.
+    For a matrix that is not symmetric, the results are those of (a + a^T) / 2. ``dt``: the float type to compute in, by default that of
+    ``a``. Derivatives of the eigenvectors of equal eigenvalues are NaN; derivatives of the eigenvalues are correct for sums of any function
+    over all of them. Raises SpirogradTypeError for other shapes.
     """
     matrix, _, values, vectors = _eigen(a, dt, "sym_eig")
     return matrix.vector(values), matrix.result(vectors)
@@ -111,9 +112,9 @@ def sym_eig(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
 
 @arithmetic.traceable
 def make_spd(a: object, dt: object = None) -> Matrix:
-    """The positive semi-definite matrix nearest to a symmetric one of up to 6x6: its negative eigenvalues become 0.
+    """Return the positive semi-definite matrix nearest to a symmetric one of up to 6x6: its negative eigenvalues become 0.
 
-    Its derivative exists where no eigenvalue is 0, and is that from below there. ``dt``, shapes, errors: as of `sym_eig`.
+    The derivative exists where no eigenvalue is 0; there it is the derivative from below. ``dt``, shapes and errors are those of `sym_eig`.
     """
     matrix, symmetric, values, vectors = _eigen(a, dt, "make_spd")
     part = [[arithmetic.max(value, 0.0) * x for value, x in zip(values, row)] for row in vectors]
@@ -125,7 +126,7 @@ def make_spd(a: object, dt: object = None) -> Matrix:
 
 
 def _singular(matrix: _Square) -> tuple[list[list[Any]], list[Any], list[list[Any]]]:
-    """U, singular values and V, without derivatives."""
+    """Return U, singular values and V, without derivatives."""
     scaled, scale = _scaled(matrix.rows, matrix.t)
     sweeps = 2 if matrix.n == 2 else 4 if matrix.t.bits < 64 else 6
     u, sigma, v = jacobi.singular(_transposed(scaled), sweeps)
@@ -134,7 +135,7 @@ def _singular(matrix: _Square) -> tuple[list[list[Any]], list[Any], list[list[An
 
 @arithmetic.traceable
 def svd(a: object, dt: object = None) -> tuple[Matrix, Matrix, Matrix]:
-    """Matrices U, S, V with a = U @ S @ V.transpose(), U and V orthogonal, S diagonal with the largest first; 2x2 or 3x3.
+    """Return matrices U, S, V with a = U @ S @ V.transpose(), U and V orthogonal, S diagonal with the largest first; 2x2 or 3x3.
 
     V is a rotation. 2x2: the singular values are not negative, and U reflects if the determinant is negative. 3x3: U is a rotation, and the
     last singular value has the sign of the determinant. Derivatives of U and V are NaN where singular values are equal: there
@@ -152,7 +153,7 @@ def svd(a: object, dt: object = None) -> tuple[Matrix, Matrix, Matrix]:
 
 @arithmetic.traceable
 def polar_decompose(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
-    """An orthogonal matrix R and a symmetric P with a = R @ P; 2x2 or 3x3, from `svd`, whose signs R and P take over.
+    """Return an orthogonal matrix R and a symmetric P with a = R @ P; 2x2 or 3x3, from `svd`, whose signs R and P take over.
 
     The derivative exists where no two singular values, with their signs, add up to 0: at multiples of rotations, too. Elsewhere it is
     infinite or NaN. ``dt``, errors: as of `svd`.
@@ -172,7 +173,7 @@ def polar_decompose(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
 
 @arithmetic.traceable
 def eig(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
-    """Eigenvalues and eigenvectors of a 2x2 matrix, which may be complex.
+    """Return eigenvalues and eigenvectors of a 2x2 matrix, which may be complex.
 
     The first result has a row for each eigenvalue: its real and its imaginary part, the largest real or imaginary part first. The second is
     4x2: each column is an eigenvector of length 1, with the real and the imaginary part of its first entry, then those of its second.
@@ -204,7 +205,7 @@ def eig(a: object, dt: object = None) -> tuple[Matrix, Matrix]:
 
 @arithmetic.traceable
 def solve(a: object, b: object, dt: object = None) -> Matrix:
-    """The vector x with a @ x = b, for matrices of up to 6x6, by elimination with pivoting.
+    """Return the vector x with a @ x = b, for matrices of up to 6x6, by elimination with pivoting.
 
     Entries come out infinite or NaN where ``a`` is singular. ``dt``: as of `sym_eig`. Raises SpirogradTypeError for other shapes.
     """

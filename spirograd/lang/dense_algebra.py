@@ -14,22 +14,22 @@ from spirograd.lang.scalar import Scalar, Value, type_error
 
 
 def dot(a: Sequence[Scalar], b: Sequence[Scalar]) -> Scalar:
-    """The sum of products of two lists of one length."""
+    """Return the sum of products of two lists of one length."""
     return functools.reduce(scalar.add, [scalar.mul(x, y) for x, y in zip(a, b)])
 
 
 def product(a: Sequence[Scalar], b: Sequence[Scalar], n: int, k: int, m: int) -> list[Scalar]:
-    """The n x m product of an n x k and a k x m matrix, all row-major."""
+    """Return the n x m product of an n x k and a k x m matrix, all row-major."""
     return [dot(a[i * k : (i + 1) * k], b[j::m]) for i in range(n) for j in range(m)]
 
 
 def outer(a: Sequence[Scalar], b: Sequence[Scalar]) -> list[Scalar]:
-    """All products of an entry of a and one of b, row-major."""
+    """Return all products of an entry of a and one of b, row-major."""
     return [scalar.mul(x, y) for x in a for y in b]
 
 
 def cross(a: Sequence[Scalar], b: Sequence[Scalar]) -> list[Scalar]:
-    """The cross product of two 3-vectors; of two 2-vectors its third component."""
+    """Return the cross product of two 3-vectors; of two 2-vectors its third component."""
 
     def component(i: int, j: int) -> Scalar:
         return scalar.sub(scalar.mul(a[i], b[j]), scalar.mul(a[j], b[i]))
@@ -40,7 +40,7 @@ def cross(a: Sequence[Scalar], b: Sequence[Scalar]) -> list[Scalar]:
 
 
 def total(a: Sequence[Scalar]) -> Scalar:
-    """The sum of a list."""
+    """Return the sum of a list."""
     return functools.reduce(scalar.add, a)
 
 
@@ -53,13 +53,14 @@ def _check_size(name: str, n: int) -> None:
 
 
 def determinant(a: Sequence[Scalar], n: int) -> Scalar:
-    """By Laplace expansion; n up to 8. There are no divisions, so singular matrices and integers are no special cases."""
+    """Return the determinant by Laplace expansion; n up to 8. There are no divisions, so singular matrices and integers are no special
+    cases."""
     _check_size("determinant", n)
     return _minors(a, n, range(n))
 
 
 def _minors(a: Sequence[Scalar], n: int, rows: Sequence[int], left_out: int = -1) -> Scalar:
-    """The determinant of some rows of an n x n matrix without the column ``left_out``. Minors of the last rows are shared."""
+    """Return the determinant of some rows of an n x n matrix without the column ``left_out``. Minors of the last rows are shared."""
     columns = tuple([j for j in range(n) if j != left_out])
     known: dict[tuple[int, ...], Scalar] = {(j,): a[rows[-1] * n + j] for j in columns}
     for size in range(2, len(rows) + 1):
@@ -71,7 +72,7 @@ def _minors(a: Sequence[Scalar], n: int, rows: Sequence[int], left_out: int = -1
 
 
 def _alternating(terms: Sequence[Scalar]) -> Scalar:
-    """The sum of terms, every other one negative."""
+    """Return the sum of terms, every other one negative."""
     result = terms[0]
     for k, term in enumerate(terms[1:]):
         result = scalar.add(result, term) if k % 2 else scalar.sub(result, term)
@@ -79,7 +80,8 @@ def _alternating(terms: Sequence[Scalar]) -> Scalar:
 
 
 def power_of_two(entries: Sequence[Scalar], t: DType) -> Scalar:
-    """The largest power of two that is not above the size of the largest entry: dividing by it is exact. Of type ``t``, f32 or f64."""
+    """Return the largest power of two that is not above the size of the largest entry, of type ``t``, f32 or f64. Dividing by it is
+    exact."""
     largest = arithmetic.max(*[arithmetic.abs(e) for e in entries], 0.0)
     # Between these the power and its reciprocal are normal numbers.
     low, high = (2.0**-125, 2.0**125) if t.bits == 32 else (2.0**-1021, 2.0**1021)
@@ -94,7 +96,8 @@ def power_of_two(entries: Sequence[Scalar], t: DType) -> Scalar:
 
 
 def inverse(a: Sequence[Scalar], n: int) -> list[Scalar]:
-    """Up to 4x4 adjugate over determinant, up to 8x8 by elimination. Entries of a singular matrix come out infinite or NaN."""
+    """Return the inverse: up to 4x4 adjugate over determinant, up to 8x8 by elimination. Entries of a singular matrix come out infinite or
+    NaN."""
     _check_size("inverse", n)
     if n == 1:
         return [scalar.truediv(1.0, a[0])]
@@ -105,7 +108,10 @@ def inverse(a: Sequence[Scalar], n: int) -> list[Scalar]:
 
 
 def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
-    """Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. f16 is computed in f32."""
+    """Return the inverse as adjugate over determinant.
+
+    Each row is divided by a power of two first, so that products of entries are neither infinite nor lost. f16 is computed in f32.
+    """
     runs = any(isinstance(x, Value) for x in a)
     t = wanted = functools.reduce(promote, [scalar.to_float(x).dtype for x in a]) if runs else f64
     if t.bits < 32:
@@ -117,8 +123,8 @@ def _by_adjugate(a: Sequence[Scalar], n: int) -> list[Scalar]:
         parts.append(1.0 / (scalar.emit(ir.stop_grad, scale) if isinstance(scale, Value) else scale))
         scaled += [scalar.mul(x, parts[-1]) for x in row]
     cofactors = [[_cofactor(scaled, n, i, j) for j in range(n)] for i in range(n)]
-    whole = dot(scaled[:n], cofactors[0])
-    result = [scalar.mul(scalar.truediv(cofactors[j][i], whole), parts[j]) for i in range(n) for j in range(n)]
+    determinant_value = dot(scaled[:n], cofactors[0])
+    result = [scalar.mul(scalar.truediv(cofactors[j][i], determinant_value), parts[j]) for i in range(n) for j in range(n)]
     return [scalar.cast(x, wanted) for x in result] if runs else result
 
 
@@ -128,7 +134,7 @@ def _cofactor(a: Sequence[Scalar], n: int, i: int, j: int) -> Scalar:
 
 
 def solution(a: Sequence[Sequence[Scalar]], b: Sequence[Sequence[Scalar]]) -> list[list[Scalar]]:
-    """The rows of x with a @ x = b, by Gaussian elimination with partial pivoting; infinite or NaN where ``a`` is singular."""
+    """Return the rows of x with a @ x = b, by Gaussian elimination with partial pivoting; infinite or NaN where ``a`` is singular."""
     n = len(a)
     rows: list[list[Scalar]] = [[*x, *y] for x, y in zip(a, b)]
     for k in range(n):

@@ -1,4 +1,4 @@
-"""Choosing between implementations of one function by how long they take."""
+"""The choice between implementations of one function by their run times."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spirograd.base.errors import SpirogradRuntimeError
 from spirograd.base.records import dataclass
 from spirograd.lang import context
 
-_REPEAT = 300  # calls after which implementations are timed again, unless the user says
+_REPEAT = 300  # Calls after which implementations are timed again, by default.
 
 
 @dataclass(slots=True)
 class Implementation:
-    """A registered function. ``is_compatible``: whether it can run on some arguments; None: it always can."""
+    """A registered function. ``is_compatible``: whether it can run on some arguments; None if it always can."""
 
     function: Callable[..., object]
     is_compatible: Callable[..., bool] | None
@@ -28,7 +28,7 @@ class Implementation:
 
 @dataclass(slots=True)
 class Trial:
-    """What is known of the implementations for one geometry. ``calls``: of each in this round; ``seconds``: the times that count."""
+    """The measurements of the implementations for one geometry. ``calls``: of each in this round; ``seconds``: the times that count."""
 
     calls: dict[int, int] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
@@ -52,7 +52,8 @@ class PerformanceDispatcher:
         self._trials: dict[Hashable, Trial] = {}
 
     def register(self, implementation: Callable[..., object] | None = None, *, is_compatible: Callable[..., bool] | None = None) -> Any:
-        """Add an implementation, as a decorator. ``is_compatible``: called with the arguments of a call, tells whether this one can run."""
+        """Add an implementation, as a decorator. ``is_compatible``: called with the arguments of a call, returns whether this one can
+        run."""
 
         def add(function: Callable[..., object]) -> Callable[..., Any]:
             self._implementations.append(Implementation(function, is_compatible))
@@ -75,7 +76,7 @@ class PerformanceDispatcher:
         return self._try_next(trial, fitting, args, kwargs)
 
     def _must_repeat(self, trial: Trial) -> bool:
-        """Whether the implementations are to be timed again; if so, begins a new round."""
+        """Return whether the implementations are to be timed again; if so, begin a new round."""
         late = self.repeat_after_seconds > 0 and time.monotonic() - trial.decided_at >= self.repeat_after_seconds
         if not late and not 0 < self.repeat_after_count <= trial.calls_since:
             return False

@@ -33,13 +33,13 @@ def _exponent(x: Value) -> Value:
     normal = scalar.emit_select(tiny, emit(ir.mul, x, constant(2.0 ** (stored + 1), t)), x)
     field = scalar.bit_and(scalar.shift_right(scalar.bit_cast(normal, bits), stored), constant(all_ones, bits))
     none = scalar.bit_or(scalar.equal(field, 0), scalar.equal(field, all_ones))
-    found = scalar.cast(field, i32) - (all_ones // 2 - 1)
-    found = scalar.emit_select(tiny, found - (stored + 1), found)
-    return scalar.emit_select(none, constant(0, i32), found)
+    exponent = scalar.cast(field, i32) - (all_ones // 2 - 1)
+    exponent = scalar.emit_select(tiny, exponent - (stored + 1), exponent)
+    return scalar.emit_select(none, constant(0, i32), exponent)
 
 
 def _power_of_two(n: Value, t: DType) -> Value:
-    """2 to the power of a number that gives no subnormal."""
+    """Return 2 to the power of a number whose result is not subnormal."""
     stored, bits = _STORED[t.bits], _bits_of(t)
     bias = (1 << (t.bits - stored - 2)) - 1
     return scalar.bit_cast(scalar.shift_left(scalar.cast(n + bias, bits), stored), t)

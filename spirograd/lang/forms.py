@@ -55,18 +55,21 @@ def loop_config(
         _only_in_kernels("loop_config")
 
 
-# What `loop_config` of the family takes.
+# Options of `loop_config` in the family.
 LOOP_OPTIONS = ("serialize", "block_dim", "parallelize", "name", "block_dim_adaptive", "bit_vectorize")
 
 
 def random(dtype: object = float) -> Any:
-    """A random number: floats uniform in [0, 1), integers over their whole range. Reproducible: it depends on `random_seed`, the number
-    of the launch, the iteration of the parallel loop and the number of the draw."""
+    """Return a random number: floats uniform in [0, 1), integers over their whole range.
+
+    It is reproducible: it depends on `random_seed`, the number of the launch, the iteration of the parallel loop and the number of the
+    draw.
+    """
     return plain_python.drawn(as_dtype(dtype)) if plain_python.state.running else _only_in_kernels("random")
 
 
 def randn(dtype: object = float) -> Any:
-    """A normally distributed random number, of mean 0 and variance 1."""
+    """Return a normally distributed random number, of mean 0 and variance 1."""
     return as_dtype(dtype)(plain_python.generator().gauss(0.0, 1.0)) if plain_python.state.running else _only_in_kernels("randn")
 
 
@@ -76,19 +79,24 @@ def activate(node: object, index: object) -> None:
 
 
 def no_activate(*nodes: object) -> None:
-    """Have no write of the kernel activate cells of sparse ``nodes``: where they are inactive, nothing is written, and what an atomic
-    operation gives is 0. `activate` and `append` activate all the same. Only in kernels, of which it holds for the whole."""
+    """Prevent writes of the kernel from activating cells of sparse ``nodes``. Only in kernels, for the whole kernel.
+
+    Writes to inactive cells have no effect, and atomic operations there return 0. `activate` and `append` still activate.
+    """
     _only_in_kernels("no_activate")
 
 
 def deactivate(node: object, index: object) -> None:
-    """Deactivate a cell of a `pointer` or `bitmasked` node, or empty a list of a `dynamic` node, whose ``index`` is that of the cell around
-    it: what it holds is 0 afterwards. ``index``: as of `activate`. Only in kernels."""
+    """Deactivate a cell of a `pointer` or `bitmasked` node, or empty a list of a `dynamic` node. Its values are 0 afterwards. Only in
+    kernels.
+
+    ``index``: in the index space of the node; for a list, the index of the cell around it.
+    """
     _only_in_kernels("deactivate")
 
 
 def is_active(node: object, index: object) -> Any:
-    """Whether a cell of a node, and the cells around it, are active. ``index``: in the index space of the node. Only in kernels."""
+    """Return whether a cell of a node, and the cells around it, are active. ``index``: in the index space of the node. Only in kernels."""
     _only_in_kernels("is_active")
 
 
@@ -99,8 +107,10 @@ def append(node: object, index: object, value: object) -> Any:
 
 
 def length(node: object, index: object) -> Any:
-    """How many entries a list of a `dynamic` node has. ``index``: of the cell around the list. ``x[i].length()`` is the same. Only in
-    kernels."""
+    """Return the number of entries of a list of a `dynamic` node. Only in kernels.
+
+    ``index``: the index of the cell around the list. ``x[i].length()`` is the same.
+    """
     _only_in_kernels("length")
 
 
@@ -109,64 +119,67 @@ def _atomic(kind: str, x: object, y: object) -> object:
 
 
 def atomic_add(x: object, y: object) -> Any:
-    """``x += y``, returning the old value. ``x``: an element of memory or a variable. Only in kernels, as all atomics."""
+    """Add y to x, and return the old value. ``x``: an element of memory or a variable. Only in kernels, like all atomic operations."""
     return _atomic("add", x, y)
 
 
 def atomic_sub(x: object, y: object) -> Any:
-    """``x -= y``, returning the old value."""
+    """Subtract y from x, and return the old value."""
     return _atomic("sub", x, y)
 
 
 def atomic_mul(x: object, y: object) -> Any:
-    """``x *= y``, returning the old value."""
+    """Multiply x by y, and return the old value."""
     return _atomic("mul", x, y)
 
 
 def atomic_min(x: object, y: object) -> Any:
-    """``x = min(x, y)``, returning the old value."""
+    """Set x to the smaller of x and y, and return the old value."""
     return _atomic("min", x, y)
 
 
 def atomic_max(x: object, y: object) -> Any:
-    """``x = max(x, y)``, returning the old value."""
+    """Set x to the larger of x and y, and return the old value."""
     return _atomic("max", x, y)
 
 
 def atomic_and(x: object, y: object) -> Any:
-    """``x &= y``, returning the old value."""
+    """Set x to ``x & y``, and return the old value."""
     return _atomic("and", x, y)
 
 
 def atomic_or(x: object, y: object) -> Any:
-    """``x |= y``, returning the old value."""
+    """Set x to ``x | y``, and return the old value."""
     return _atomic("or", x, y)
 
 
 def atomic_xor(x: object, y: object) -> Any:
-    """``x ^= y``, returning the old value."""
+    """Set x to ``x ^ y``, and return the old value."""
     return _atomic("xor", x, y)
 
 
 def atomic_exchange(x: object, y: object) -> Any:
-    """``x = y``, returning the old value."""
+    """Set x to y, and return the old value."""
     return _atomic("exchange", x, y)
 
 
 def atomic_cas(x: object, expected: object, desired: object) -> Any:
-    """``x = desired`` if x equals ``expected`` bit by bit; returns the old value."""
+    """Set x to ``desired`` if x equals ``expected`` bit by bit, and return the old value."""
     return plain_python.compare_and_swap(x, expected, desired) if plain_python.state.running else _only_in_kernels("atomic_cas")
 
 
 def volatile_load(target: object) -> Any:
-    """``target``, an element of a field or array, as it is in memory now, for loops that wait until another thread has written it."""
+    """Return ``target``, an element of a field or array, as it is in memory now, for loops that wait until another thread has written
+    it."""
     return target if plain_python.state.running else _only_in_kernels("volatile_load")
 
 
 def get_addr(memory: object, index: object) -> Any:
-    """The address of an element of a field or an array, in the memory of the device, as u64; of a vector, that of its first component.
-    ``memory``: the field or array, or the node of a field, ``x.snode``. ``index``: an integer, or one for each axis. Only in
-    kernels. Raises SpirogradUnsupportedError on wgpu, which has no addresses."""
+    """Return the address of an element of a field or an array, in the memory of the device, as u64; for a vector, of its first component.
+
+    ``memory``: the field or array, or the node of a field, ``x.snode``. ``index``: an integer, or one for each axis. Only in kernels.
+    Raises SpirogradUnsupportedError on wgpu, which has no addresses.
+    """
     _only_in_kernels("get_addr")
 
 

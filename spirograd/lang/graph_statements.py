@@ -1,7 +1,7 @@
-"""What gives a kernel of ``@sg.kernel(graph=True)`` the structure of a graph: `do_while`, `parallel_context`, `parallel`.
+"""The structure of graphs in kernels of ``@sg.kernel(graph=True)``: `do_while`, `parallel_context`, `parallel`.
 
-Quadrants also calls them ``graph_do_while``, ``graph_parallel_context`` and ``graph_parallel``. `checkpoint` and `stream_parallel` lie
-beside them, and directly in ``sg``.
+Quadrants also calls them ``graph_do_while``, ``graph_parallel_context`` and ``graph_parallel``. `checkpoint` and `stream_parallel` are
+defined here, too, and available directly in ``sg``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def checkpoint(cp_id: int, yield_on: object) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class GraphStatus:
-    """What a kernel with checkpoints returns. ``yielded``: whether it ended at a checkpoint; ``checkpoint``: which, else None."""
+    """The result of a kernel with checkpoints. ``yielded``: whether it ended at a checkpoint; ``checkpoint``: its id, else None."""
 
     yielded: bool
     checkpoint: int | None = None

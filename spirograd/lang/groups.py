@@ -1,4 +1,4 @@
-"""Groups of threads while a kernel is traced: the place of an invocation in its group, and arrays that a group shares.
+"""Groups of threads while a kernel is traced: the index of an invocation in its group, and arrays that a group shares.
 
 The iterations of a parallel loop, numbered from 0, form groups of ``block_dim`` consecutive ones, the last of which may be smaller.
 """
@@ -18,12 +18,12 @@ from spirograd.lang import arithmetic, plain_python, scalar
 from spirograd.lang.context import GroupScope, current_trace, language_options
 from spirograd.lang.scalar import Value, describe, type_error
 
-# Of loops that do not say how large their groups are.
+# The size of groups in loops that do not set it.
 _DEFAULT_SIZE = 256
 
 
 def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
-    """The scope of a parallel loop whose body is about to be traced, in groups of ``size`` (0: the default)."""
+    """Return the scope of a parallel loop whose body is about to be traced, in groups of ``size`` (0: the default)."""
     options = language_options()
     if size < 0:
         raise type_error(f"`block_dim` is the number of threads of a group, got {size}", "set it to 1 or more, or omit it")
@@ -32,7 +32,7 @@ def enter(index: Op, begin: Value, end: Value, size: int) -> GroupScope:
 
 
 def current(what: str) -> GroupScope:
-    """The group of the loop being traced, which ``what`` uses. Raises SpirogradSyntaxError outside of parallel loops."""
+    """Return the group of the loop being traced. ``what`` uses it. Raises SpirogradSyntaxError outside of parallel loops."""
     trace = current_trace()
     if plain_python.state.running:
         plain_python.refuse(what)
@@ -50,19 +50,19 @@ def current(what: str) -> GroupScope:
 
 
 def number_of_iteration(scope: GroupScope) -> Value:
-    """The number of the iteration being traced, counted from 0."""
+    """Return the number of the iteration being traced, counted from 0."""
     index, begin = scope.number
     return Value(index) if begin.code is ir.const and begin.attr == 0 else scalar.emit(ir.sub, Value(index), Value(begin))
 
 
 def thread_number(scope: GroupScope) -> Value:
-    """The number of the invocation in its group, an i32."""
+    """Return the number of the invocation in its group, an i32."""
     number = number_of_iteration(scope)
     return scalar.cast(scalar.emit(ir.irem, number, scalar.constant(scope.size, number.dtype)), i32)
 
 
 def threads(scope: GroupScope) -> Value:
-    """How many invocations the group has, an i32: fewer than its size at the end of the loop."""
+    """Return the number of invocations in the group, an i32: fewer than its size at the end of the loop."""
     begin, end = scope.count
     if are_whole(begin, end, scope.size):
         return scalar.constant(scope.size, i32)
@@ -74,7 +74,7 @@ def threads(scope: GroupScope) -> Value:
 
 
 def global_thread_idx() -> Value:
-    """The number of this thread among all of the loop, from 0."""
+    """Return the number of this thread among all of the loop, from 0."""
     number = number_of_iteration(current("global_thread_idx"))
     return scalar.cast(number, i64 if number.dtype.bits == 64 else i32)
 
@@ -96,7 +96,7 @@ class SharedArray:
             given = ", ".join([describe(n) for n in self.shape])
             problem = f"the extents of a shared array are positive integers that are known while compiling, got {given}"
             raise type_error(problem, "as in `SharedArray((64,), sg.f32)`")
-        of_entries = hasattr(dtype, "leaf_dtypes")  # NumPy's types have a shape, too
+        of_entries = hasattr(dtype, "leaf_dtypes")  # NumPy's types have a shape, too.
         if of_entries and not hasattr(dtype, "shape"):
             problem = f"elements of shared arrays are numbers, vectors or matrices, got {describe(dtype)}"
             raise type_error(problem, "declare an array for each member")
@@ -119,7 +119,7 @@ class SharedArray:
 
 
 def flattened(indices: Sequence[Op], extents: Sequence[int]) -> Op:
-    """The number of an element in row-major order."""
+    """Return the number of an element in row-major order."""
     b = scalar.builder()
     total = b.cast(indices[0], i32)
     for index, extent in zip(indices[1:], extents[1:]):

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class extension(enum.Enum):
-    """Abilities that not every back end has; see `is_extension_supported`."""
+    """Extensions that not every back end has; see `is_extension_supported`."""
 
     sparse = "sparse field trees"
     quant = "quantised types"
@@ -32,12 +32,12 @@ class extension(enum.Enum):
 
 
 def assume_in_range(value: T, base: object, low: int, high: int) -> T:
-    """Promise ``base + low <= value < base + high``: the value itself."""
+    """Return the value, with the promise that ``base + low <= value < base + high``."""
     return value
 
 
 def loop_unique(value: T, covers: object = None) -> T:
-    """Promise that no two iterations have the same ``value``: the value itself. ``covers``: accepted, without effect."""
+    """Return the value, with the promise that no two iterations have the same ``value``. ``covers``: accepted, without effect."""
     return value
 
 
@@ -50,7 +50,7 @@ def cache_read_only(*fields: object) -> None:
 
 
 def _without_history(x: object) -> Any:
-    """A value of Python without what a tape knows of its numbers."""
+    """Return a value of Python without the history of its numbers on a tape."""
     if isinstance(x, Matrix):
         return make([plain(entry) for entry in x.entries], x.shape)
     if isinstance(x, Struct):
@@ -60,19 +60,20 @@ def _without_history(x: object) -> Any:
 
 
 def stop_grad(x: T) -> T:
-    """The value itself; in kernels that are differentiated, derivatives end there. Of vectors, matrices and structs: in every entry.
+    """Return the value itself; in kernels that are differentiated, derivatives end there.
 
-    Of a field or an array: derivatives do not flow through what is read of it, in the whole block (the body of a loop, a branch or the
-    kernel) where the call stands. Raises SpirogradTypeError for a field outside of kernels.
+    For vectors, matrices and structs, they end in every entry. For a field or an array, derivatives do not flow through values read from
+    it, in the whole block (the body of a loop, a branch or the kernel) where the call stands. Raises SpirogradTypeError for a field outside
+    of kernels.
     """
     trace = current_trace()
     if trace is None:
         if hasattr(x, "refs"):
             raise SpirogradTypeError("`stop_grad` of a field works in kernels", None, "call it in the kernel that reads the field")
         return _without_history(x)  # type: ignore[no-any-return]
-    for member in getattr(x, "members", {}).values():  # a field of structs
+    for member in getattr(x, "members", {}).values():  # A field of structs.
         stop_grad(member)
-    ref = x.refs() if hasattr(x, "refs") else getattr(x, "ref", None)  # a field, an array
+    ref = x.refs() if hasattr(x, "refs") else getattr(x, "ref", None)  # A field or an array.
     if getattr(x, "component", None) is not None:
         raise SpirogradTypeError("`stop_grad` takes all of a field, not one component", trace.b.loc, "name the whole field")
     if ref is not None:
@@ -97,7 +98,7 @@ def pure(function: T) -> T:
 
 
 def rescale_index(a: Any, b: Any, index: Any) -> Matrix:
-    """The index in field or node ``b`` of the cell with index ``index`` of ``a``: each entry scaled by the ratio of extents.
+    """Return the index in field or node ``b`` of the cell with index ``index`` of ``a``: each entry scaled by the ratio of extents.
 
     Raises SpirogradTypeError where neither extent of an axis is a multiple of the other.
     """

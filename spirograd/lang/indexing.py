@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def swizzle_of(name: str) -> tuple[int, ...] | None:
-    """The indices that a swizzle such as ``"zyx"`` names, or None if the name is none."""
+    """Return the indices that a swizzle such as ``"zyx"`` names, or None if the name is none."""
     if 0 < len(name) <= 4:
         for letters in SWIZZLES:
             if all(c in letters for c in name):
@@ -28,18 +28,18 @@ def swizzle_of(name: str) -> tuple[int, ...] | None:
 
 
 def shape_name(shape: Shape) -> str:
-    """How messages call a shape."""
+    """Return the name of a shape in messages."""
     return f"vector of {shape[0]}" if len(shape) == 1 else f"{shape[0]}x{shape[1]} matrix"
 
 
 def location() -> Any:
-    """The place being traced, for errors; None in Python scope."""
+    """Return the place being traced, for errors; None in Python scope."""
     trace = current_trace()
     return trace.b.loc if trace else None
 
 
 def refuse_index(message: str, hint: str) -> None:
-    """A constant index is out of range: SpirogradIndexError, or a warning if a run-time condition may keep the access out."""
+    """Raise SpirogradIndexError for a constant index out of range, or warn if a run-time condition may prevent the access."""
     trace = current_trace()
     if trace is None or not trace.guards:
         raise SpirogradIndexError(message, location(), hint)
@@ -49,8 +49,10 @@ def refuse_index(message: str, hint: str) -> None:
 
 
 def index_within(k: int, extent: int, message: str, hint: str) -> int:
-    """A constant index of memory or values whose size is fixed in the code, as a number from 0. If it is out of range, as `refuse_index`;
-    where that does not raise, another index, behind a check that fails."""
+    """Return a constant index of memory or values whose size is fixed in the code, as a number from 0.
+
+    If it is out of range, `refuse_index` is called; where that does not raise, another index is returned, behind a check that fails.
+    """
     at = k + extent if k < 0 else k
     if 0 <= at < extent:
         return at
@@ -60,21 +62,21 @@ def index_within(k: int, extent: int, message: str, hint: str) -> int:
 
 
 def report_index(message: str) -> None:
-    """With checks: report an index that is out of range wherever the code runs that is being traced."""
+    """Report an index that is out of range, with checks, wherever the traced code runs."""
     trace = scalar.trace_of()
     if trace.options.check_bounds:
         trace.b.emit(ir.check, scalar.constant(False).op, attr=FaultSite("bounds", message, (), trace.b.loc), type=VOID)
 
 
 def index_value(p: object) -> Value:
-    """A constant or run-time index as an integer value."""
+    """Return a constant or run-time index as an integer value."""
     value = scalar.as_value(p, "index")
     scalar.need_integers("[]", value)
     return value
 
 
 def axis_positions(i: object, extent: int, shape: Shape) -> list[Any]:
-    """The positions that one index names along an axis."""
+    """Return the positions that one index names along an axis."""
     if isinstance(i, slice):
         if any(isinstance(s, Value) for s in (i.start, i.stop, i.step)):
             raise type_error("the bounds of a slice of a vector must be constants", "the shape of the result must be known while compiling")

@@ -1,7 +1,7 @@
 """Decompositions of small matrices by Jacobi's rotations, unrolled over the entries, on lists of scalars (numbers or run-time values).
 
 G. H. Golub, C. F. Van Loan, Matrix Computations, 4th edition, sections 8.5 (symmetric matrices) and 8.6.3 (one-sided, for singular values,
-which keeps small ones accurate). Entries are at most a few units in size, see `dense_algebra.power_of_two`.
+which keeps small ones accurate). The magnitude of entries is at most a few units, see `dense_algebra.power_of_two`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from spirograd.lang.scalar import Value
 
 Column = list[Any]
 Columns = list[Column]
-# An off-diagonal entry below this part of the diagonal is left alone; its square is a normal number of f32.
+# An off-diagonal entry below this fraction of the diagonal is left alone; its square is a normal number of f32.
 _TINY = 1e-18
 # Above this size the sweeps are a loop of the kernel.
 _LARGEST_UNROLLED = 3
 
 
 def repeated(count: int, values: Column, body: Callable[[Column], Column]) -> Column:
-    """``body`` applied ``count`` times to scalars; in kernels as a loop, which carries them."""
+    """Apply ``body`` to scalars ``count`` times; in kernels by a loop that carries them."""
     first = next((v for v in values if isinstance(v, Value)), None)
     if first is None:
         for _ in range(count):
@@ -41,7 +41,7 @@ def _pairs(n: int) -> list[tuple[int, int]]:
 
 
 def _rotation(low: Any, high: Any, off: Any) -> tuple[object, object, object]:
-    """Cosine, sine and tangent of the rotation that makes the symmetric [[low, off], [off, high]] diagonal."""
+    """Return cosine, sine and tangent of the rotation that makes the symmetric [[low, off], [off, high]] diagonal."""
     active = arithmetic.abs(off) > _TINY * (arithmetic.abs(low) + arithmetic.abs(high))
     theta = (high - low) / (2.0 * arithmetic.select(active, off, 1.0))
     size = 1.0 / (arithmetic.abs(theta) + arithmetic.sqrt(theta * theta + 1.0))
@@ -55,7 +55,7 @@ def _turn(a: Column, b: Column, c: object, s: object) -> tuple[Column, Column]:
 
 
 def _exchange(condition: object, a: Column, b: Column) -> tuple[Column, Column]:
-    """(b, -a) where the condition holds, else (a, b): keeps the orientation."""
+    """Return (b, -a) where the condition holds, else (a, b), which keeps the orientation."""
     pairs = list(zip(a, b))
     return [arithmetic.select(condition, y, x) for x, y in pairs], [arithmetic.select(condition, -x, y) for x, y in pairs]
 
@@ -65,7 +65,7 @@ def _identity(n: int) -> Columns:
 
 
 def _sorting(n: int) -> list[tuple[int, int]]:
-    """The neighbours to compare, one after the other: bubble sort."""
+    """Return the neighbours to compare, one after the other: bubble sort."""
     return [(k, k + 1) for end in range(n - 1, 0, -1) for k in range(end)]
 
 
@@ -73,7 +73,7 @@ def _sorting(n: int) -> list[tuple[int, int]]:
 
 
 def eigen(a: Columns, sweeps: int) -> tuple[Column, Columns]:
-    """The eigenvalues of a symmetric matrix, smallest first, and the eigenvectors. Only the upper triangle is read."""
+    """Return the eigenvalues of a symmetric matrix, smallest first, and the eigenvectors. Only the upper triangle is read."""
     n = len(a)
     places = [(i, j) for i in range(n) for j in range(i, n)]
 
@@ -115,8 +115,10 @@ def _rotate(m: dict[tuple[int, int], Any], vectors: Columns, p: int, q: int) -> 
 
 
 def singular(b: Columns, sweeps: int) -> tuple[Columns, Column, Columns]:
-    """U, the singular values, largest first, and V of a 2x2 or 3x3 matrix. U and V are rotations, and the last value has the sign of the
-    determinant; of 2x2 matrices it is not negative, and U reflects instead."""
+    """Return U, the singular values, largest first, and V of a 2x2 or 3x3 matrix.
+
+    U and V are rotations, and the last value has the sign of the determinant; for 2x2 matrices it is not negative, and U reflects instead.
+    """
     n = len(b)
     v = _identity(n)
     for p, q in _pairs(n) * sweeps:
@@ -137,26 +139,26 @@ def singular(b: Columns, sweeps: int) -> tuple[Columns, Column, Columns]:
 
 
 def _unit(x: Column, otherwise: Column) -> Column:
-    """x of length 1, or ``otherwise`` where x is zero."""
+    """Return x divided by its length, or ``otherwise`` where x is zero."""
     square = dot(x, x)
     scale = 1.0 / arithmetic.sqrt(arithmetic.select(square > 0, square, 1.0))
     return [arithmetic.select(square > 0, e * scale, o) for e, o in zip(x, otherwise)]
 
 
 def _across(first: Column, x: Column) -> Column:
-    """x without its part along a vector of length 1."""
+    """Return x without its component along a vector of length 1."""
     along = dot(first, x)
     return [e - along * f for e, f in zip(x, first)]
 
 
 def _completed(b: Columns) -> Columns:
-    """The rotation whose first columns have the directions of those of b, which are orthogonal, longest first."""
+    """Return the rotation whose first columns have the directions of those of b, which are orthogonal, longest first."""
     if len(b) == 2:
         first = _unit(b[0], [1.0, 0.0])
         return [first, [-first[1], first[0]]]
     x, y, z = first = _unit(b[0], [1.0, 0.0, 0.0])
-    # Of a singular matrix, the second column is rounding errors of any direction. Then it has no part across the first, or one that is
-    # lost when the other is removed; some direction across the first takes its place: x or y is left out, whichever is smaller.
+    # In a singular matrix, the second column is rounding errors of any direction. Then it has no component across the first, or one that is
+    # lost when the other is removed. Some direction across the first replaces it: x or y is omitted, whichever is smaller.
     rest = _across(first, _unit(_across(first, b[1]), [0.0, 0.0, 0.0]))
     small = arithmetic.abs(x) < arithmetic.abs(y)
     other = [arithmetic.select(small, 0.0 * x, -z), arithmetic.select(small, -z, 0.0 * y), arithmetic.select(small, y, x)]

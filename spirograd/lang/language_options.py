@@ -1,4 +1,4 @@
-"""What the front end is told of the options of `init`, and of the device."""
+"""The options of the front end: those of `init`, and those of the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spirograd.base.records import dataclass
 
 @dataclass(slots=True)
 class LanguageOptions:
-    """What the front end needs of the options of `init`."""
+    """The options of `init` that the front end needs."""
 
     default_fp: DType = f32
     default_ip: DType = i32
@@ -32,7 +32,7 @@ class LanguageOptions:
 
 
 class DeviceOptions(TypedDict):
-    """The members of `LanguageOptions` that a device decides."""
+    """The members of `LanguageOptions` that depend on the device."""
 
     max_group_size: int
     subgroup_size: int

@@ -22,49 +22,50 @@ class AggregateType(NearNames, ABC):
 
     @abstractmethod
     def leaf_dtypes(self) -> tuple[DType, ...]:
-        """The types of the scalars of a value, in order."""
+        """Return the types of the scalars of a value, in order."""
 
     @abstractmethod
     def build(self, leaves: Sequence[object]) -> Any:
-        """The value that consists of the scalars ``leaves``, used as they are."""
+        """Return the value that consists of the scalars ``leaves``, used as they are."""
 
     @abstractmethod
     def numbers_of(self, value: object) -> list[Any]:
-        """The scalars of ``value`` as they are; raises SpirogradTypeError if it has another structure."""
+        """Return the scalars of ``value`` as they are; raises SpirogradTypeError if it has another structure."""
 
     def leaves_of(self, value: object) -> list[Any]:
-        """The scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it has another structure."""
+        """Return the scalars of ``value`` converted to `leaf_dtypes`; raises SpirogradTypeError if it has another structure."""
         return [t(number) for t, number in zip(self.leaf_dtypes(), self.numbers_of(value))]
 
     def converted(self, value: object) -> Any:
-        """``value`` as this type has it; raises SpirogradTypeError if it has another structure."""
+        """Return ``value`` as this type has it; raises SpirogradTypeError if it has another structure."""
         return self.build(self.leaves_of(value))
 
     @abstractmethod
     def unplaced_field(self, name: str, needs_grad: bool, needs_dual: bool, layout: object) -> Any:
-        """A field ``name`` of such elements that is in no tree yet; ``needs_grad``, ``needs_dual``, ``layout``: as of `field`."""
+        """Return a field ``name`` of such elements that is in no tree yet; ``needs_grad``, ``needs_dual``, ``layout`` are the options of
+        `field`."""
 
 
 ValueType = Union[DType, AggregateType]
 
 
 def as_type(t: object) -> ValueType:
-    """A scalar or aggregate type, from what users write for one; raises SpirogradTypeError."""
+    """Return a scalar or aggregate type from a user's notation for one; raise SpirogradTypeError."""
     return t if isinstance(t, AggregateType) else arithmetic.as_dtype(t)
 
 
 def leaf_dtypes(t: ValueType) -> tuple[DType, ...]:
-    """The types of the scalars of a value of type ``t``."""
+    """Return the types of the scalars of a value of type ``t``."""
     return (t,) if isinstance(t, DType) else t.leaf_dtypes()
 
 
 def build(t: ValueType, leaves: Sequence[object]) -> Any:
-    """A value of type ``t`` from its scalars."""
+    """Return a value of type ``t`` from its scalars."""
     return leaves[0] if isinstance(t, DType) else t.build(leaves)
 
 
 def numbers_of(t: ValueType, value: object) -> list[Any]:
-    """The scalars of ``value``, which must have the structure of ``t``, as they are."""
+    """Return the scalars of ``value``, which must have the structure of ``t``, as they are."""
     if isinstance(t, AggregateType):
         return t.numbers_of(value)
     if not scalar.is_scalar(value):
@@ -73,7 +74,7 @@ def numbers_of(t: ValueType, value: object) -> list[Any]:
 
 
 def typed(x: Any, t: DType) -> Any:
-    """``x`` as ``t``: a cast in a kernel, a NumPy scalar (which remembers its type) outside of one."""
+    """Return ``x`` as ``t``: a cast in a kernel, a NumPy scalar (which remembers its type) outside of one."""
     if isinstance(x, Value) or current_trace() is not None:
         return scalar.cast(x, t)
     if t.kind == "bool":
@@ -84,7 +85,7 @@ def typed(x: Any, t: DType) -> Any:
 
 
 def common_dtype(entries: Sequence[Any]) -> DType:
-    """The type that all entries promote to."""
+    """Return the type that all entries promote to."""
     kinds = [arithmetic.as_dtype(type(plain(e))) if _plain(plain(e)) else scalar.dtype_of(e) for e in entries]
     return functools.reduce(lambda a, b: a if a is b else promote(a, b), kinds)
 
@@ -94,7 +95,7 @@ def _plain(x: object) -> bool:
 
 
 def unify_entries(entries: Sequence[Any]) -> list[Any]:
-    """Entries of one type: numbers stay numbers if all are, else all become values of the common type."""
+    """Return entries of one type: numbers stay numbers if all are, else all become values of the common type."""
     out = list(entries)
     if any(isinstance(e, Value) for e in out):
         t = common_dtype(out)

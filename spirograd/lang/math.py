@@ -65,7 +65,7 @@ __all__ = [
 
 
 def _real(x: Any) -> object:
-    """A scalar as a float."""
+    """Return a scalar as a float."""
     return scalar.to_float(x) if isinstance(x, Value) else float(x) if not isinstance(x, TracedNumber) else x
 
 
@@ -92,20 +92,20 @@ def mix(x: Any, y: Any, a: Any) -> Any:
 
 @elementwise
 def clamp(x: object, xmin: object, xmax: object) -> Any:
-    """``min(xmax, max(xmin, x))``: ``x`` limited to the range from xmin to xmax; xmax if they are exchanged."""
+    """Return ``min(xmax, max(xmin, x))``: ``x`` limited to the range from xmin to xmax; xmax if they are exchanged."""
     return arithmetic.min(xmax, arithmetic.max(xmin, x))
 
 
 @elementwise
 def step(edge: Any, x: Any) -> Any:
-    """0 where x < edge, else 1, as a float."""
+    """Return 0 where x < edge, else 1, as a float."""
     zero = scalar.cast(0.0, scalar.to_float(x).dtype) if isinstance(x, Value) else 0.0
     return scalar.select(scalar.less(x, edge), zero, 1.0)
 
 
 @elementwise
 def smoothstep(edge0: Any, edge1: Any, x: Any) -> Any:
-    """0 up to edge0, 1 from edge1 on, and the cubic ``t * t * (3 - 2 * t)`` between."""
+    """Return 0 up to edge0, 1 from edge1 on, and the cubic ``t * t * (3 - 2 * t)`` between."""
     t = clamp((x - edge0) / (edge1 - edge0), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
 
@@ -118,7 +118,7 @@ def fract(x: object) -> Any:
 
 @elementwise
 def sign(x: Any) -> Any:
-    """The sign of x: -1.0, 0.0 or 1.0."""
+    """Return the sign of x: -1.0, 0.0 or 1.0."""
     x = _real(x)
     if isinstance(x, Value):
         one = scalar.cast(1.0, x.dtype)
@@ -146,7 +146,7 @@ def radians(x: Any) -> Any:
 
 @elementwise
 def log2(x: object) -> Any:
-    """The logarithm to base 2."""
+    """Return the logarithm to base 2."""
     return arithmetic.log(x) / _math.log(2.0)
 
 
@@ -155,43 +155,44 @@ def log2(x: object) -> Any:
 
 @traceable
 def length(x: object) -> Any:
-    """The Euclidean norm of a vector."""
+    """Return the Euclidean norm of a vector."""
     return _vector(x, "length").norm()
 
 
 @traceable
 def distance(x: Any, y: Any) -> Any:
-    """The norm of ``x - y``."""
+    """Return the norm of ``x - y``."""
     return _vector(x - y, "distance").norm()
 
 
 @traceable
 def normalize(v: object) -> Matrix:
-    """``v`` divided by its norm (NaN for a vector of zeros)."""
+    """Return ``v`` divided by its norm (NaN for a vector of zeros)."""
     return _vector(v, "normalize").normalized()
 
 
 @traceable
 def dot(x: object, y: object) -> Any:
-    """The inner product of two vectors."""
+    """Return the inner product of two vectors."""
     return _vector(x, "dot").dot(y)
 
 
 @traceable
 def cross(x: object, y: object) -> Any:
-    """The cross product of two vectors of 3 (of 2: its third component)."""
+    """Return the cross product of two vectors of 3 (of 2: its third component)."""
     return _vector(x, "cross").cross(y)
 
 
 @traceable
 def reflect(x: object, n: object) -> Any:
-    """The direction ``x`` mirrored at the plane with unit normal ``n``."""
+    """Return the direction ``x`` mirrored at the plane with unit normal ``n``."""
     return x - 2.0 * dot(x, n) * n
 
 
 @traceable
 def refract(x: Any, n: Any, eta: Any) -> Any:
-    """The direction ``x`` refracted at the plane with unit normal ``n``; ``eta`` is the ratio of indices. Zeros for total reflection."""
+    """Return the direction ``x`` refracted at the plane with unit normal ``n``; ``eta`` is the ratio of indices. Zeros for total
+    reflection."""
     cosine = dot(x, n)
     k = 1.0 - eta * eta * (1.0 - cosine * cosine)
     root = arithmetic.sqrt(arithmetic.select(k < 0.0, 0.0, k))
@@ -201,25 +202,25 @@ def refract(x: Any, n: Any, eta: Any) -> Any:
 
 @traceable
 def determinant(m: Any) -> Any:
-    """The determinant of a square matrix up to 8x8."""
+    """Return the determinant of a square matrix up to 8x8."""
     return m.determinant()
 
 
 @traceable
 def inverse(m: Any) -> Any:
-    """The inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
+    """Return the inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
     return m.inverse()
 
 
 @traceable
 def eye(n: int) -> Matrix:
-    """The n x n identity of the default float type."""
+    """Return the n x n identity of the default float type."""
     return Matrix.identity(float, n)
 
 
 @traceable
 def vdir(ang: object) -> Matrix:
-    """The unit vector at an angle of ``ang`` radians from the x axis, counterclockwise."""
+    """Return the unit vector at an angle of ``ang`` radians from the x axis, counterclockwise."""
     return Vector([arithmetic.cos(ang), arithmetic.sin(ang)])
 
 
@@ -228,26 +229,27 @@ def vdir(ang: object) -> Matrix:
 
 @traceable
 def translate(dx: object, dy: object, dz: object) -> Matrix:
-    """The 4x4 matrix that adds (dx, dy, dz)."""
+    """Return the 4x4 matrix that adds (dx, dy, dz)."""
     return mat4([[1, 0, 0, dx], [0, 1, 0, dy], [0, 0, 1, dz], [0, 0, 0, 1]])
 
 
 @traceable
 def scale(sx: object, sy: object, sz: object) -> Matrix:
-    """The 4x4 matrix that multiplies the axes by sx, sy, sz."""
+    """Return the 4x4 matrix that multiplies the axes by sx, sy, sz."""
     return mat4([[sx, 0, 0, 0], [0, sy, 0, 0], [0, 0, sz, 0], [0, 0, 0, 1]])
 
 
 @traceable
 def rotation2d(ang: object) -> Matrix:
-    """The 2x2 matrix that turns counterclockwise by ``ang`` radians."""
+    """Return the 2x2 matrix that turns counterclockwise by ``ang`` radians."""
     c, s = arithmetic.cos(ang), arithmetic.sin(ang)
     return Matrix([[c, -s], [s, c]])
 
 
 @traceable
 def rot_by_axis(axis: object, ang: object) -> Matrix:
-    """The 4x4 matrix that turns coordinates by ``ang`` (radians) about ``axis``, a vec3 of any length: Rodrigues' formula, transposed."""
+    """Return the 4x4 matrix that turns coordinates by ``ang`` (radians) about ``axis``, a vec3 of any length: Rodrigues' formula,
+    transposed."""
     x, y, z = normalize(axis)
     c, s = arithmetic.cos(ang), arithmetic.sin(ang)
     t = 1.0 - c
@@ -263,14 +265,14 @@ def rot_by_axis(axis: object, ang: object) -> Matrix:
 
 @traceable
 def rot_yaw_pitch_roll(yaw: object, pitch: object, roll: object) -> Matrix:
-    """The 4x4 matrix of the turns of coordinates about z by roll, x by pitch, y by yaw (radians), multiplied in this order."""
+    """Return the 4x4 matrix of the turns of coordinates about z by roll, x by pitch, y by yaw (radians), multiplied in this order."""
     turns: Matrix = rot_by_axis(vec3(0, 0, 1), roll) @ rot_by_axis(vec3(1, 0, 0), pitch) @ rot_by_axis(vec3(0, 1, 0), yaw)
     return turns
 
 
 @traceable
 def rotation3d(ang_x: object, ang_y: object, ang_z: object) -> Matrix:
-    """`rot_yaw_pitch_roll` with yaw ``ang_z``, pitch ``ang_x``, roll ``ang_y``."""
+    """Return `rot_yaw_pitch_roll` with yaw ``ang_z``, pitch ``ang_x``, roll ``ang_y``."""
     return rot_yaw_pitch_roll(ang_z, ang_x, ang_y)
 
 
@@ -279,53 +281,53 @@ def rotation3d(ang_x: object, ang_y: object, ang_z: object) -> Matrix:
 
 @traceable
 def cmul(z1: object, z2: object) -> Matrix:
-    """The product ``z1 * z2`` of two complex numbers."""
+    """Return the product ``z1 * z2`` of two complex numbers."""
     (a, b), (c, d) = _complex(z1, "cmul"), _complex(z2, "cmul")
     return Vector([a * c - b * d, a * d + b * c])
 
 
 @traceable
 def cconj(z: object) -> Matrix:
-    """The conjugate of the complex number ``z``."""
+    """Return the conjugate of the complex number ``z``."""
     a, b = _complex(z, "cconj")
     return Vector([a, -b])
 
 
 @traceable
 def cinv(z: object) -> Matrix:
-    """``1 / z``."""
+    """Return ``1 / z``."""
     return cconj(z) / dot(z, z)  # type: ignore[no-any-return]
 
 
 @traceable
 def cdiv(z1: object, z2: object) -> Matrix:
-    """The quotient ``z1 / z2`` of two complex numbers."""
+    """Return the quotient ``z1 / z2`` of two complex numbers."""
     return cmul(z1, cconj(z2)) / dot(z2, z2)  # type: ignore[no-any-return]
 
 
 @traceable
 def cpow(z: object, n: object) -> Matrix:
-    """The complex number ``z`` to the real power ``n``, on the principal branch."""
+    """Return the complex number ``z`` to the real power ``n``, on the principal branch."""
     a, b = _complex(z, "cpow")
     return vdir(arithmetic.atan2(b, a) * n) * arithmetic.pow(length(z), n)  # type: ignore[no-any-return]
 
 
 @traceable
 def csqrt(z: object) -> Matrix:
-    """The square root of the complex number ``z`` whose real part is not negative."""
+    """Return the square root of the complex number ``z`` whose real part is not negative."""
     a, b = _complex(z, "csqrt")
     return vdir(arithmetic.atan2(b, a) * 0.5) * arithmetic.sqrt(length(z))  # type: ignore[no-any-return]
 
 
 @traceable
 def cexp(z: object) -> Matrix:
-    """e to the power of the complex number ``z``."""
+    """Return e to the power of the complex number ``z``."""
     a, b = _complex(z, "cexp")
     return vdir(b) * arithmetic.exp(a)  # type: ignore[no-any-return]
 
 
 @traceable
 def clog(z: object) -> Matrix:
-    """The natural logarithm of the complex number ``z``, on the principal branch."""
+    """Return the natural logarithm of the complex number ``z``, on the principal branch."""
     a, b = _complex(z, "clog")
     return Vector([arithmetic.log(length(z)), arithmetic.atan2(b, a)])

@@ -34,7 +34,7 @@ Writer = Callable[[int, Any], None]
 
 
 def make(entries: Sequence[Any], shape: Shape) -> Matrix:
-    """The vector (``shape`` (n,)) or matrix (n, m) with these row-major entries."""
+    """Return the vector (``shape`` (n,)) or matrix (n, m) with these row-major entries."""
     m: Matrix = object.__new__(Vector if len(shape) == 1 else Matrix)
     put = object.__setattr__
     put(m, "_entries", unify_entries(entries))
@@ -44,14 +44,14 @@ def make(entries: Sequence[Any], shape: Shape) -> Matrix:
 
 
 def make_host_element(entries: Sequence[object], shape: Shape, write: Writer | None) -> Matrix:
-    """An element of a field or ndarray read in Python scope: assigning an entry calls ``write(flat index, value)``."""
+    """Return an element of a field or ndarray read in Python scope: assigning an entry calls ``write(flat index, value)``."""
     m = make(entries, shape)
     object.__setattr__(m, "_write", write)
     return m
 
 
 def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
-    """Flat entries and shape of nested sequences, arrays, vectors."""
+    """Return the entries in row-major order and the shape of nested sequences, arrays, vectors."""
     if isinstance(data, Matrix):
         return list(data._entries), data.shape
     if isinstance(data, np.ndarray):
@@ -75,7 +75,7 @@ def _entries_and_shape(data: object) -> tuple[list[object], Shape]:
 
 
 def _operand(x: object) -> Any:
-    """A scalar as it is; lists and arrays as matrices; None for what is neither."""
+    """Return a scalar as it is; lists and arrays as matrices; None for other objects."""
     if isinstance(x, Matrix) or is_scalar(x):
         return x
     if isinstance(x, np.ndarray) and x.ndim == 0:
@@ -86,7 +86,7 @@ def _operand(x: object) -> Any:
 
 
 def _entrywise(function: Callable[..., object], args: Sequence[object]) -> Matrix:
-    """``function`` over the entries of the matrices among ``args``, scalars broadcast."""
+    """Return ``function`` over the entries of the matrices among ``args``, scalars broadcast."""
     operands = [_operand(a) for a in args]
     shape: Shape | None = None
     for a, given in zip(operands, args):
@@ -147,7 +147,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     """
 
     __slots__ = ("__weakref__", "_entries", "_write", "shape")
-    __array_ufunc__ = None  # NumPy arrays on the left leave the operation to us
+    __array_ufunc__ = None  # NumPy arrays on the left leave the operation to this class.
     __sg_traceable__ = True
     _entries: list[Any]
     _write: Writer | None
@@ -156,7 +156,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     @overload
     def __new__(cls, data: Any, dt: Any = None) -> Matrix: ...
     @overload
-    def __new__(cls, *entries: Any) -> Matrix: ...  # `vec3` and its like, which are this class to type checkers
+    def __new__(cls, *entries: Any) -> Matrix: ...  # `vec3` and its like, which type checkers regard as this class.
 
     def __new__(cls, data: Any, dt: Any = None) -> Matrix:
         entries, shape = _entries_and_shape(data)
@@ -172,22 +172,22 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """All entries, row by row."""
+        """The entries, row by row."""
         return tuple(self._entries)
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.shape[0]
 
     @property
     def m(self) -> int:
-        """Number of columns; 1 for vectors."""
+        """The number of columns; 1 for vectors."""
         return self.shape[1] if len(self.shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
-        """Number of axes: 1 for vectors, 2 for matrices."""
+        """The number of axes: 1 for vectors, 2 for matrices."""
         return len(self.shape)
 
     @property
@@ -196,7 +196,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return common_dtype(self._entries)
 
     def get_shape(self) -> Shape:
-        """The same as ``shape``."""
+        """Return ``shape``."""
         return self.shape
 
     def __len__(self) -> int:
@@ -232,7 +232,8 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     # --- entries ---
 
     def _positions(self, index: object) -> tuple[list[Any], Shape | None]:
-        """Flat positions (ints, or values where the index is only known at run time) and the shape of what is read (None: a scalar)."""
+        """Return flat positions (ints, or values where the index is only known at run time) and the shape of the selection (None: a
+        scalar)."""
         index = index if isinstance(index, tuple) else (index.entries if isinstance(index, Matrix) else (index,))
         if len(index) > self.ndim:
             raise SpirogradIndexError(f"{len(index)} indices for a {shape_name(self.shape)}", location(), f"it takes {self.ndim}")
@@ -247,8 +248,8 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     def __getitem__(self, index: Any) -> Any:
         positions, shape = self._positions(index)
         if any(isinstance(p, Value) for p in positions):
-            whole = self._as_ir_vector()
-            entries = [scalar.emit(ir.extract, whole, index_value(p)) for p in positions]
+            vector = self._as_ir_vector()
+            entries = [scalar.emit(ir.extract, vector, index_value(p)) for p in positions]
         else:
             entries = [self._entries[p] for p in positions]
         return entries[0] if shape is None else make(entries, shape)
@@ -258,7 +259,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return scalar.emit(ir.vec, *[scalar.cast(e, t) for e in self._entries], t=Vec(len(self._entries), t))  # type: ignore[arg-type]
 
     def with_entry(self, index: object, value: object) -> Matrix:
-        """A copy with ``value`` (a scalar, or a matrix of the shape read there) at ``index``, cast to this matrix's type."""
+        """Return a copy with ``value`` (a scalar, or a matrix of the shape read there) at ``index``, cast to this matrix's type."""
         positions, shape = self._positions(index)
         values = _values_for(value, shape, len(positions))
         if any(isinstance(p, Value) for p in positions):
@@ -269,16 +270,16 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return make(entries, self.shape)
 
     def _with_run_time_entries(self, positions: Sequence[Any], values: Sequence[Any]) -> Matrix:
-        whole = self._as_ir_vector()
-        assert isinstance(whole.op.type, Vec)
-        t = whole.op.type.elem
+        vector = self._as_ir_vector()
+        assert isinstance(vector.op.type, Vec)
+        t = vector.op.type.elem
         for p, v in zip(positions, values):
-            whole = scalar.emit(ir.insert, whole, index_value(p), scalar.cast(v, t))
+            vector = scalar.emit(ir.insert, vector, index_value(p), scalar.cast(v, t))
         size = len(self._entries)
-        return make([scalar.emit(ir.extract, whole, scalar.constant(i)) for i in range(size)], self.shape)
+        return make([scalar.emit(ir.extract, vector, scalar.constant(i)) for i in range(size)], self.shape)
 
     def with_swizzle(self, name: str, value: object) -> Matrix:
-        """A copy in which the entries that the swizzle ``name`` names, as in "xz", are ``value``."""
+        """Return a copy in which the entries that the swizzle ``name`` names, as in "xz", are ``value``."""
         positions = self._swizzle_positions(name)
         entries = list(self._entries)
         for p, v in zip(positions, _values_for(value, (len(positions),) if len(positions) > 1 else None, len(positions))):
@@ -295,12 +296,12 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
                 self._write(p, self._entries[p])
 
     def _swizzle_positions(self, name: str) -> tuple[int, ...]:
-        found = swizzle_of(name) if self.ndim == 1 else None
-        if found is None:
+        positions = swizzle_of(name) if self.ndim == 1 else None
+        if positions is None:
             raise NoAttribute(f"a {shape_name(self.shape)}", name, lambda: dir(self))
-        if max(found) >= self.n:
+        if max(positions) >= self.n:
             raise AttributeError(f"a vector of {self.n} has no component `{name}`; it has `{SWIZZLES[0][: self.n]}`")
-        return found
+        return positions
 
     def __getattr__(self, name: str) -> Any:
         positions = self._swizzle_positions(name)
@@ -314,7 +315,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return make(self._entries, self.shape)
 
     def copy(self) -> Matrix:
-        """A copy that shares nothing."""
+        """Return a copy that shares no entries."""
         return make(self._entries, self.shape)
 
     def __deepcopy__(self, memo: object) -> Matrix:
@@ -323,16 +324,16 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
     # --- conversions ---
 
     def to_list(self) -> list[Any]:
-        """Nested lists of Python numbers (in kernels: of values)."""
+        """Return nested lists of Python numbers (in kernels: of values)."""
         flat = [e.item() if isinstance(e, np.generic) else e for e in self._entries]
         return flat if self.ndim == 1 else [flat[i * self.m : (i + 1) * self.m] for i in range(self.n)]
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy array of this shape."""
+        """Return a NumPy array of this shape."""
         return np.array(self._entries).reshape(self.shape)
 
     def cast(self, dtype: Any) -> Matrix:
-        """The matrix with all entries converted to ``dtype``."""
+        """Return the matrix with all entries converted to ``dtype``."""
         t = arithmetic.as_dtype(dtype)
         return make([typed(e, t) for e in self._entries], self.shape)
 
@@ -341,7 +342,7 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         self[(slice(None),) * self.ndim] = value
 
     def filled(self, value: object) -> Matrix:
-        """A copy with all entries set to ``value``."""
+        """Return a copy with all entries set to ``value``."""
         return self.with_entry((slice(None),) * self.ndim, value)
 
     # --- unary, products ---
@@ -385,14 +386,14 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return b
 
     def dot(self, other: object) -> Any:
-        """The inner product with ``other``, a vector of the same length."""
+        """Return the inner product with ``other``, a vector of the same length."""
         b = self._other_vector("dot", other)
         if b.n != self.n:
             raise type_error(f"`dot` takes two vectors of one length, got {self.n} and {b.n} entries")
         return dense_algebra.dot(self._entries, b._entries)
 
     def cross(self, other: object) -> Any:
-        """The cross product with ``other``: of 3-vectors a vector, of 2-vectors a scalar."""
+        """Return the cross product with ``other``: of 3-vectors a vector, of 2-vectors a scalar."""
         b = self._other_vector("cross", other)
         if self.n != b.n or self.n not in (2, 3):
             raise type_error(f"`cross` takes two vectors of 2 or of 3 entries, got {self.n} and {b.n}")
@@ -400,64 +401,64 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return entries[0] if self.n == 2 else make(entries, (3,))
 
     def outer_product(self, other: object) -> Matrix:
-        """The matrix of all products of an entry of this vector and one of the other."""
+        """Return the matrix of all products of an entry of this vector and one of the other."""
         b = self._other_vector("outer_product", other)
         return make(dense_algebra.outer(self._entries, b._entries), (self.n, b.n))
 
     outer = outer_product
 
     def frobenius_inner(self, other: object) -> Any:
-        """The sum of the products of entries with those of ``other`` at the same place."""
+        """Return the sum of the products of entries with those of ``other`` at the same place."""
         return (self * other).sum()
 
     # --- reductions and norms ---
 
     def sum(self) -> Any:
-        """The sum of the entries."""
+        """Return the sum of the entries."""
         return functools.reduce(scalar.add, self._entries)
 
     def min(self) -> Any:
-        """The smallest entry."""
+        """Return the smallest entry."""
         return functools.reduce(arithmetic.min, self._entries)
 
     def max(self) -> Any:
-        """The largest entry."""
+        """Return the largest entry."""
         return functools.reduce(arithmetic.max, self._entries)
 
     def any(self) -> Any:
-        """Whether an entry is not zero."""
+        """Return whether an entry is not zero."""
         conditions: list[Scalar] = [scalar.truth(e) for e in self._entries]
         return functools.reduce(scalar.bit_or, conditions)
 
     def all(self) -> Any:
-        """Whether no entry is zero."""
+        """Return whether no entry is zero."""
         conditions: list[Scalar] = [scalar.truth(e) for e in self._entries]
         return functools.reduce(scalar.bit_and, conditions)
 
     def norm_sqr(self) -> Any:
-        """The sum of the squares of the entries."""
+        """Return the sum of the squares of the entries."""
         return dense_algebra.dot(self._entries, self._entries)
 
     def _safe_norm_sqr(self, eps: Scalar) -> object:
         return self.norm_sqr() if is_number(eps) and eps == 0 else scalar.add(self.norm_sqr(), eps)
 
     def norm(self, eps: Scalar = 0) -> Any:
-        """``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
+        """Return ``sqrt(norm_sqr + eps)``; a positive eps keeps the gradient at zero finite."""
         return arithmetic.sqrt(self._safe_norm_sqr(eps))
 
     def norm_inv(self, eps: Scalar = 0) -> Any:
-        """``1 / sqrt(norm_sqr + eps)``."""
+        """Return ``1 / sqrt(norm_sqr + eps)``."""
         return arithmetic.rsqrt(self._safe_norm_sqr(eps))
 
     def normalized(self, eps: Scalar = 0) -> Matrix:
-        """The vector divided by ``norm() + eps``."""
+        """Return the vector divided by ``norm() + eps``."""
         length = self.norm()
         return _entrywise(scalar.truediv, (self, length if is_number(eps) and eps == 0 else scalar.add(length, eps)))
 
     # --- square matrices ---
 
     def transpose(self) -> Matrix:
-        """The matrix with rows and columns exchanged."""
+        """Return the matrix with rows and columns exchanged."""
         if self.ndim == 1:
             raise type_error("a vector has no transpose", "`a.outer_product(b)` is a times the transpose of b, `a.dot(b)` the reverse")
         return make([self._entries[i * self.m + j] for j in range(self.m) for i in range(self.n)], (self.m, self.n))
@@ -468,51 +469,51 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
         return self.n
 
     def trace(self) -> Any:
-        """The sum of the diagonal."""
+        """Return the sum of the diagonal."""
         n = self._side_length("trace")
         return functools.reduce(scalar.add, self._entries[:: n + 1])
 
     def determinant(self) -> Any:
-        """The determinant of a square matrix up to 8x8."""
+        """Return the determinant of a square matrix up to 8x8."""
         return dense_algebra.determinant(self._entries, self._side_length("determinant"))
 
     def inverse(self) -> Matrix:
-        """The inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
+        """Return the inverse of a square matrix up to 8x8; infinite or NaN if it is singular."""
         return make(dense_algebra.inverse(self._entries, self._side_length("inverse")), self.shape)
 
     # --- constructors ---
 
     @classmethod
     def zero(cls, dt: object, n: int, m: int | None = None) -> Matrix:
-        """Zeros of type ``dt``: a vector of n, or n x m."""
+        """Return zeros of type ``dt``: a vector of n, or n x m."""
         return constant_matrix(0, dt, n, m)
 
     @classmethod
     def one(cls, dt: object, n: int, m: int | None = None) -> Matrix:
-        """Ones of type ``dt``: a vector of n, or n x m."""
+        """Return ones of type ``dt``: a vector of n, or n x m."""
         return constant_matrix(1, dt, n, m)
 
     @staticmethod
     def unit(n: int, i: int, dt: object = None) -> Matrix:
-        """The vector of n entries of type ``dt`` with 1 at i and 0 elsewhere. Raises SpirogradIndexError if there is no entry i."""
+        """Return the vector of n entries of type ``dt`` with 1 at i and 0 elsewhere. Raises SpirogradIndexError if there is no entry i."""
         if not 0 <= i < n:
             raise SpirogradIndexError(f"there is no unit vector {i} of {n} entries", location(), f"i counts from 0 to {n - 1}")
         return Matrix([int(k == i) for k in range(n)], dt=int if dt is None else dt)
 
     @staticmethod
     def identity(dt: object, n: int) -> Matrix:
-        """The n x n identity of type ``dt``."""
+        """Return the n x n identity of type ``dt``."""
         return Matrix([[int(i == j) for j in range(n)] for i in range(n)], dt=dt)
 
     @staticmethod
     def diag(dim: int, val: object) -> Matrix:
-        """The dim x dim matrix with ``val`` on the diagonal, zeros elsewhere."""
+        """Return the dim x dim matrix with ``val`` on the diagonal, zeros elsewhere."""
         zero = arithmetic.zero(val)
         return make([val if i == j else zero for i in range(dim) for j in range(dim)], (dim, dim))
 
     @staticmethod
     def rows(rows: Sequence[object]) -> Matrix:
-        """The matrix with the vectors ``rows`` as rows."""
+        """Return the matrix with the vectors ``rows`` as rows."""
         entries, shape = _entries_and_shape(list(rows))
         if len(shape) != 2:
             raise type_error("`rows` takes a list of vectors")
@@ -520,26 +521,26 @@ class Matrix(MatrixOperators, metaclass=NearNamesOfClass):
 
     @staticmethod
     def cols(cols: Sequence[object]) -> Matrix:
-        """The matrix with the vectors ``cols`` as columns."""
+        """Return the matrix with the vectors ``cols`` as columns."""
         return Matrix.rows(cols).transpose()
 
     # --- data of matrices ---
 
     @classmethod
     def field(cls, n: int, m: int, dtype: Any, shape: Any = None, *args: Any, **options: Any) -> fields.MatrixField:
-        """A field of n x m matrices; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
+        """Return a field of n x m matrices; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
         return fields.matrix_field((n, m), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
     def ndarray(
         cls, n: int, m: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False
     ) -> ndarrays.MatrixNdarray:
-        """An array of n x m matrices; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
+        """Return an array of n x m matrices; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray((n, m), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
     def tensor(cls, n: int, m: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:
-        """A tensor of n x m matrices; options as of `tensor`."""
+        """Return a tensor of n x m matrices; options as of `tensor`."""
         return tensors.element_tensor((n, m), dtype, make_host_element, shape, **options)
 
 
@@ -554,29 +555,29 @@ class Vector(Matrix):
 
     @classmethod
     def field(cls, n: int, dtype: Any, shape: Any = None, *args: Any, **options: Any) -> fields.MatrixField:  # type: ignore[override]
-        """A field of vectors of n; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
+        """Return a field of vectors of n; options as of `field`, and ``layout``: Layout.AOS or Layout.SOA."""
         return fields.matrix_field((n,), dtype, make_host_element, shape, *args, **options)
 
     @classmethod
     def ndarray(cls, n: int, dtype: object, shape: object, needs_grad: bool = False, needs_dual: bool = False) -> ndarrays.MatrixNdarray:  # type: ignore[override]
-        """An array of vectors of n; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
+        """Return an array of vectors of n; ``shape``, ``needs_grad``, ``needs_dual``: as of `ndarray`."""
         return ndarrays.element_ndarray((n,), dtype, make_host_element, shape, needs_grad, needs_dual)
 
     @classmethod
     def tensor(cls, n: int, dtype: Any, shape: Any, **options: Any) -> tensors.MatrixTensor:  # type: ignore[override]
-        """A tensor of vectors of n; options as of `tensor`."""
+        """Return a tensor of vectors of n; options as of `tensor`."""
         return tensors.element_tensor((n,), dtype, make_host_element, shape, **options)
 
 
 def constant_matrix(value: int, dt: object, n: int, m: int | None) -> Matrix:
-    """A vector of n or matrix of n x m entries, all ``value`` as type ``dt``."""
+    """Return a vector of n or matrix of n x m entries, all ``value`` as type ``dt``."""
     t = arithmetic.as_dtype(dt)
     size = n if m is None else n * m
     return make([typed(value, t) for _ in range(size)], (n,) if m is None else (n, m))
 
 
 def _values_for(value: object, shape: Shape | None, count: int) -> list[Any]:
-    """The scalars that assigning ``value`` to a scalar (shape None) or sub-matrix puts there."""
+    """Return the scalars that assigning ``value`` to a scalar (shape None) or sub-matrix stores."""
     operand = _operand(value)
     if operand is None:
         raise type_error(f"an entry of a vector or matrix cannot be {scalar.describe(value)}")
@@ -589,7 +590,7 @@ def _values_for(value: object, shape: Shape | None, count: int) -> list[Any]:
 
 
 def _like(new: Any, old: Any) -> Any:
-    """``new`` in the type of the entry that it replaces (plain Python numbers have none)."""
+    """Return ``new`` in the type of the entry that it replaces (plain Python numbers have none)."""
     if isinstance(old, Value):
         return scalar.cast(new, old.dtype)
     if isinstance(old, np.generic):

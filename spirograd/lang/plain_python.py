@@ -1,6 +1,6 @@
-"""Kernels as plain Python, on ``arch=sg.python``: what loops, atomic operations and random numbers mean while one runs.
+"""Kernels as plain Python, on ``arch=sg.python``: the meaning of loops, atomic operations and random numbers while one runs.
 
-Elements that are numbers know their place then, so that an atomic operation, which is given the number, finds the memory.
+Elements that are numbers know their place then, so that an atomic operation, which gets the number, finds the memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SEED_BITS = 64
 
 
 class _State(threading.local):
-    """Of a thread: whether it is running a kernel, and its random numbers with their session."""
+    """The state of a thread: whether it is running a kernel, and its random numbers with their session."""
 
     running = False
-    call: Callable[..., Any]  # calls a function of the kernel language
+    call: Callable[..., Any]  # Calls a function of the kernel language.
     random: tuple[object, random.Random] | None = None
 
 
@@ -46,20 +46,21 @@ class FloatElement(float):
 
 
 def placed(value: Any, memory: object, key: object) -> Any:
-    """The number ``value`` of ``memory`` at ``key``, with its place."""
+    """Return the number ``value`` of ``memory`` at ``key``, with its place."""
     element = FloatElement(value) if isinstance(value, float) else IntegerElement(value)
     element.place = memory, key
     return element
 
 
 def indices(shape: Sequence[int], origin: Sequence[int] = ()) -> Iterator[Any]:
-    """The indices of a field or an array, as loops of kernels have them: integers along one axis, else tuples."""
+    """Return the indices of a field or an array, as loops of kernels have them: integers along one axis, else tuples."""
     ranges = [range(first, first + extent) for extent, first in zip(shape, origin or [0] * len(shape))]
     return iter(ranges[0]) if len(ranges) == 1 else itertools.product(*ranges)
 
 
 def atomic(kind: str, x: Any, value: Any) -> Any:
-    """``x`` combined with ``value`` in memory; the old value. ``x``: an element of a field or an array; of a vector, entry by entry."""
+    """Combine ``x`` with ``value`` in memory, and return the old value. ``x``: an element of a field or an array; vectors are combined
+    entry by entry."""
     combine = _COMBINED[kind]
     if isinstance(x, (IntegerElement, FloatElement)):
         memory, key = x.place
@@ -78,12 +79,12 @@ def atomic(kind: str, x: Any, value: Any) -> Any:
 
 
 def compare_and_swap(x: object, expected: object, desired: object) -> Any:
-    """``x = desired`` if the element ``x`` is ``expected``; the old value."""
+    """Set the element ``x`` to ``desired`` if it is ``expected``, and return the old value."""
     return atomic("exchange", x, desired) if x == expected else atomic("exchange", x, x)
 
 
 def generator() -> random.Random:
-    """The random numbers of the session, from its `random_seed`."""
+    """Return the random number generator of the session, from its `random_seed`."""
     session = context.session()
     if state.random is None or state.random[0] is not session:
         seed = session.cfg.random_seed
@@ -92,13 +93,13 @@ def generator() -> random.Random:
 
 
 def drawn(dtype: Any) -> Any:
-    """A number as `forms.random` describes it."""
+    """Return a random number as `forms.random` describes it."""
     if dtype.is_float:
         return dtype(generator().random())
     return dtype.integer(generator().getrandbits(_SEED_BITS))
 
 
 def refuse(name: str) -> NoReturn:
-    """Raise SpirogradUnsupportedError for what plain Python cannot do."""
+    """Raise SpirogradUnsupportedError for operations that plain Python cannot run."""
     problem = f"`{name}` does not work on `arch=sg.python`, where kernels run as plain Python"
     raise SpirogradUnsupportedError(problem, None, "`arch=sg.interpreter` runs every kernel, operation by operation")

@@ -1,4 +1,4 @@
-"""What type an operation on two types has, as a table that users can look at."""
+"""Result types of operations on two types, as a table for users."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from spirograd.base.dtypes import ALL, promote
 
 
 def promotion_table() -> str:
-    """The type of ``a + b``, ``a - b``, ``a * b``, ``a // b``, ``a % b``, and of the smaller and the larger of the two: for each type of a
-    a line, for each type of b a column.
+    """Return the type of ``a + b``, ``a - b``, ``a * b``, ``a // b``, ``a % b``, and of the smaller and the larger of the two: for each
+    type of a a line, for each type of b a column.
 
     ``a / b`` makes floats of the default type of integers first; of integers, ``a ** b`` and shifts have the type of a.
     """

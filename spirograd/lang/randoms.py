@@ -30,17 +30,17 @@ def _pcg3d(x: object, y: object, z: object) -> tuple[Any, Any, Any]:
 
 
 def _plus_product(a: Any, b: Any, c: Any) -> Value:
-    """``a + b * c``, wrapping."""
+    """Return ``a + b * c``, wrapping."""
     return scalar.emit(ir.add, a, scalar.emit(ir.mul, b, c, attr="wrap"), attr="wrap")
 
 
 def stream_key(seed: Value, task: int) -> Value:
-    """What distinguishes the loops of a kernel and its launches."""
+    """Return the key that distinguishes the loops of a kernel and its launches."""
     return seed ^ scalar.constant((task * 0x9E3779B9) & 0xFFFFFFFF, u32)
 
 
 def uniform(t: DType, counter: Value, key: Value, index: Value) -> Any:
-    """Floats in [0, 1), multiples of 2**-11 (f16), 2**-24 (f32) or 2**-53 (f64); integers over their whole range; u1 a coin."""
+    """Return floats in [0, 1), multiples of 2**-11 (f16), 2**-24 (f32) or 2**-53 (f64); integers over their whole range; u1 a coin."""
     a, b, _ = _pcg3d(index, counter, key)
     if t is f64:
         high, low = scalar.cast(a >> 5, f64), scalar.cast(b >> 6, f64)
@@ -56,10 +56,10 @@ def uniform(t: DType, counter: Value, key: Value, index: Value) -> Any:
 
 
 def normal(t: DType, counter: Value, key: Value, index: Value) -> Value:
-    """Box and Muller's transform (G. Box, M. Muller, Ann. Math. Stat. 29, 1958) of two of the three words of one draw."""
+    """Return a normal number by Box and Muller's transform (G. Box, M. Muller, Ann. Math. Stat. 29, 1958) of two words of one draw."""
     a, b, _ = _pcg3d(index, counter, key)
     work = f64 if t is f64 else dtypes.f32
-    radius_bits = scalar.cast(a >> 8, work) + scalar.constant(1.0, work)  # never 0, so the logarithm is finite
+    radius_bits = scalar.cast(a >> 8, work) + scalar.constant(1.0, work)  # Never 0, so the logarithm is finite.
     u = radius_bits * scalar.constant(2.0**-24, work)
     angle = scalar.cast(b, work) * scalar.constant(2.0 * math.pi * 2.0**-32, work)
     return scalar.cast(arithmetic.sqrt(arithmetic.log(u) * scalar.constant(-2.0, work)) * arithmetic.cos(angle), t)

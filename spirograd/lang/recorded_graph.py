@@ -1,4 +1,4 @@
-"""`Graph`: what a block of Python had the device do, to be done again without that Python."""
+"""The class `Graph`: the device work of a block of Python, repeated without that Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Graph:
 
     @property
     def launch_count(self) -> int:
-        """How many launches of kernels it repeats."""
+        """The number of launches of kernels that it repeats."""
         return 0 if self._recording is None else int(self._recording.launches)
 
     def __enter__(self) -> Graph:
@@ -58,9 +58,10 @@ class Graph:
             self._recording = recording
 
     def launch(self) -> None:
-        """Do it again, after all work so far. Does not wait.
+        """Repeat the work, after all work so far. Does not wait.
 
-        Raises SpirogradRuntimeError before anything is recorded, in a kernel, in a tape, and after another `init`; also as `Graph` says.
+        Raises SpirogradRuntimeError before anything is recorded, in a kernel, in a tape, after another `init`, and in the cases that
+        `Graph` lists.
         """
         if self._recording is None or self._block is not None:
             raise SpirogradRuntimeError(render("this graph has recorded nothing yet", None, "record it with `with graph: ...`"))

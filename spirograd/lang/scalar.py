@@ -25,7 +25,7 @@ class Value:
     """A scalar that the kernel computes at run time. Operators emit IR into the current trace."""
 
     __slots__ = ("op",)
-    __array_ufunc__ = None  # NumPy scalars on the left leave the operation to us
+    __array_ufunc__ = None  # NumPy scalars on the left leave the operation to this class.
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -155,11 +155,11 @@ class Value:
 
 
 Scalar = Union[Value, bool, int, float]
-Number = Union[bool, int, float]  # a scalar that is known while compiling
+Number = Union[bool, int, float]  # A scalar that is known while compiling.
 
 
 class Operator(Protocol):
-    """An operation on two scalars: computed by the kernel if one of them is, otherwise by Python."""
+    """An operation on two scalars: computed by the kernel if an operand is a run-time value, otherwise by Python."""
 
     @overload
     def __call__(self, a: Value, b: Scalar) -> Value: ...
@@ -175,12 +175,12 @@ class Operator(Protocol):
 
 
 def _operator(function: Callable[[Scalar, Scalar], Scalar]) -> Operator:
-    """Tell type checkers that a function is an `Operator`."""
+    """Return the function with the type `Operator`, for type checkers."""
     return function  # type: ignore[return-value]
 
 
 def is_number(x: object) -> TypeGuard[Number]:
-    """Whether ``x`` is a compile-time scalar: of Python, or of NumPy and a type that the language has."""
+    """Return whether ``x`` is a compile-time scalar, of Python or of a NumPy type that the language has."""
     if isinstance(x, (bool, int, float, TracedNumber)):
         return True
     return isinstance(x, np.generic) and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8
@@ -191,12 +191,12 @@ def is_scalar(x: object) -> TypeGuard[Scalar]:
 
 
 def _binary(function: Callable[[Any, Any], Any], a: object, b: object) -> Value:
-    """``function(a, b)``, or NotImplemented so that a matrix on the other side can take over."""
+    """Return ``function(a, b)``, or NotImplemented so that a matrix on the other side can take over."""
     return function(a, b) if is_scalar(a) and is_scalar(b) else NotImplemented
 
 
 def type_error(message: str, hint: str = "") -> SpirogradTypeError:
-    """A type error at the place being traced."""
+    """Return a type error at the place being traced."""
     trace = current_trace()
     return SpirogradTypeError(message, trace.b.loc if trace else None, hint)
 
@@ -213,7 +213,7 @@ def builder() -> Builder:
 
 
 def literal_type(x: object) -> DType:
-    """The type of a Python or NumPy number in a kernel: ``default_ip`` or ``default_fp``, u1, or the NumPy type."""
+    """Return the type of a Python or NumPy number in a kernel: ``default_ip`` or ``default_fp``, u1, or the NumPy type."""
     if isinstance(x, (bool, np.bool_)):
         return u1
     if isinstance(x, np.generic):
@@ -223,7 +223,7 @@ def literal_type(x: object) -> DType:
 
 
 def constant(x: Number, t: DType | None = None) -> Value:
-    """A number as a typed constant; an integer that does not fit its type is an error."""
+    """Return a number as a typed constant; an integer that does not fit its type is an error."""
     t = t or literal_type(x)
     x = x.item() if isinstance(x, np.generic) else x.refuse("a constant of a kernel") if isinstance(x, TracedNumber) else x
     if t.is_int and isinstance(x, int) and not t.min <= x <= t.max:
@@ -236,7 +236,7 @@ def constant(x: Number, t: DType | None = None) -> Value:
 
 
 def as_value(x: object, what: str = "value") -> Value:
-    """``x`` as a run-time scalar."""
+    """Return ``x`` as a run-time scalar."""
     if isinstance(x, Value):
         return x
     if is_number(x):
@@ -245,7 +245,7 @@ def as_value(x: object, what: str = "value") -> Value:
 
 
 def describe(x: object) -> str:
-    """How error messages call an object of the language or of Python."""
+    """Return the description of an object of the language or of Python in messages."""
     text = getattr(x, "__sg_describe__", None)
     if text is not None and not isinstance(x, type):
         return str(text())
@@ -275,7 +275,7 @@ def dtype_of(x: Scalar) -> DType:
 
 
 def cast(x: Scalar, t: DType) -> Value:
-    """Conversion to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
+    """Convert ``x`` to ``t``. A literal becomes a constant of that type directly, without rounding through the default type."""
     if isinstance(x, Value):
         return Value(builder().cast(x.op, t))
     if not is_number(x):
@@ -288,7 +288,7 @@ def cast(x: Scalar, t: DType) -> Value:
 
 
 def emit(code: OpCode, *args: Value, t: DType | None = None, attr: object = None) -> Value:
-    """One operation; of constants, its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
+    """Emit one operation. With constants, return its value: so ``m[j + 1]`` in an unrolled loop has a constant index."""
     operands = [a.op for a in args]
     b = builder()
     if attr is None and code.evaluate is not None and all(op.code is ir.const for op in operands):
@@ -304,25 +304,28 @@ def emit_select(condition: Value, a: Value, b: Value) -> Value:
 
 
 def known(x: object) -> Any:
-    """The number behind a value that is a constant of the kernel, else ``x`` itself."""
+    """Return the number of a value that is a constant of the kernel, else ``x`` itself."""
     return x.op.attr if isinstance(x, Value) and x.op.code is ir.const else x
 
 
 def unify(a: Scalar, b: Scalar) -> tuple[Value, Value, DType]:
-    """Both operands in their common type. A literal is made in that type at once, so ``x * 0.1`` with an f64 x is exact."""
+    """Return both operands in their common type. A literal is made in that type at once, so ``x * 0.1`` with an f64 x is exact."""
     t = promote(dtype_of(a), dtype_of(b))
     return fitting(a, t), fitting(b, t), t
 
 
 def fitting(x: Scalar, t: DType) -> Value:
-    """``x`` converted to ``t`` where the program does not ask for it: a literal too large for ``t`` and for its own type is an error."""
+    """Return ``x`` converted to ``t`` where the program does not ask for it.
+
+    A literal too large for ``t`` and for its own type is an error.
+    """
     if t.is_int and isinstance(x, int) and not isinstance(x, bool) and not t.min <= x <= t.max:
         constant(x)
     return cast(x, t)
 
 
 def _fold(function: Callable[[Any, Any], Number], a: Scalar, b: Scalar) -> Number:
-    """Arithmetic on two compile-time numbers stays Python's."""
+    """Compute arithmetic on two compile-time numbers as Python does."""
     try:
         return function(a, b)
     except (ZeroDivisionError, OverflowError, ValueError) as error:
@@ -409,7 +412,7 @@ shift_right = _shift(ir.shr, lambda a, b: a >> b, ">>")
 
 @_operator
 def shift_right_logical(a: Scalar, b: Scalar) -> Scalar:
-    """Shift right that fills with zeros whatever the sign."""
+    """Shift right, filling with zeros whatever the sign."""
     a = as_value(a)
     need_integers("bit_shr", a, b)
     if not a.dtype.is_signed:
@@ -426,14 +429,14 @@ def bit_cast(a: object, t: DType) -> Value:
 
 
 def to_float(x: Scalar) -> Value:
-    """Floats as they are, the rest as ``default_fp``."""
+    """Return floats as they are, other numbers as ``default_fp``."""
     t = dtype_of(x)
     return cast(x, t if t.is_float else trace_of().options.default_fp)
 
 
 @_operator
 def truediv(a: Scalar, b: Scalar) -> Scalar:
-    """``/``: integers become floats of the default type first."""
+    """Return ``a / b``. Integers become floats of the default type first."""
     if not _traced(a, b):
         return _fold(lambda x, y: x / y, a, b)
     t = promote(*[x if x.is_float else trace_of().options.default_fp for x in (dtype_of(a), dtype_of(b))])
@@ -442,7 +445,7 @@ def truediv(a: Scalar, b: Scalar) -> Scalar:
 
 @_operator
 def floordiv(a: Scalar, b: Scalar) -> Scalar:
-    """``//``: rounds down, integers and floats."""
+    """Return ``a // b``, which rounds down, for integers and floats."""
     if not _traced(a, b):
         return _fold(lambda x, y: x // y, a, b)
     x, y, t = unify(a, b)
@@ -451,7 +454,7 @@ def floordiv(a: Scalar, b: Scalar) -> Scalar:
 
 @_operator
 def mod(a: Scalar, b: Scalar) -> Scalar:
-    """``%``: with the sign of the divisor, integers and floats."""
+    """Return ``a % b`` with the sign of the divisor, for integers and floats."""
     if not _traced(a, b):
         return _fold(lambda x, y: x % y, a, b)
     x, y, t = unify(a, b)
@@ -462,7 +465,7 @@ def mod(a: Scalar, b: Scalar) -> Scalar:
 
 @_operator
 def raw_div(a: Scalar, b: Scalar) -> Scalar:
-    """C's division: integers truncate."""
+    """Return the quotient as in C, which truncates integers."""
     if not _traced(a, b):
         return _fold(lambda x, y: int(x / y) if isinstance(x, int) and isinstance(y, int) else x / y, a, b)
     x, y, t = unify(a, b)
@@ -471,7 +474,7 @@ def raw_div(a: Scalar, b: Scalar) -> Scalar:
 
 @_operator
 def raw_mod(a: Scalar, b: Scalar) -> Scalar:
-    """C's remainder: with the sign of the dividend."""
+    """Return the remainder as in C, with the sign of the dividend."""
     if not _traced(a, b):
         return _fold(lambda x, y: np.fmod(x, y).item(), a, b)
     x, y, t = unify(a, b)
@@ -480,13 +483,15 @@ def raw_mod(a: Scalar, b: Scalar) -> Scalar:
     return emit(ir.sub, x, emit(ir.mul, emit(ir.trunc, emit(ir.div, x, y)), y))
 
 
-_MAX_MULTIPLICATIONS = 64  # constant exponents up to this become products
+_MAX_MULTIPLICATIONS = 64  # Constant exponents up to this limit become products.
 
 
 @_operator
 def power(a: Scalar, b: Scalar) -> Scalar:
-    """``**``. Small constant integer exponents become products; the result has the type of an integer variable that is the base, and for
-    a negative exponent that is an error or 0."""
+    """Return ``a ** b``. Small constant integer exponents become products.
+
+    If the base is an integer variable, the result has its type, and a negative exponent is an error or gives 0.
+    """
     if not _traced(a, b):
         return _fold(lambda x, y: x**y, a, b)
     t = promote(dtype_of(a), dtype_of(b))
@@ -504,7 +509,7 @@ def power(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _product(base: Value, n: int) -> Value:
-    """``base ** n`` by squaring."""
+    """Return ``base ** n`` by squaring."""
     out: Value | None = None
     while n:
         if n & 1:
@@ -516,7 +521,7 @@ def _product(base: Value, n: int) -> Value:
 
 
 def _integer_power(a: Value, n: Value) -> Value:
-    """``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
+    """Return ``a ** n`` by squaring at run time; 0 for negative n (1 and -1 to it excepted, as truncation of the true value has it).
 
     With checks, negative exponents fail, and a square that no factor needs, and that may not fit, is not computed.
     """
@@ -544,7 +549,7 @@ def _integer_power(a: Value, n: Value) -> Value:
 
 
 def truth(x: object) -> Value | bool:
-    """``x`` as a condition: a Python bool, or a value of type u1."""
+    """Return ``x`` as a condition: a Python bool, or a value of type u1."""
     if isinstance(x, Value):
         return x if x.dtype is u1 else not_equal(x, 0)
     if is_number(x):
@@ -566,7 +571,7 @@ def select(condition: object, a: Any, b: Any) -> Any: ...
 
 
 def select(condition: object, a: Any, b: Any) -> Any:
-    """``a`` where ``condition`` holds, else ``b``; both are computed."""
+    """Return ``a`` where ``condition`` holds, else ``b``; both are computed."""
     condition = truth(condition)
     if not isinstance(condition, Value):
         return a if condition else b

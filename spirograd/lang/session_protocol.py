@@ -1,4 +1,4 @@
-"""The running session as the language and the packages above it see it: `spirograd.session.Session` implements these protocols."""
+"""The interface of the running session for the language and the packages above it: `spirograd.session.Session` implements it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class OpValues(Protocol):
     def __getitem__(self, op: nodes.Op) -> object: ...
 
 
-OnOp = Callable[[nodes.Op, OpValues], None]  # is called after each operation that the interpreter runs
+OnOp = Callable[[nodes.Op, OpValues], None]  # Called after each operation that the interpreter runs.
 
 
 class CompileTarget(Protocol):
-    """What tracing and differentiating need to know of where a kernel will run. ``warned``: what the user was warned of so far."""
+    """The target of compilation as tracing and differentiating see it. ``warned``: the warnings that the user has seen."""
 
     arch: str
     language: LanguageOptions
@@ -35,11 +35,11 @@ class CompileTarget(Protocol):
 
     @property
     def caps(self) -> Capabilities:
-        """What the device can do."""
+        """The capabilities of the device."""
 
     @property
     def broken_chains(self) -> str:
-        """What happens where a gradient cannot flow on: the option ``ad_broken_chain`` of `init`."""
+        """The reaction where a gradient cannot flow on: the option ``ad_broken_chain`` of `init`."""
 
 
 class Options(Protocol):
@@ -57,17 +57,17 @@ class LoopPlanner(Protocol):
 
 
 class PlannedLoop(Protocol):
-    """What one pass over a loop would have the device do: `runtime.device_loops.LoopPlan`."""
+    """The work of one iteration of a loop, as the device would do it: `runtime.device_loops.LoopPlan`."""
 
     def loop(self, flag: int) -> AbstractContextManager[None]:
         """Plan a loop whose body is planned in the block. ``flag``: the address of its condition."""
 
     def sections(self, works: Sequence[Callable[[], None]]) -> None:
-        """Plan ``works``, which may be done at the same time."""
+        """Plan ``works``, which may run at the same time."""
 
 
 class Session(CompileTarget, Protocol):
-    """What lies between `init` and `reset`: a device, its memory, what is compiled for it. ``plain``: kernels run as plain Python."""
+    """The state between `init` and `reset`: a device, its memory, and compiled kernels. ``plain``: kernels run as plain Python."""
 
     plain: bool
     compiled: int
@@ -85,7 +85,7 @@ class Session(CompileTarget, Protocol):
 
     @property
     def memory(self) -> MemoryAllocator:
-        """What allocates its memory."""
+        """The allocator of its memory."""
 
     @property
     def reports_pending(self) -> bool:
@@ -93,7 +93,7 @@ class Session(CompileTarget, Protocol):
 
     @property
     def streams(self) -> StreamOrder[Any] | None:
-        """The streams beside the one that all work goes to; None on devices with one queue."""
+        """The streams in addition to the default one; None on devices with one queue."""
 
     @property
     def device_loops(self) -> LoopPlanner | None:
@@ -134,10 +134,10 @@ class Session(CompileTarget, Protocol):
         """Launch a kernel of spirograd's own, which ``make`` makes at the first launch with this ``key``."""
 
     def do_sections(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do ``works``, which may be done at the same time."""
+        """Run ``works``, which may run at the same time."""
 
     def new_recording(self) -> WorkRecording:
-        """Return something to record work with."""
+        """Return a recording of work."""
 
     def unrecorded(self) -> AbstractContextManager[None]:
         """Return a block whose work no graph repeats."""
@@ -146,19 +146,19 @@ class Session(CompileTarget, Protocol):
         """Return a block whose launches repeat earlier ones: what they print is dropped."""
 
     def adstack_sizings(self, reset: bool) -> dict[str, int]:
-        """Return how often the sizes of adstacks were found in which way. ``reset``: start counting anew."""
+        """Return the counts of how the sizes of adstacks were found. ``reset``: start counting anew."""
 
     def own_writes(self) -> OwnWrites:
-        """Keep track of what the calling thread writes from now on."""
+        """Track the writes of the calling thread from now on."""
 
     def clock_hz(self) -> int | None:
-        """Return how often the clock that kernels read ticks in a second; None if that is not known."""
+        """Return the frequency of the clock that kernels read, in Hz; None if it is unknown."""
 
     def set_default_type(self, option: str, dtype: object) -> None:
         """Set what Python's ``float`` (``default_fp``) or ``int`` (``default_ip``) means."""
 
     def launched(self) -> None:
-        """After the launch of a kernel that prints or can fail: report at once where launches run at once."""
+        """Report errors of a kernel that prints or can fail, at once where launches are synchronous."""
 
     def sync(self) -> None:
         """Wait for all launches; print, and raise what kernels reported."""

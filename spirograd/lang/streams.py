@@ -1,4 +1,4 @@
-"""Streams and events: of the session, and streams of other libraries."""
+"""Streams and events of the session, and streams of other libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import SideStream, StreamOrder
     from spirograd.lang.session_protocol import Session
 
-# A device gives all of its work to one stream at a time, so blocks of several threads come one after the other.
+# A device gives all of its work to one stream at a time, so blocks of several threads run one after the other.
 _blocks = threading.RLock()
 
 
@@ -39,7 +39,7 @@ class Stream:
 
     def __init__(self, stream: Any) -> None:
         self.handle = _handle(stream)
-        self._ordinal: int | None = getattr(stream, "device_index", None)  # of torch
+        self._ordinal: int | None = getattr(stream, "device_index", None)  # Of torch.
         self._entered: list[tuple[SharesMemory, int]] = []
 
     def __repr__(self) -> str:
@@ -70,13 +70,13 @@ class Stream:
             _blocks.release()
 
     def synchronize(self) -> None:
-        """Wait until all work of the stream is done. Print what kernels printed, and raise what they report, as `sync` does."""
+        """Wait until all work of the stream is complete. Print the output of kernels, and raise their errors, as `sync` does."""
         with self:
             context.session().sync()
 
     def destroy(self) -> None:
-        """Give the stream back: what it was given is done, and it stands for the session's own stream from now on. Another library's
-        stays."""
+        """Release the stream after its work; it stands for the session's own stream from now on. Another library's stream is not
+        destroyed."""
 
 
 class _OwnStream(Stream):
@@ -147,20 +147,19 @@ class Event:
         self.destroy()
 
     def record(self, stream: Stream | None = None) -> None:
-        """From now on, the event is done after what ``stream`` was given so far (None: the session's own stream)."""
+        """Record the event: it is complete after the work of ``stream`` so far (None: the session's own stream)."""
         order, handle = self._order(), _side_handle(stream)
         if order is not None:
             self._event = order.device.record_event(handle)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Have ``stream`` (None: the session's own) do what it is given from now on after the event. An event that was not recorded is
-        done."""
+        """Have later work of ``stream`` (None: the session's own) come after the event. An event that was not recorded is complete."""
         order, handle = self._order(), _side_handle(stream)
         if order is not None and self._event is not None:
             order.device.wait_for_event(self._event, handle)
 
     def synchronize(self) -> None:
-        """Wait until the event is done."""
+        """Wait until the event is complete."""
         order = self._order()
         if order is not None and self._event is not None:
             order.device.finish_event(self._event)
@@ -168,7 +167,7 @@ class Event:
             self._session.sync()
 
     def destroy(self) -> None:
-        """Give the event back; it is as one that was not recorded."""
+        """Release the event; it behaves like one that was not recorded."""
         self._event = None
 
     def _order(self) -> StreamOrder[SideStream] | None:
@@ -178,7 +177,7 @@ class Event:
 
 
 def create_stream(manual: bool = False) -> Stream:
-    """A new stream of the session.
+    """Return a new stream of the session.
 
     Its work comes after work of other streams that uses the same memory. ``manual``: it does not wait for others by itself, only for
     events: `Event.wait`. Others still wait for it. Raises SpirogradRuntimeError before `init`.
@@ -187,13 +186,15 @@ def create_stream(manual: bool = False) -> Stream:
 
 
 def create_event() -> Event:
-    """A new event, which is not recorded yet. Raises SpirogradRuntimeError before `init`."""
+    """Return a new event, which is not recorded yet. Raises SpirogradRuntimeError before `init`."""
     return Event()
 
 
 def taken_from(kwargs: dict[str, object], parameters: Container[str]) -> AbstractContextManager[Any] | None:
-    """Directs the launches of a block to the stream among the arguments of a call, which is removed from them; None if there is none: what
-    kernels have as parameters is theirs."""
+    """Run the launches of a block on the stream among the arguments of a call, which is removed from them.
+
+    Returns None if there is none; parameters of kernels with this name are left alone.
+    """
     for name in ("qd_stream", "stream"):
         if name in kwargs and name not in parameters:
             stream = kwargs.pop(name)
@@ -213,11 +214,11 @@ def _side_handle(stream: Stream | None) -> object:
 
 
 def _handle(stream: object) -> int:
-    """The driver's handle of a stream."""
+    """Return the driver's handle of a stream."""
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    found = stream if isinstance(stream, int) and is_number(stream) else getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+    handle = stream if isinstance(stream, int) and is_number(stream) else getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
+    if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
         hint = "pass `torch.cuda.current_stream()`, a stream of CuPy, or the handle as an integer"
         raise SpirogradTypeError(f"`Stream` takes a stream of another library, got {describe(stream)}", None, hint)
-    return found
+    return handle

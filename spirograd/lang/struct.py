@@ -28,7 +28,7 @@ _RESERVED = frozenset({"entries", "methods", "with_member", "with_entries", "to_
 
 
 def _member(value: object) -> object:
-    """A member as the language has it: lists become vectors, dicts become structs."""
+    """Return a member as the language represents it: lists become vectors, dicts become structs."""
     if isinstance(value, (Matrix, Struct)) or scalar.is_scalar(value):
         return value
     if isinstance(value, Mapping):
@@ -39,7 +39,7 @@ def _member(value: object) -> object:
 
 
 def _like(value: Any, old: Any, name: str) -> Any:
-    """``value`` in the type of the member that it replaces."""
+    """Return ``value`` in the type of the member that it replaces."""
     value = _member(value)
     if isinstance(old, Matrix):
         return old.filled(value) if scalar.is_scalar(value) or isinstance(value, Matrix) else _misfit(name, old, value)
@@ -92,11 +92,11 @@ class Struct(metaclass=NearNamesOfClass):
         return self._methods
 
     def with_entries(self, entries: Mapping[str, object]) -> Struct:
-        """A struct with the members ``entries``, used as they are, and the methods of this one."""
+        """Return a struct with the members ``entries``, used as they are, and the methods of this one."""
         return make_struct(entries, self._methods)
 
     def with_member(self, name: str, value: object) -> Struct:
-        """A copy in which the member ``name`` is ``value``, converted to the type of the old one."""
+        """Return a copy in which the member ``name`` is ``value``, converted to the type of the old one."""
         if name not in self._members:
             raise type_error(f"the struct has no member `{name}`", f"it has {', '.join(self._members)}")
         return self.with_entries({**self._members, name: _like(value, self._members[name], name)})
@@ -159,7 +159,8 @@ class Struct(metaclass=NearNamesOfClass):
         return self.with_entries(self._members)
 
     def to_dict(self, include_methods: bool = False) -> dict[str, Any]:
-        """Members as a dict of Python numbers, lists and dicts; with ``include_methods`` also the methods, as ``__struct_methods``."""
+        """Return the members as a dict of Python numbers, lists and dicts; with ``include_methods`` also the methods, as
+        ``__struct_methods``."""
         out: dict[str, object] = {}
         for name, v in self._members.items():
             if isinstance(v, (Matrix, Struct)):
@@ -172,7 +173,7 @@ class Struct(metaclass=NearNamesOfClass):
 
     @classmethod
     def field(cls, members: Mapping[str, Any], methods: Methods | None = None, shape: Any = None, **options: Any) -> fields.StructField:
-        """A field of structs with ``members`` of these types and with ``methods``; other options as of `field`."""
+        """Return a field of structs with ``members`` of these types and with ``methods``; other options as of `field`."""
         return StructType(dict(members), methods).field(shape, **options)
 
 
@@ -183,14 +184,14 @@ def _set(s: Struct, members: dict[str, object], methods: Methods, write: Callabl
 
 
 def make_struct(members: Mapping[str, object], methods: Methods, write: Callable[[str, object], None] | None = None) -> Struct:
-    """A struct with these members, used as they are. ``write(name, value)`` is called when a member is assigned in Python scope."""
+    """Return a struct with these members, used as they are. ``write(name, value)`` is called when a member is assigned in Python scope."""
     s: Struct = object.__new__(Struct)
     _set(s, dict(members), methods, write)
     return s
 
 
 def check_name(name: object) -> str:
-    """``name`` if a member can be called so."""
+    """Return ``name`` if a member can have that name."""
     if not isinstance(name, str) or not name.isidentifier():
         raise type_error(f"{name!r} is no name for a member of a struct")
     if name in _RESERVED:
@@ -269,11 +270,11 @@ class StructType(AggregateType):
         return make_struct(members, self.methods)
 
     def cast(self, value: object) -> Struct:
-        """``value``, a struct or dict, converted to this type."""
+        """Return ``value``, a struct or dict, converted to this type."""
         return self(value)
 
     def filled_with_scalar(self, value: object) -> Struct:
-        """A struct with every scalar set to ``value``."""
+        """Return a struct with every scalar set to ``value``."""
         return self._assemble({name: _fill(t, value) for name, t in self.members.items()})
 
     def leaf_dtypes(self) -> tuple[DType, ...]:
@@ -305,9 +306,9 @@ class StructType(AggregateType):
                 members[key] = fields.ScalarField(t, label, needs_grad, needs_dual)
             else:
                 members[key] = t.unplaced_field(label, needs_grad, needs_dual, layout)
-        whole = fields.StructField(members, self.methods, make_struct, name, layout, self)
-        whole.share(IndexSpace())
-        return whole
+        struct_field = fields.StructField(members, self.methods, make_struct, name, layout, self)
+        struct_field.share(IndexSpace())
+        return struct_field
 
     def field(
         self,
@@ -319,17 +320,17 @@ class StructType(AggregateType):
         layout: Layout = Layout.AOS,
         order: str | None = None,
     ) -> fields.StructField:
-        """A field of this type. ``layout``: AOS keeps the members of an element together; SOA gives each scalar an array of its own.
+        """Return a field of this type. ``layout``: AOS keeps the members of an element together; SOA gives each scalar an array of its own.
 
         ``shape``, ``offset``, ``needs_grad``, ``needs_dual``, ``order``: as of `field`.
         """
-        whole = self.unplaced_field(name, needs_grad, needs_dual, layout)
-        fields.place_by_shape(whole, shape, order, offset)
-        return whole
+        struct_field = self.unplaced_field(name, needs_grad, needs_dual, layout)
+        fields.place_by_shape(struct_field, shape, order, offset)
+        return struct_field
 
 
 def _construct(t: ValueType, value: object) -> object:
-    """``value`` as a member of type ``t``; a number fills."""
+    """Return ``value`` as a member of type ``t``; a number fills."""
     if isinstance(t, DType):
         if not scalar.is_scalar(value):
             raise type_error(f"expected a number of type {t}, got {scalar.describe(value)}")
@@ -346,12 +347,12 @@ def _fill(t: ValueType, value: object) -> object:
 
 
 def struct(**members: object) -> StructType:
-    """A struct type: ``types.struct(pos=vec3, mass=f32)``."""
+    """Return a struct type: ``types.struct(pos=vec3, mass=f32)``."""
     return StructType(members)
 
 
 def dataclass(cls: type) -> StructType:
-    """Decorator: make a struct type of a class. Its annotations become the members, its functions the methods."""
+    """Make a struct type of a class, as a decorator. Its annotations become the members, its functions the methods."""
     hints = inspect.get_annotations(cls)
     if any(isinstance(h, str) for h in hints.values()):
         frame = sys._getframe(1)
@@ -365,7 +366,7 @@ def dataclass(cls: type) -> StructType:
 
 
 def type_of(value: Any) -> ValueType:
-    """The type of a run-time value, number, vector or struct."""
+    """Return the type of a run-time value, number, vector or struct."""
     if isinstance(value, Matrix):
         return MatrixType(value.n, value.m if value.ndim == 2 else None, value.dtype)
     if isinstance(value, Struct):

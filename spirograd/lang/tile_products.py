@@ -1,4 +1,4 @@
-"""Products of tiles: row by row, or by the instruction that a device has for small matrices."""
+"""Products of tiles: row by row, or by the matrix instruction of a device."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from spirograd.lang import groups, scalar
 from spirograd.lang.context import language_options
 from spirograd.lang.scalar import Value
 
-# The other threads of a group: values by the row of the thread that has them, see `tiles.values_of_rows`.
+# Values of the other threads of a group, by the row of the thread, see `tiles.values_of_rows`.
 Exchange = Callable[[Sequence[Value], Sequence[int]], list[list[Value]]]
 
 
 def has_instruction(factor: DType, total: DType) -> bool:
-    """Whether this device, and groups of this size, multiply tiles of ``factor`` that add up to ``total`` by instructions: only groups that
-    lack no thread."""
+    """Return whether this device, and groups of this size, multiply tiles of ``factor`` that add up to ``total`` by instructions.
+
+    Only groups without missing threads can.
+    """
     options, scope = language_options(), groups.current("a tile")
     begin, end = scope.count
-    whole = scope.size == LANES and options.subgroup_size == LANES and are_whole(begin, end, LANES)
+    complete = scope.size == LANES and options.subgroup_size == LANES and are_whole(begin, end, LANES)
     name = shape_for(options.matrix_shapes, total)
-    return whole and name is not None and SHAPES[name].factor is factor
+    return complete and name is not None and SHAPES[name].factor is factor
 
 
 def by_rows(c: list[Value], a: list[Value], b: list[Value], sign: Any, transposed: bool, exchange: Exchange) -> list[Value]:
-    """The row of this thread of c plus or minus a @ b, from the rows of all: sums in order of the inner index."""
+    """Return the row of this thread of c plus or minus a @ b, from the rows of all: sums in order of the inner index."""
     rows, total = exchange(b, range(len(b))), c[0].dtype  # rows[j][k]: entry j of row k
     factors = [scalar.cast(entry, total) for entry in a]
     out = []
@@ -41,9 +43,10 @@ def by_rows(c: list[Value], a: list[Value], b: list[Value], sign: Any, transpose
 
 
 def by_instruction(c: list[Value], a: list[Value], b: list[Value], negative: bool, transposed: bool) -> list[Value]:
-    """As `by_rows`, by instructions; the order of sums is the device's. Threads beyond the rows get zeros.
+    """Return the same as `by_rows`, by instructions; the order of sums is the device's. Threads beyond the rows get zeros.
 
-    Between products in a row, and in loops of them, the tile stays as the instruction left it: see the pass `keep_tile_entries`."""
+    Between products in a row, and in loops of them, the tile stays in the instruction's layout: see the pass `keep_tile_entries`.
+    """
     left = [scalar.emit(ir.neg, entry) for entry in a] if negative else a
     matrices = ((left, A), (b, TRANSPOSED if transposed else B), (c, TOTAL))
     entries = [entry for rows, use in matrices for entry in _parts(ir.tile_entries, rows, held_entries(len(c)), use)]
@@ -51,12 +54,12 @@ def by_instruction(c: list[Value], a: list[Value], b: list[Value], negative: boo
 
 
 def _parts(code: ir.OpCode, operands: Sequence[Value], count: int, attr: object = None) -> list[Value]:
-    """The entries of a vector of ``count``, of the type of the last operand."""
+    """Return the entries of a vector of ``count``, of the type of the last operand."""
     builder, t = scalar.builder(), operands[-1].dtype
     vector = builder.emit(code, *[o.op for o in operands], attr=attr, type=Vec(count, t))
     return [Value(builder.emit(ir.extract, vector, builder.const(k), type=t)) for k in range(count)]
 
 
 def takes(factor: DType, total: DType) -> bool:
-    """Whether tiles of ``factor`` can be multiplied and added to one of ``total``: f16 has sums of f32."""
+    """Return whether tiles of ``factor`` can be multiplied and added to one of ``total``: f16 has sums of f32."""
     return total is (f32 if factor is f16 else factor)

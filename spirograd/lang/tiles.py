@@ -1,7 +1,7 @@
 """Tiles: square matrices of which each of 16 or 32 threads of a group holds one row.
 
-A tile is a struct with one member, ``r``: the row of the thread, a vector. What threads need of each other's rows they read through the
-subgroup, or through shared memory where subgroups are smaller than a tile.
+A tile is a struct with one member, ``r``: the row of the thread, a vector. Threads read each other's rows through the subgroup, or through
+shared memory where subgroups are smaller than a tile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_GROUP = 32
 
 
 def row_of_thread(size: int) -> Value:
-    """The number of the row that this thread has of a tile; of threads beyond its size, a larger number."""
+    """Return the number of the row of this thread in a tile; for threads beyond its size, a larger number."""
     name = f"Tile{size}x{size}"
     scope = groups.current(name)
     if not size <= scope.size <= _LARGEST_GROUP:
@@ -39,9 +39,9 @@ def row_of_thread(size: int) -> Value:
 
 
 def values_of_rows(values: Sequence[Value], rows: Sequence[int], part: int = 0, last: bool = True) -> list[list[Value]]:
-    """Of each of ``values``, that of the threads that have these rows.
+    """Return each of ``values`` in the threads that have these rows.
 
-    Where it goes through shared memory, ``part`` says through which: calls that follow each other directly alternate, and only the ``last``
+    If it goes through shared memory, ``part`` selects the buffer: calls that follow each other directly alternate, and only the ``last``
     one waits for all threads to have read.
     """
     scope, options = groups.current("a tile"), language_options()
@@ -53,10 +53,10 @@ def values_of_rows(values: Sequence[Value], rows: Sequence[int], part: int = 0, 
     for place, value in zip(places, values):
         b.store(shared.ref, b.emit(ir.add, place, me), value.op)
     b.emit(ir.workgroup_barrier, type=VOID)
-    found = [[Value(b.load(shared.ref, b.const(place.attr + row, i32))) for row in rows] for place in places]
+    values_by_row = [[Value(b.load(shared.ref, b.const(place.attr + row, i32))) for row in rows] for place in places]
     if last:
         b.emit(ir.workgroup_barrier, type=VOID)
-    return found
+    return values_by_row
 
 
 def _read(value: Value, row: int) -> Value:
@@ -64,11 +64,11 @@ def _read(value: Value, row: int) -> Value:
 
 
 def _exchange(scope: GroupScope, dtype: DType) -> groups.SharedArray:
-    """Shared memory for a row of each thread, the same for all uses in a loop."""
+    """Return shared memory for a row of each thread, the same for all uses in a loop."""
     if dtype not in scope.exchanges:
         scope.exchanges[dtype] = groups.SharedArray(_LARGEST_GROUP * scope.size, dtype)
-    found: groups.SharedArray = scope.exchanges[dtype]
-    return found
+    shared: groups.SharedArray = scope.exchanges[dtype]
+    return shared
 
 
 # --- methods -----------------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def _identity_row(row: Any) -> Matrix:
 
 @arithmetic.traceable
 def _factorised_row(row: Any, eps: Any) -> Matrix:
-    """Column by column: what is to the right of a column loses its products. Entries above the diagonal stay."""
+    """Factorise column by column: entries to the right of a column lose its products. Entries above the diagonal stay."""
     r, n = list(row.entries), len(row.entries)
     _check_precise(r[0].dtype, "cholesky_")
     at = row_of_thread(n)
@@ -104,7 +104,7 @@ def _factorised_row(row: Any, eps: Any) -> Matrix:
 
 @arithmetic.traceable
 def _solved_row(lower: Any, row: Any) -> Matrix:
-    """Of x with x L^T = row, entry after entry."""
+    """Solve x L^T = row for x, entry by entry."""
     l, x, n = lower.entries, list(row.entries), len(row.entries)
     _check_precise(x[0].dtype, "solve_triangular_")
     row_of_thread(n)
@@ -178,7 +178,7 @@ _METHODS: dict[str, Callable[..., object]] = {
 
 
 def is_tile(x: object) -> bool:
-    """Whether ``x`` is a tile of a kernel."""
+    """Return whether ``x`` is a tile of a kernel."""
     return isinstance(x, Struct) and x.methods is _METHODS
 
 
@@ -204,8 +204,8 @@ class TileType:
         return f"Tile{self.SIZE}x{self.SIZE}"
 
     def zeros(self, dtype: object = None) -> Any:
-        """A tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises SpirogradTypeError
-        for another type, and where groups have fewer threads than the tile has rows."""
+        """Return a tile of zeros of ``dtype``: f32, f64, or f16 for the factors of products; by default ``default_fp``. Raises
+        SpirogradTypeError for another type, and where groups have fewer threads than the tile has rows."""
         t = language_options().default_fp if dtype is None else arithmetic.as_dtype(dtype)
         if t not in (f16, f32, f64):
             raise type_error(f"a {self!r} is of f16, f32 or f64, not of {t}")
@@ -214,7 +214,7 @@ class TileType:
         return make_struct({"r": make([scalar.constant(0, t) for _ in range(self.SIZE)], (self.SIZE,))}, _METHODS)
 
     def eye(self, dtype: object = None) -> Any:
-        """The identity. Otherwise as `zeros`."""
+        """Return the identity, with the arguments of `zeros`."""
         tile = self.zeros(dtype)
         return tile.with_entries({"r": _identity_row(tile.r)})
 
@@ -223,7 +223,7 @@ Tile16x16, Tile32x32 = TileType(16), TileType(32)
 
 
 class Outer:
-    """The product of a column and a row, each with an entry in each thread: see `outer`."""
+    """A product of a column and a row, each with an entry in each thread: see `outer`."""
 
     __sg_traceable__ = True
 
@@ -236,16 +236,17 @@ class Outer:
 
 @arithmetic.traceable
 def outer(a: object, b: object) -> Outer:
-    """The product of two columns whose entries the threads of a group hold, for ``t -= outer(a, b)`` and ``t += outer(a, b)`` of a tile t.
+    """Return the product of two columns whose entries the threads of a group hold, for ``t -= outer(a, b)`` and ``t += outer(a, b)`` of a
+    tile t.
 
-    ``a``, ``b``: a number of each thread, or a slice of memory with one axis, as in ``m[r0:r1, column]``: of threads beyond it, 0. Raises
-    SpirogradTypeError for others.
+    ``a``, ``b``: a number of each thread, or a slice of memory with one axis, as in ``m[r0:r1, column]``; threads beyond it have 0. Raises
+    SpirogradTypeError for other values.
     """
     return Outer(a, b)
 
 
 def updated(tile: Any, a: Value, b: Value, sign: Callable[[Any, Any], Any]) -> Struct:
-    """A tile plus or minus the product of ``a`` and the ``b`` of each row."""
+    """Return a tile plus or minus the product of ``a`` and the ``b`` of each row."""
     row = tile.r.entries
     n, dtype = len(row), row[0].dtype
     _check_precise(dtype, "outer")

@@ -1,8 +1,8 @@
-"""Numbers that Python has read from memory with a gradient while a tape records: they remember where they come from.
+"""Numbers that Python has read from memory with a gradient while a tape records: they remember their origin.
 
 Arithmetic on them gives such numbers again, each with its derivatives with respect to its operands. Written to memory or passed to a kernel
-they carry their adjoints. Where one leaves (as a plain float, an integer, an array, a condition), the user is told, with the line that read
-it. Once the tape is closed they are ordinary numbers.
+they propagate their adjoints. If the history of one ends (as a plain float, an integer, an array, a condition), the user gets a warning
+with the line that read it. Once the tape is closed they are ordinary numbers.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ _HINT = "compute with it as it is, by operators and functions of `sg`; `sg.stop_
 
 
 class NumberRecord:
-    """The numbers that a recorder knows, in the order in which they were computed. ``open``: whether it still records. ``refusal``: why
-    they cannot be used, if they cannot."""
+    """The numbers of a recorder, in the order of their computation.
+
+    ``open``: whether it still records. ``refusal``: why they cannot be used, if they cannot.
+    """
 
     def __init__(self, refusal: str = "") -> None:
         self.open = True
         self.refusal = refusal
         self.numbers: list[TracedNumber] = []
-        self._next = 0  # the numbers before it have not handed their adjoints on
+        self._next = 0  # The numbers before it have not propagated their adjoints.
 
     def begin(self) -> None:
-        """A reverse pass begins."""
+        """Return begin a reverse pass."""
         self._next = len(self.numbers)
         for number in self.numbers:
             number.adjoint = 0.0
 
     def settle(self, first: int) -> None:
-        """Hand on the adjoints of all numbers from position ``first`` on, which nothing uses before."""
+        """Propagate the adjoints of all numbers from position ``first`` on, which no later work uses."""
         for number in reversed(self.numbers[first : self._next]):
             for operand, rate in number.operands:
                 if number.adjoint:
@@ -54,7 +56,7 @@ class NumberRecord:
 
 
 class RefusedNumbers(NumberRecord):
-    """The numbers that Python reads while ``recorder`` is set, which follows none of them: they are for looking at."""
+    """The numbers that Python reads while ``recorder`` is set and follows none of them: they can only be inspected."""
 
     def __init__(self, recorder: object, refusal: str) -> None:
         super().__init__(refusal)
@@ -70,14 +72,17 @@ class RefusedNumbers(NumberRecord):
         pass
 
     def of(self, values: Sequence[Any], loc: Loc | None) -> Sequence[Any]:
-        """``values`` as numbers that cannot be used."""
+        """Return ``values`` as numbers that cannot be used."""
         self.numbers.clear()
         return [TracedNumber(float(value), self, (), loc) for value in values]
 
 
 class TracedNumber:
-    """A float with its history. ``operands``: the numbers that it was computed from, and its derivatives with respect to them; ``loc``:
-    the line that read the first of these."""
+    """A float with its history.
+
+    ``operands``: the numbers that it was computed from, and its derivatives with respect to them; ``loc``: the line that read the first of
+    these.
+    """
 
     __slots__ = ("adjoint", "loc", "operands", "position", "record", "value")
     __sg_traceable__ = True
@@ -93,17 +98,17 @@ class TracedNumber:
 
     @property
     def is_open(self) -> bool:
-        """Whether its adjoint is still of interest."""
+        """Whether its adjoint is still needed."""
         return self.record.open
 
     def check_usable(self, where: str) -> None:
-        """Raise if the recorder cannot follow it to ``where``."""
+        """Raise an error if the recorder cannot follow it to ``where``."""
         if self.is_open and self.record.refusal:
             problem = f"a number that Python read from memory with a gradient is {where}: {self.record.refusal}"
             raise SpirogradRuntimeError(render(problem, self.loc, "have the kernel read the memory, or pass `sg.stop_grad(number)`"))
 
     def left(self, how: str) -> float:
-        """The plain number, for what ends its history; tells the user, once for each line."""
+        """Return the plain number for a use that ends its history, and warn the user, once for each line."""
         if self.is_open:
             session, about = context.session(), ("traced number", str(self.loc))
             if session.broken_chains != "ignore" and about not in session.warned:
@@ -113,14 +118,14 @@ class TracedNumber:
         return self.value
 
     def refuse(self, where: str) -> float:
-        """The plain number, for what would take it for a constant: raises while its tape is open."""
+        """Return the plain number for a use that would treat it as a constant; raise an error while its tape is open."""
         if self.is_open:
             why = self.record.refusal or "its gradient would be lost"
             problem = f"a number that Python read from memory with a gradient is {where}: {why}"
             raise SpirogradRuntimeError(render(problem, self.loc, "have the kernel read the memory, or pass `sg.stop_grad(number)`"))
         return self.value
 
-    # --- what ends the history ---------------------------------------------------------------------------------------------
+    # --- uses that end the history ------------------------------------------------------------------------------------------
 
     def __float__(self) -> float:
         return self.left("a plain float")
@@ -150,10 +155,10 @@ class TracedNumber:
         return np.array(self.left("an array of NumPy"), dtype)
 
     def item(self) -> float:
-        """The plain number."""
+        """Return the plain number."""
         return self.left("a plain float")
 
-    # --- what does not -----------------------------------------------------------------------------------------------------
+    # --- uses that keep the history ----------------------------------------------------------------------------------------
 
     def __sg_cast__(self, t: Any) -> Any:
         return computed(t(self.value), ((self, 1.0),)) if t.is_float else t(self.left("an integer"))
@@ -180,15 +185,15 @@ class TracedNumber:
 
     @property
     def imag(self) -> float:
-        """0.0."""
+        """The imaginary part, 0.0."""
         return 0.0
 
     def conjugate(self) -> TracedNumber:
-        """The number itself."""
+        """Return the number itself."""
         return self
 
     def is_integer(self) -> bool:
-        """Whether it has no fraction."""
+        """Return whether it has no fraction."""
         return self.value.is_integer()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: object) -> Any:
@@ -213,12 +218,12 @@ numbers.Real.register(TracedNumber)
 
 
 def plain(x: object) -> Any:
-    """``x``, of a traced number its value: where nothing is lost by that."""
+    """Return ``x``, or the value of a traced number, where no history is lost by that."""
     return x.value if isinstance(x, TracedNumber) else x
 
 
 def computed(value: object, operands: Sequence[tuple[object, float]]) -> Any:
-    """``value``, computed from ``operands``, of which each comes with the derivative with respect to it."""
+    """Return ``value`` with a history: ``operands`` come with the derivatives with respect to them."""
     traced = [(x, float(rate)) for x, rate in operands if isinstance(x, TracedNumber) and x.is_open]
     if not traced or not isinstance(value, (float, int, np.floating)):
         return value
@@ -227,11 +232,11 @@ def computed(value: object, operands: Sequence[tuple[object, float]]) -> Any:
 
 
 def apply(function: Callable[..., object], args: Sequence[Any]) -> Any:
-    """``function`` of numbers, of which some are traced; one of `RATES`, or others, which end the history."""
+    """Return ``function`` of numbers, of which some are traced. Functions outside of `RATES` end the history."""
     values = [float(plain(x)) for x in args]
     with np.errstate(all="ignore"):
-        found = function(*map(np.float64, values))
-        value = found.item() if isinstance(found, np.generic) else found
+        result = function(*map(np.float64, values))
+        value = result.item() if isinstance(result, np.generic) else result
         rates = RATES.get(function)
         if rates is None:
             return function(
@@ -241,7 +246,7 @@ def apply(function: Callable[..., object], args: Sequence[Any]) -> Any:
 
 
 def rsqrt(x: Any) -> Any:
-    """``1 / sqrt(x)``."""
+    """Return ``1 / sqrt(x)``."""
     return 1.0 / np.sqrt(x)
 
 
@@ -301,7 +306,7 @@ def _is_operand(x: object) -> bool:
 
 
 def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
-    """One of Python's operators: the value is Python's, errors among it."""
+    """Return one of Python's operators: value and errors are those of Python."""
 
     def run(self: TracedNumber, other: object) -> Any:
         if not _is_operand(other):
@@ -318,8 +323,11 @@ def _operator(rates_of: Any, python: Callable[[Any, Any], Any], swapped: bool) -
 
 
 def _comparison(python: Callable[[object, object], bool]) -> Callable[[TracedNumber, object], object]:
-    """A comparison. One that the program itself writes chooses what it does next, which the user is told; `min`, `max` and `sorted` choose
-    one of the numbers, which keeps its history."""
+    """Return a comparison.
+
+    A comparison in the program itself decides what it does next, so the user gets a warning; `min`, `max` and `sorted` choose one of the
+    numbers, which keeps its history.
+    """
 
     def run(self: TracedNumber, other: object) -> Any:
         if not _is_operand(other):
@@ -332,7 +340,7 @@ def _comparison(python: Callable[[object, object], bool]) -> Callable[[TracedNum
 
 
 def _is_written(frame: FrameType) -> bool:
-    """Whether the program in ``frame`` is at an operator of comparison."""
+    """Return whether the program in ``frame`` is at an operator of comparison."""
     if str(frame.f_globals.get("__name__", "")).startswith("spirograd."):
         return False
     return bool(dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("COMPARE"))
@@ -349,25 +357,26 @@ for _name, _python in _COMPARISONS.items():
 
 
 def read(memory: Any, key: Any, values: Sequence[Any]) -> Sequence[Any]:
-    """The numbers ``values`` of the element at ``key`` of a field or ndarray, as Python gets them."""
+    """Return the numbers ``values`` of the element at ``key`` of a field or ndarray, as Python gets them."""
     recorder = context.recorder()
     return values if recorder is None else recorder.read_numbers(memory, key, values, user_location)
 
 
 def entries_of(value: Any) -> Sequence[Any]:
-    """The numbers that a number, a vector, a matrix or a nested list consists of."""
+    """Return the numbers that a number, a vector, a matrix or a nested list consists of."""
     if isinstance(value, (list, tuple)):
         return [number for part in value for number in entries_of(part)]
     return value.entries if isinstance(getattr(value, "entries", None), tuple) else (value,)
 
 
 def are_traced(values: Sequence[object]) -> bool:
-    """Whether any of some numbers is traced, and its tape is open."""
+    """Return whether any of some numbers is traced, and its tape is open."""
     return any(isinstance(x, TracedNumber) and x.is_open for x in values)
 
 
 def split(value: object, element_shape: Sequence[int]) -> tuple[Any, Sequence[Any]]:
-    """What is to be written to an element without its history, and its numbers, one for each entry, if an open tape knows any of them."""
+    """Return the value to be written to an element without its history, and its numbers, one for each entry, if an open tape knows any of
+    them."""
     if context.recorder() is None:
         return value, ()
     entries = entries_of(value)

@@ -13,7 +13,7 @@ from spirograd.lang.leaves import AggregateType, ValueType, as_type, build, leaf
 
 
 class TupleType(AggregateType):
-    """The type of tuples with members of these types. No variable, field or argument has it: it is there for results alone."""
+    """The type of tuples with members of these types. It is for results alone: no variable, field or argument has it."""
 
     __slots__ = ("members",)
 
@@ -49,7 +49,8 @@ class TupleType(AggregateType):
 
 
 def result_type(annotation: object) -> Any:
-    """What an annotation of a result says: of several types the type of a tuple, of a tuple of one type that type; others as they are."""
+    """Return the type of a result from its annotation: of several types the type of a tuple, of a tuple of one type that type; others
+    unchanged."""
     if typing.get_origin(annotation) is tuple:
         annotation = typing.get_args(annotation)
     if not isinstance(annotation, (tuple, list)) or not annotation:

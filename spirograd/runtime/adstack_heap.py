@@ -254,7 +254,7 @@ class AdstackHeap:
     # --- sizes that only the device knows ----------------------------------------------------------------------------------
 
     def reserve_on_device(self, kernel: CompiledKernel, counts: Sequence[int | None], sizes: AdstackSizes) -> HeapPlan:
-        """Return allocate the heap for a launch that lays out its adstacks itself.
+        """Allocate the heap for a launch that lays out its adstacks itself.
 
         Raises AdstacksTooLarge if the device has too little memory for the least number of thread slots of such capacities.
         """
@@ -338,7 +338,7 @@ class AdstackHeap:
                 return plan
 
     def _grow(self, nbytes: int, preferred: int) -> None:
-        """Return allocate at least ``nbytes``, and ``preferred`` bytes unless an earlier attempt to allocate as many failed."""
+        """Allocate at least ``nbytes``, and ``preferred`` bytes unless an earlier attempt to allocate as many failed."""
         wanted, before = self._size_for(nbytes, preferred), self.nbytes
         if wanted == before:
             return

@@ -301,7 +301,7 @@ class Memory:
         self.device = device
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Allocation:
-        """Return allocate ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``), aligned to 256 bytes.
+        """Allocate ``nbytes`` bytes of zeros (undefined contents unless ``zeroed``), aligned to 256 bytes.
 
         Raises OutOfDeviceMemory, after which the device is still usable.
         """

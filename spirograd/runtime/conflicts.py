@@ -27,7 +27,7 @@ class UsedMemory:
         return _overlaps(step.writes, self._read) or _overlaps(step.writes, self._written) or _overlaps(step.reads, self._written)
 
     def add(self, step: Step) -> None:
-        """Return add the memory that ``step`` uses."""
+        """Add the memory that ``step`` uses."""
         for uses, known in ((step.reads, self._read), (step.writes, self._written)):
             for memory, part in uses:
                 known.setdefault(_number(memory), set()).add(part)

@@ -32,7 +32,7 @@ from spirograd.runtime.allocations import Memory
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
-from spirograd.runtime.native.launch_preparation import Prepared, Recording
+from spirograd.runtime.native.launch_preparation import LaunchSteps, Prepared
 from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
@@ -269,7 +269,7 @@ class LaunchPlan:
         entry = native.entry(self.executable, packed_counts)
         if entry is None:
             raise NotPrepared
-        recording = Recording(self.compiled, code.steps, block, record, native.on_host)
+        recording = LaunchSteps(self.compiled, code.steps, block, record, native.on_host)
         recording.keep_sizes([*counts, *(size for limit in self.compiled.space_limits for size in limit.sizes)])
         record.steps(recording)
         if self._places is not None:

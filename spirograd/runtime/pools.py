@@ -113,7 +113,7 @@ class Pool:
             self._asked = self.allocations[0].read_async(self.plan.used, _WORD.size)
 
     def grow(self, cells: int) -> bool:
-        """Return allocate memory for ``cells`` in use, up to the limit; stored values stay. Return whether it suffices."""
+        """Allocate memory for ``cells`` in use, up to the limit; stored values stay. Return whether it suffices."""
         if graph_recording.active() is not None:
             return False
         wanted = self.plan.reserved + cells

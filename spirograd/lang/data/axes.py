@@ -14,7 +14,7 @@ Axes = tuple[Axis, ...]
 
 
 def axes(*numbers: int) -> Axes:
-    """The axes with these numbers."""
+    """Return the axes with these numbers."""
     return tuple(Axis(n) for n in numbers)
 
 

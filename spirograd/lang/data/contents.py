@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Contents(Exported):
-    """A base of fields and ndarrays. ``_kind``: what messages call them."""
+    """The base of fields and ndarrays for whole contents. ``_kind``: their name in messages."""
 
     _kind = "an ndarray"
 
@@ -28,10 +28,10 @@ class Contents(Exported):
         return "the ndarray"
 
     def _filling(self: Any, value: object) -> Any:
-        """Return what all elements are set to. Raise SpirogradTypeError for values that no element can have."""
+        """Return the value that all elements are set to. Raise SpirogradTypeError for values that no element can have."""
         if scalar.is_number(value):
             return value
-        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # a copy: a tape may fill again later
+        data: Array = np.array(value.to_numpy() if hasattr(value, "to_numpy") else value)  # A copy: a tape may fill again later.
         if not self.element_shape or data.shape != self.element_shape or data.dtype.kind not in "biuf":
             raise SpirogradTypeError(f"an element of {self._subject()} has shape {self.element_shape}, got {scalar.describe(value)}")
         return data

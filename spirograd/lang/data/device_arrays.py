@@ -1,4 +1,4 @@
-"""Arrays of other libraries in memory of a GPU: where they lie, the stream that their library gives its work to, copies on the device."""
+"""Arrays of other libraries in memory of a GPU: their addresses, the streams of their libraries, and copies on the device."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _HOST_TYPE = 1  # kDLCPU
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """``address`` and ``nbytes`` of the elements, which lie one after the other if ``contiguous``. ``stream``: the handle of the driver's
-    stream with the work on the array, None if there is none under way. ``writable``: whether kernels may write to it."""
+    """An array on a device: ``address`` and ``nbytes`` of the elements, which are adjacent if ``contiguous``.
+
+    ``stream``: the handle of the driver's stream with the work on the array, None if no work is pending. ``writable``: whether kernels may
+    write to it.
+    """
 
     address: int
     nbytes: int
@@ -33,20 +36,23 @@ class DeviceArray:
 
 
 def is_torch(value: object) -> bool:
-    """Whether ``value`` is a torch tensor."""
+    """Return whether ``value`` is a torch tensor."""
     kind: Any = type(value)
     return _has_tensors(kind)
 
 
 @functools.lru_cache(maxsize=256)
 def _has_tensors(cls: type) -> bool:
-    """Whether ``cls`` is a class of torch tensors: asked several times for each array of a launch."""
+    """Return whether ``cls`` is a class of torch tensors. The result is cached, because each launch asks several times for each array."""
     return cls.__module__.startswith("torch") and hasattr(cls, "data_ptr")
 
 
 def device_array(value: Any) -> DeviceArray | None:
-    """What is known of an array in memory of a CUDA device: a torch tensor, or one with the CUDA array interface (CuPy, JAX, Numba). None
-    for other values."""
+    """Return the description of an array in memory of a CUDA device: a torch tensor, or one with the CUDA array interface (CuPy, JAX,
+    Numba).
+
+    Returns None for other values.
+    """
     if isinstance(value, np.ndarray):
         return None
     if is_torch(value):
@@ -67,7 +73,7 @@ def _of_torch(tensor: Any) -> DeviceArray:
 
 
 def current_torch_stream(ordinal: int) -> int | None:
-    """The driver's handle of the stream that torch gives its work for a GPU to; None as long as torch does not use GPUs."""
+    """Return the driver's handle of torch's current stream for a GPU; None until torch uses GPUs."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -76,12 +82,12 @@ def current_torch_stream(ordinal: int) -> int | None:
 
 
 def _dense(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The strides of an array in C order."""
+    """Return the strides of an array in C order."""
     return tuple(size * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class _DeviceMemory:
-    """Memory of an allocation, as torch takes it; keeps the allocation alive."""
+    """The memory of an allocation, as torch takes it; it keeps the allocation alive."""
 
     def __init__(self, allocation: Allocation, block: Block, dtype: DType) -> None:
         self.allocation = allocation
@@ -95,13 +101,13 @@ class _DeviceMemory:
 
 
 def _over(allocation: object, view: HostView) -> list[Any]:
-    """Torch tensors over the very memory, one for each block, on the GPU where it lies; none if torch has no such tensors."""
+    """Return torch tensors over the memory itself, one for each block, on its GPU; none if torch has no suitable tensors."""
     if view.count == 0:
         return []
     shape = view.full_shape if len(view.blocks) == 1 else view.shape
     try:
         return [_block_over(allocation, block, view.dtype).view(shape) for block in view.blocks]
-    except (RuntimeError, TypeError, ValueError):  # a type that torch lacks, or elements at strides that no shape describes
+    except (RuntimeError, TypeError, ValueError):  # A type that torch lacks, or elements at strides that no shape describes.
         return []
 
 
@@ -112,12 +118,12 @@ def _block_over(allocation: Any, block: Block, dtype: DType) -> Any:
 
 
 def octets_over(allocation: object, nbytes: int) -> Any:
-    """A torch tensor over the first ``nbytes`` bytes, on the GPU where they lie. What writes to it must tell the allocation."""
+    """Return a torch tensor over the first ``nbytes`` bytes, on their GPU. Code that writes to it must report that to the allocation."""
     return _block_over(allocation, Block(0, (nbytes,), (1,), nbytes), u8)
 
 
 def copy_to_torch(allocation: Any, view: HostView, device: Any) -> Any:
-    """A torch tensor on ``device`` with a copy of the contents, made on the GPU without a wait; None where both lie elsewhere."""
+    """Return a torch tensor on ``device`` with a copy of the contents, made on the GPU without a wait; None where both are elsewhere."""
     if allocation.shared_gpu is None or device is None:
         return None
     import torch
@@ -136,8 +142,10 @@ def copy_to_torch(allocation: Any, view: HostView, device: Any) -> Any:
 
 
 def copy_from_torch(allocation: Any, view: HostView, tensor: Any, before: Callable[[], None]) -> bool:
-    """Set the contents from a torch tensor of the same shape and type on the same GPU, without a wait; False where it is another one.
-    ``before`` is called first if that is possible."""
+    """Set the contents from a torch tensor of the same shape and type on the same GPU, without a wait. Return False for another GPU.
+
+    ``before`` is called first if the copy is possible.
+    """
     if allocation.shared_gpu is None or not tensor.is_cuda or tensor.device.index != allocation.shared_gpu:
         return False
     targets = _over(allocation, view)
@@ -158,7 +166,7 @@ def copy_from_torch(allocation: Any, view: HostView, tensor: Any, before: Callab
 
 
 def shared_with_torch(allocation: Any, exported: Any, device: Any) -> Any:
-    """A torch tensor over the very memory of ``exported``; None where torch cannot address it, or if ``device`` is another one."""
+    """Return a torch tensor over the memory of ``exported`` itself; None where torch cannot address it, or if ``device`` is another one."""
     if allocation.shared_gpu is None or exported.__dlpack_device__()[0] == _HOST_TYPE:
         return None
     import torch

@@ -1,6 +1,7 @@
-"""DLPack capsules for memory of a GPU. NumPy makes them, of arrays that it must not read; this module then corrects the device.
+"""DLPack capsules for memory of a GPU.
 
-The layout of the structures is that of dlpack.h: DLManagedTensor, and DLManagedTensorVersioned of DLPack 1.
+NumPy makes them, for arrays that it must not read; this module then corrects the device. The layout of the structures is defined by
+dlpack.h: DLManagedTensor, and DLManagedTensorVersioned of DLPack 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NAMES = (b"dltensor", b"dltensor_versioned")
 
 
 class _Placed(ctypes.Structure):
-    """How a DLTensor begins: `_Managed` begins with one, `_Versioned` ends with one."""
+    """The first fields of a DLTensor: `_Managed` begins with one, `_Versioned` ends with one."""
 
     _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32)]
 
@@ -34,7 +35,7 @@ class _Versioned(ctypes.Structure):
 
 
 class _Memory:
-    """Memory as NumPy takes it; the arrays of it keep its owner alive."""
+    """Memory as NumPy takes it; its arrays keep the owner alive."""
 
     def __init__(self, interface: dict[str, Any], owner: Any) -> None:
         self.__array_interface__ = interface
@@ -49,21 +50,22 @@ TAKES_VERSION = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 def capsule(
     owner: Any, interface: dict[str, Any], device: tuple[int, int], max_version: tuple[int, int] | None = None, copied: bool = False
 ) -> Any:
-    """A capsule of the array that ``interface`` describes as ``__array_interface__`` does; ``owner`` lives as long as the consumer uses it.
+    """Return a capsule of the array that ``interface`` describes like ``__array_interface__``; ``owner`` lives as long as the consumer uses
+    it.
 
-    ``max_version``: of the protocol, that the consumer knows. ``copied``: the memory is the consumer's alone.
+    ``max_version``: the newest protocol version that the consumer knows. ``copied``: whether the memory belongs to the consumer alone.
     """
     address, _ = interface["data"]
-    # Some versions of NumPy take no array without an address, such as one without elements.
+    # Some versions of NumPy reject arrays without an address, such as those without elements.
     array = np.asarray(_Memory(interface, owner)) if address else np.empty(interface["shape"], interface["typestr"])
-    made = array.__dlpack__(max_version=max_version) if TAKES_VERSION else array.__dlpack__()
+    exported = array.__dlpack__(max_version=max_version) if TAKES_VERSION else array.__dlpack__()
     plain, versioned = _NAMES
-    if _is_valid(made, plain):
-        tensor = _Placed.from_address(_pointer(made, plain))
+    if _is_valid(exported, plain):
+        tensor = _Placed.from_address(_pointer(exported, plain))
     else:
-        managed = _Versioned.from_address(_pointer(made, versioned))
+        managed = _Versioned.from_address(_pointer(exported, versioned))
         managed.flags |= _COPIED if copied else 0
         tensor = managed.tensor
     tensor.device_type, tensor.device_id = device
-    tensor.data = address or None  # without elements NumPy puts in an address of its own
-    return made
+    tensor.data = address or None  # Without elements NumPy inserts an address of its own.
+    return exported

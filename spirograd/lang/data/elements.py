@@ -1,7 +1,7 @@
-"""Single elements of fields in Python scope, without NumPy: where they lie, and their bytes.
+"""Access to single elements of fields in Python scope, without NumPy: addresses and bytes.
 
-Each function is a short way for what programs give most often, plain integers and floats that fit; it returns None for anything else, which
-the general way then converts or refuses.
+Each function is a fast path for the most common values, plain integers and floats that fit. It returns None for other values, which the
+general path converts or refuses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spirograd.base.records import dataclass
 from spirograd.ir.nodes import Layout
 from spirograd.lang import context
 
-_EXACT = 1 << 53  # integers up to this magnitude are exact in f64, from which they are rounded once
+_EXACT = 1 << 53  # Integers up to this magnitude are exact in f64, from which they are rounded once.
 _CHARACTERS = {
     "b1": "?",
     "i1": "b",
@@ -37,19 +37,19 @@ _CHARACTERS = {
 
 @cache
 def form_of(dtype: DType, count: int) -> Struct:
-    """``count`` numbers of a type that lie one after the other."""
+    """Return the struct format of ``count`` adjacent numbers of a type."""
     return Struct(f"={count}{_CHARACTERS[dtype.np.str[1:]]}")
 
 
 def read(allocation: Any, dtype: DType, count: int, address: int) -> tuple[Any, ...]:
-    """``count`` numbers from ``address`` on, after waiting for launches. Raises what kernels have reported."""
+    """Return ``count`` numbers from ``address`` on, after waiting for launches. Raises errors that kernels have reported."""
     context.before_read(allocation)
-    found: tuple[Any, ...] = allocation.unpack(form_of(dtype, count), address)
-    return found
+    numbers: tuple[Any, ...] = allocation.unpack(form_of(dtype, count), address)
+    return numbers
 
 
 def packed(form: Struct, dtype: DType, values: Sequence[Any]) -> bytes | None:
-    """The bytes of Python's numbers that ``dtype`` holds."""
+    """Return the bytes of Python numbers that ``dtype`` can represent."""
     for value in values:
         kind = type(value)
         if not (dtype.is_float if kind is float else kind is int and (dtype.is_int or -_EXACT <= value <= _EXACT)):
@@ -62,10 +62,10 @@ def packed(form: Struct, dtype: DType, values: Sequence[Any]) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the elements of a field lie that is indexed from 0 and has one address term for each axis of more than one element.
+    """The addresses of elements of a field that is indexed from 0 and has one address term for each axis of more than one element.
 
-    ``axes``: extent and stride of each; ``components``: byte offsets within a cell.
-    ``form``: all components, if they lie one after the other.
+    ``axes``: extent and stride of each; ``components``: byte offsets within a cell. ``form``: the format of all components, if they are
+    adjacent.
     """
 
     axes: tuple[tuple[int, int], ...]
@@ -73,7 +73,7 @@ class Places:
     form: Struct | None
 
     def address(self, key: object) -> int | None:
-        """The first byte of an element."""
+        """Return the address of the first byte of an element."""
         parts = key if type(key) is tuple else () if key is None else (key,)
         if len(parts) != len(self.axes):
             return None
@@ -86,7 +86,7 @@ class Places:
 
 
 def places_of(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Places | None:
-    """The places of a field, if they are of this kind."""
+    """Return the places of a field, if it has a layout of this kind."""
     strides = {term.axis: term.stride for term in layout.terms if term.div == 1 and not term.mod}
     if len(strides) != len(layout.terms) or any(layout.origin):
         return None
@@ -97,14 +97,14 @@ def places_of(dtype: DType, shape: tuple[int, ...], layout: Layout) -> Places | 
 
 
 def places_in_rows(dtype: DType, shape: tuple[int, ...], components: int) -> Places:
-    """The places of the elements of an array, row by row."""
+    """Return the places of the elements of an array, row by row."""
     form = form_of(dtype, components)
     strides = [math.prod(shape[k + 1 :]) * form.size for k in range(len(shape))]
     return Places(tuple(zip(shape, strides)), (0,), form)
 
 
 def entries_of(value: object, element_shape: tuple[int, ...]) -> Sequence[Any] | None:
-    """The numbers of a vector, a matrix, or a list of plain numbers, of this shape."""
+    """Return the numbers of a vector, a matrix, or a list of plain numbers, of this shape."""
     if getattr(value, "shape", None) == element_shape and hasattr(value, "entries"):
         return tuple(value.entries)
     if type(value) is list and element_shape == (len(value),) and all(type(v) in (int, float) for v in value):

@@ -1,4 +1,4 @@
-"""Enumerations of the data API: memory layouts, and what tensors are made of."""
+"""Enumerations of the data API: memory layouts, and the storage of tensors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import enum
 
 
 class Layout(enum.Enum):
-    """The memory layout of fields with several scalars per element: AOS puts those of an element together, SOA makes an array of each."""
+    """The memory layout of fields with several scalars per element: AOS stores the scalars of an element together, SOA stores an array for
+    each."""
 
     AOS = 1
     SOA = 2
 
 
 class Backend(enum.IntEnum):
-    """What a tensor is made of: FIELD (fixed while compiling) or NDARRAY (an argument of kernels)."""
+    """The storage of a tensor: FIELD (fixed while compiling) or NDARRAY (an argument of kernels)."""
 
     FIELD = 0
     NDARRAY = 1

@@ -1,8 +1,8 @@
-"""Exports fields and ndarrays to other libraries: DLPack, and on GPUs the CUDA array interface (version 3); no copy where possible.
+"""Exports of fields and ndarrays to other libraries: DLPack, and on GPUs the CUDA array interface (version 3); no copy where possible.
 
-Exported memory counts as shared (see `Allocation.share`): others may write to it, unseen. On a GPU the consumer's stream continues after
-the work that was launched before the export. The program must order later accesses of both sides, as with any two libraries that share
-memory.
+Exported memory counts as shared (see `Allocation.share`), because other code may write to it. On a GPU the consumer's stream continues
+after the work that was launched before the export. The program must order later accesses of both sides, as with any two libraries that
+share memory.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from spirograd.lang.data.views import HostView
 from spirograd.lang.scalar import describe
 
 _HOST = (1, 0)  # kDLCPU
-_NO_ORDER = -1  # as a stream: the consumer puts the work in order itself
-# The streams that DLPack's protocol does not know, by kind of device: 0 is ambiguous on CUDA, 1 and 2 are CUDA's names on ROCm.
+_NO_ORDER = -1  # A stream value: the consumer orders the work itself.
+# Streams that DLPack's protocol does not define, by kind of device: 0 is ambiguous on CUDA, 1 and 2 are CUDA's names on ROCm.
 _REFUSED_STREAMS = {dlpack.CUDA: (0,), dlpack.ROCM: (1, 2)}
 _LEGACY_STREAM = {dlpack.CUDA: 1, dlpack.ROCM: 0}
 
 
 class Exported:
-    """A base of fields and ndarrays, which have `view` and `tree.allocation`. ``sparse_path``: of fields below sparse nodes, else None."""
+    """The base of fields and ndarrays for exports; they have `view` and `tree.allocation`.
+
+    ``sparse_path``: the path of fields below sparse nodes, else None.
+    """
 
     sparse_path: Any = None
 
@@ -40,25 +43,27 @@ class Exported:
         return _HOST if self.sparse_path is not None else _device(self.tree.allocation, self.view)
 
     def to_dlpack(self: Any) -> Any:
-        """A DLPack capsule: of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""
+        """Return a DLPack capsule of the memory itself, on the GPU or where the host can address it; else of a copy on the host."""
         return self.__dlpack__()
 
     @property
     def size(self: Any) -> int:
-        """The number of elements; those that are vectors and matrices count once, as in `shape`."""
+        """The number of elements; a vector or matrix counts once, as in `shape`."""
         return math.prod(self.shape)
 
     @property
     def device(self: Any) -> str:
-        """The name of the back end that has the memory, on CUDA and AMD's GPUs with the number of the GPU: "cpu", "vulkan", "cuda:0"."""
+        """The name of the back end that owns the memory, on CUDA and AMD's GPUs with the number of the GPU: "cpu", "vulkan", "cuda:0"."""
         allocation = self.tree.allocation
         number = allocation.shared_gpu
         name = allocation.device.info.arch
         return str(name) if number is None else f"{name}:{number}"
 
     def to_device(self: Any, device: str, *, stream: object = None) -> Any:
-        """The array itself on its own ``device``, on "cpu" an array of NumPy with the contents. Raises SpirogradValueError for other
-        devices, and for a ``stream``: copies to the host wait for all work."""
+        """Return the array itself on its own ``device``, or a NumPy array with the contents on "cpu".
+
+        Raises SpirogradValueError for other devices, and for a ``stream``, because copies to the host wait for all work.
+        """
         if stream is not None:
             raise SpirogradValueError("`to_device` takes no stream: copies to the host wait for all work")
         if device == self.device:
@@ -71,19 +76,19 @@ class Exported:
 
     @property
     def __cuda_array_interface__(self: Any) -> dict[str, Any]:
-        """The memory on a GPU for CuPy, Numba and others. Raises AttributeError where it lies elsewhere, or at no regular strides."""
+        """The memory on a GPU for CuPy, Numba and others. Raises AttributeError for memory elsewhere, or at irregular strides."""
         allocation, view = self.tree.allocation, self.view
         if self.__dlpack_device__() == _HOST:
             raise AttributeError("the CUDA array interface needs memory of a CUDA or HIP device, in one regular range")
         numpy_transfer.share(allocation, view)
-        stream = current_torch_stream(allocation.shared_gpu)  # torch does not look at the stream of the interface
+        stream = current_torch_stream(allocation.shared_gpu)  # torch ignores the stream of the interface.
         if stream is not None:
             allocation.device.precede(stream)
         return {**_interface(view, allocation.address + view.blocks[0].first), "stream": allocation.device.stream}
 
 
 def exported(allocation: object, view: HostView) -> Any:
-    """The memory itself where the host can address it, else a copy."""
+    """Return the memory itself where the host can address it, else a copy."""
     out = numpy_transfer.shared(allocation, view)
     return numpy_transfer.read(allocation, view) if out is None else out
 
@@ -95,8 +100,10 @@ def _on_host(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> object:
-    """A capsule of memory that the host can address, at strides that are not negative (torch aborts the process for those), or of a copy.
-    Raises BufferError for what cannot be done."""
+    """Return a capsule of memory that the host can address, or of a copy if a stride is negative (torch would abort the process).
+
+    Raises BufferError if the request is impossible.
+    """
     if dl_device is not None and tuple(dl_device) != _HOST:
         raise BufferError(f"the export lies on the DLPack device {_HOST}, and not on {tuple(dl_device)}")
     array = None
@@ -113,17 +120,19 @@ def _on_host(
 
 
 def _device(allocation: Any, view: HostView) -> tuple[int, int]:
-    """Where an export lies, as DLPack says it: memory at irregular or negative strides is exported as a copy on the host."""
+    """Return the device of an export, as DLPack defines it: memory at irregular or negative strides is exported as a copy on the host."""
     strides = None if allocation.shared_gpu is None else numpy_transfer.strides_of(view)
-    if strides is None or any(stride < 0 for stride in strides):  # torch takes no negative ones
+    if strides is None or any(stride < 0 for stride in strides):  # torch rejects negative strides.
         return _HOST
     kind: tuple[int, int] = allocation.device.dlpack_device
     return kind
 
 
 def _interface(view: HostView, address: int) -> dict[str, object]:
-    """What the array interfaces of NumPy and CUDA (both version 3) say of memory with regular strides. Without elements there is no
-    address: both that of CUDA and DLPack ask for 0 then."""
+    """Return the array interface of NumPy and CUDA (both version 3) for memory with regular strides.
+
+    Without elements there is no address: the interface of CUDA and DLPack require 0 then.
+    """
     return {
         "version": 3,
         "data": (address if view.count else 0, False),
@@ -142,7 +151,7 @@ def _capsule(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> object:
-    """A capsule as `__dlpack__` of the array API standard describes it. Raises BufferError for what cannot be done."""
+    """Return a capsule as `__dlpack__` of the array API standard defines it. Raises BufferError if the request is impossible."""
     if dl_device is not None and tuple(dl_device) != device:
         if tuple(dl_device) != _HOST or copy is False:
             raise BufferError(f"the memory lies on the DLPack device {device}, and not on {tuple(dl_device)}")

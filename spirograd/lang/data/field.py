@@ -1,4 +1,4 @@
-"""Fields: global data that lives in field trees. Vectors and matrices, structs, and how fields of all kinds are made."""
+"""Fields: global data that lives in field trees. Vectors and matrices, structs, and the construction of fields of all kinds."""
 
 from __future__ import annotations
 
@@ -57,24 +57,24 @@ class MatrixField(ScalarField):
 
     @property
     def n(self) -> int:
-        """Rows of an element, or entries of a vector."""
+        """The number of rows of an element, or of entries of a vector."""
         return self.element_shape[0]
 
     @property
     def m(self) -> int:
-        """Columns of an element; 1 for vectors."""
+        """The number of columns of an element; 1 for vectors."""
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
     @property
     def ndim(self) -> int:
-        """Axes of an element: 1 for vectors, 2 for matrices."""
+        """The number of axes of an element: 1 for vectors, 2 for matrices."""
         return len(self.element_shape)
 
     def __repr__(self) -> str:
         return f"<field `{self.name}` of {'x'.join(map(str, self.element_shape))} {self.dtype}{self._without_memory}>"
 
     def get_scalar_field(self, *indices: int) -> ComponentField:
-        """One component of every element, as a scalar field over the same memory."""
+        """Return one component of every element, as a scalar field over the same memory."""
         at = element_index(indices, self.element_shape, (), f"the elements of field `{self.name}`")
         return ComponentField(self, int(np.ravel_multi_index(at, self.element_shape)))
 
@@ -85,8 +85,8 @@ class MatrixField(ScalarField):
         def write(component: int, value: object) -> None:
             value, numbers = traced_numbers.split(value, ())
             shadows.host_write(self, key, component, numbers=numbers)
-            found = addresses if self.sparse_path is None else self._addresses(key, activate=True)
-            self._write(found[component], value)
+            places = addresses if self.sparse_path is None else self._addresses(key, activate=True)
+            self._write(places[component], value)
 
         if first is None:
             values: Sequence[object] = [self._read(a) for a in addresses]
@@ -107,7 +107,7 @@ class MatrixField(ScalarField):
                 self._write(a, v)
 
     def _entries_of(self, value: object) -> Sequence[object]:
-        """What an element is set to, number by number."""
+        """Return the numbers that an element is set to."""
         short = elements.entries_of(value, self.element_shape)
         return np.broadcast_to(self._filling(value), self.element_shape).reshape(-1).tolist() if short is None else short
 
@@ -127,10 +127,10 @@ class MatrixField(ScalarField):
 class ComponentField(ScalarField):
     """One component of a matrix field, seen as a scalar field. It shares the memory, and can be placed on its own."""
 
-    def __init__(self, whole: MatrixField, component: int) -> None:
-        super().__init__(whole.dtype, f"{whole.name}[{component}]", role=whole.role)
-        self.key = whole.key
-        self.whole = whole
+    def __init__(self, matrix_field: MatrixField, component: int) -> None:
+        super().__init__(matrix_field.dtype, f"{matrix_field.name}[{component}]", role=matrix_field.role)
+        self.key = matrix_field.key
+        self.matrix_field = matrix_field
         self.component = component
         self._shadows: dict[str, ComponentField] = {}
 
@@ -138,50 +138,50 @@ class ComponentField(ScalarField):
 
     @property
     def placed(self) -> bool:
-        return any(p.component == self.component for p in self.whole._places)
+        return any(p.component == self.component for p in self.matrix_field._places)
 
     @property
     def snode(self) -> SNode:
-        found = [p for p in self.whole._places if p.component == self.component]
-        return found[0] if found else super().snode
+        places = [p for p in self.matrix_field._places if p.component == self.component]
+        return places[0] if places else super().snode
 
     @property
     def origin(self) -> tuple[int, ...]:
-        return self.whole.origin
+        return self.matrix_field.origin
 
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
-        self.whole.place_components([self.component], node, origin)
+        self.matrix_field.place_components([self.component], node, origin)
 
     def _find_addresses(self) -> Layout:
-        self._origin = self.whole.origin
-        self._places = [p for p in self.whole._places if p.component == self.component]
+        self._origin = self.matrix_field.origin
+        self._places = [p for p in self.matrix_field._places if p.component == self.component]
         return super()._find_addresses()
 
-    def _of(self, whole: ScalarField | None, role: str) -> ComponentField | None:
-        if not isinstance(whole, MatrixField):
+    def _of(self, matrix_field: ScalarField | None, role: str) -> ComponentField | None:
+        if not isinstance(matrix_field, MatrixField):
             return None
-        return self._shadows.setdefault(role, ComponentField(whole, self.component))
+        return self._shadows.setdefault(role, ComponentField(matrix_field, self.component))
 
     @property
     def grad(self) -> ComponentField | Any:
-        return self._of(self.whole.grad, "grad")
+        return self._of(self.matrix_field.grad, "grad")
 
     @property
     def dual(self) -> ComponentField | Any:
-        return self._of(self.whole.dual, "dual")
+        return self._of(self.matrix_field.dual, "dual")
 
     def make_duals(self) -> None:
-        self.whole.make_duals()
+        self.matrix_field.make_duals()
 
     def has_grad(self) -> bool:
-        return self.whole.has_grad()
+        return self.matrix_field.has_grad()
 
     def has_dual(self) -> bool:
-        return self.whole.has_dual()
+        return self.matrix_field.has_dual()
 
 
 class StructField(Field):
-    """A field of structs, made by `StructType.field` or `Struct.field`. Its ``members`` are fields, which are attributes, too."""
+    """A field of structs, made by `StructType.field` or `Struct.field`. Its ``members`` are fields, which are also attributes."""
 
     def __init__(
         self,
@@ -206,12 +206,12 @@ class StructField(Field):
                 member.suggest_name(f"{name}.{key}")
 
     def made_from(self) -> tuple[Any, ...]:
-        if self.dtype is None or self.has_grad() or self.has_dual():  # members of integers have none
+        if self.dtype is None or self.has_grad() or self.has_dual():  # Members of integers have none.
             raise SpirogradTypeError("a field of structs with gradients can be neither pickled nor copied", None, "copy its members")
         return self.dtype.unplaced_field, ("", False, False, self.arrangement)
 
     def make_value(self, members: Mapping[str, object]) -> Any:
-        """A struct value with these members and the methods of the elements of this field."""
+        """Return a struct value with these members and the methods of the elements of this field."""
         return self._make(members, self.methods)
 
     @property
@@ -220,7 +220,7 @@ class StructField(Field):
         return list(self.members)
 
     def get_member_field(self, name: str) -> Any:
-        """The field of one member; raises SpirogradTypeError if there is none."""
+        """Return the field of one member; raises SpirogradTypeError if there is none."""
         if name not in self.members:
             raise SpirogradTypeError(f"the struct field has no member `{name}`", None, f"it has {', '.join(self.members)}")
         return self.members[name]
@@ -248,7 +248,7 @@ class StructField(Field):
 
     @property
     def placed(self) -> bool:
-        """Whether every member has its places in a tree."""
+        """Whether every member is placed in a tree."""
         return all(m.placed for m in self.members.values())
 
     @property
@@ -263,36 +263,36 @@ class StructField(Field):
         return origin
 
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
-        """Give every scalar of every member a place in the cells of ``node``. ``origin``: the smallest index of each axis."""
+        """Place every scalar of every member in the cells of ``node``. ``origin``: the smallest index of each axis."""
         for m in self.members.values():
             m.place_in(node, origin)
 
     def share(self, space: IndexSpace) -> None:
-        """Have all members agree on ``space``. For new members, which have neither places nor gradients yet."""
+        """Make all members share ``space``. It is for new members, which have neither places nor gradients yet."""
         for m in self.members.values():
             m.share(space)
 
     def _shadow(self, role: str) -> StructField | None:
-        found = {k: getattr(m, role) for k, m in self.members.items()}
-        found = {k: m for k, m in found.items() if m is not None}
-        return StructField(found, self.methods, self._make, f"{self.name}.{role}", self.arrangement) if found else None
+        shadows = {k: getattr(m, role) for k, m in self.members.items()}
+        shadows = {k: m for k, m in shadows.items() if m is not None}
+        return StructField(shadows, self.methods, self._make, f"{self.name}.{role}", self.arrangement) if shadows else None
 
     @property
     def grad(self) -> StructField | Any:
-        """The gradients of the members that have them; None if none has."""
+        """The gradients of the members that have one; None if no member has one."""
         return self._shadow("grad")
 
     @property
     def dual(self) -> StructField | Any:
-        """The tangents of the members that have them; None if none has."""
+        """The tangents of the members that have one; None if no member has one."""
         return self._shadow("dual")
 
     def has_grad(self) -> bool:
-        """Whether a member has memory for gradients."""
+        """Return whether a member has memory for gradients."""
         return any(m.has_grad() for m in self.members.values())
 
     def has_dual(self) -> bool:
-        """Whether a member has memory for tangents."""
+        """Return whether a member has memory for tangents."""
         return any(m.has_dual() for m in self.members.values())
 
     def __getitem__(self, key: Any) -> Any:
@@ -310,7 +310,7 @@ class StructField(Field):
             m[key] = entries[name]
 
     def fill(self, value: Any) -> None:
-        """Set all elements to ``value``: a struct, or a number that every scalar becomes."""
+        """Set all elements to ``value``: a struct, or a number for every scalar."""
         entries = value.entries if hasattr(value, "entries") else value
         for name, m in self.members.items():
             m.fill(entries[name] if isinstance(entries, Mapping) else entries)
@@ -327,7 +327,7 @@ class StructField(Field):
         raise SpirogradTypeError("a field of structs is not one array", None, hint)
 
     def to_numpy(self, *, copy: bool | None = True) -> dict[str, Any]:
-        """The contents as a dict of arrays; ``copy``: as of `ScalarField.to_numpy`."""
+        """Return the contents as a dict of arrays; ``copy`` is the option of `ScalarField.to_numpy`."""
         return {name: m.to_numpy(copy=copy) for name, m in self.members.items()}
 
     def from_numpy(self, arrays: Mapping[str, object]) -> None:
@@ -336,7 +336,7 @@ class StructField(Field):
             self.get_member_field(name).from_numpy(array)
 
     def to_torch(self, device: object = None) -> dict[str, Any]:
-        """The contents as a dict of torch tensors on ``device``, the CPU by default."""
+        """Return the contents as a dict of torch tensors on ``device``, the CPU by default."""
         return {name: m.to_torch(device) for name, m in self.members.items()}
 
     def from_torch(self, tensors: Mapping[str, object]) -> None:
@@ -357,17 +357,17 @@ def _scalars(f: Any) -> list[ScalarField]:
 
 
 def _shadows(f: Any, role: str) -> object:
-    """The gradients (tangents) of those members of ``f`` that asked for them, or None."""
+    """Return the gradients (tangents) of those members of ``f`` that requested them, or None."""
     if isinstance(f, StructField):
-        found = {k: _shadows(m, role) for k, m in f.members.items()}
-        found = {k: p for k, p in found.items() if p is not None}
-        return StructField(found, f.methods, f._make, f.name, f.arrangement) if found else None
+        shadows = {k: _shadows(m, role) for k, m in f.members.items()}
+        shadows = {k: p for k, p in shadows.items() if p is not None}
+        return StructField(shadows, f.methods, f._make, f.name, f.arrangement) if shadows else None
     return (f.grad if role == "grad" else f.dual) if getattr(f, f"needs_{role}") else None
 
 
 @one_at_a_time
 def place_by_shape(f: object, shape: object, order: str | None, offset: object) -> None:
-    """Place a new field, and its gradients, under `root`: nothing happens without a shape."""
+    """Place a new field and its gradients under `root`. Do nothing without a shape."""
     if shape is None:
         if offset is not None or order is not None:
             raise SpirogradCallError("`offset` and `order` need a `shape`; a field placed by hand takes `offset` in `.place`")
@@ -375,14 +375,14 @@ def place_by_shape(f: object, shape: object, order: str | None, offset: object) 
     extents = shape_tuple(shape)
     axes = _axis_order(order, len(extents))
     arrangement = getattr(f, "arrangement", Arrangement.AOS)
-    for whole in (f, _shadows(f, "grad"), _shadows(f, "dual")):
-        if whole is not None:
-            for part in _scalars(whole) if arrangement is Arrangement.SOA else [whole]:
+    for placeable in (f, _shadows(f, "grad"), _shadows(f, "dual")):
+        if placeable is not None:
+            for part in _scalars(placeable) if arrangement is Arrangement.SOA else [placeable]:
                 _dense_levels(extents, axes, order).place(part, offset=offset)
 
 
 def _axis_order(order: str | None, ndim: int) -> list[int]:
-    """The axes in memory order, slowest first."""
+    """Return the axes in memory order, slowest first."""
     if order is None:
         return list(range(ndim))
     expected = "ijklmnop"[:ndim]
@@ -441,7 +441,7 @@ def matrix_field(
     needs_dual: bool = False,
     layout: Arrangement = Arrangement.AOS,
 ) -> MatrixField:
-    """A field of vectors or matrices; options as of `field`. SOA gives each component an array of its own."""
+    """Return a field of vectors or matrices; options as of `field`. SOA gives each component an array of its own."""
     if not all(isinstance(n, (int, np.integer)) and n > 0 for n in element_shape):
         raise SpirogradRuntimeError(f"vectors and matrices have one entry or more, got the shape {element_shape}")
     f = MatrixField(element_shape, dtype, build, name, needs_grad, needs_dual, layout)

@@ -1,4 +1,4 @@
-"""Memory that another library lends for one launch, as arrays that kernels take. They may have a gradient, as torch tensors have.
+"""Memory that another library lends for one launch, as arrays that kernels take. They may have gradients, like torch tensors.
 
 A library that hands out addresses (XLA) makes them: `HostBuffer` over memory of the host, `DeviceBuffer` over memory of a CUDA device.
 """
@@ -17,20 +17,20 @@ from spirograd.lang.data.ndarray import Ndarray
 
 
 class HostBuffer(np.ndarray[Any, Any]):
-    """An array of NumPy. ``requires_grad``: kernels see it as an array with the gradient ``grad``, another one of the same shape."""
+    """A NumPy array over lent memory. ``requires_grad``: whether it has the gradient ``grad``, another array of the same shape."""
 
     requires_grad = False
     grad: HostBuffer | None = None
 
     @classmethod
     def at(cls, address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> HostBuffer:
-        """The elements from ``address`` on, row-major. The memory is the caller's."""
+        """Return the elements from ``address`` on, row-major. The caller owns the memory."""
         if 0 in shape:
             return np.empty(shape, dtype).view(cls)
         return np.asarray(_Interface(address, dtype, shape)).view(cls)
 
     def number(self) -> Any:
-        """The one element as a number of Python, or all as a list."""
+        """Return the one element as a number of Python, or all as a list."""
         return self.tolist()
 
     def set_number(self, value: object) -> None:
@@ -42,21 +42,22 @@ class HostBuffer(np.ndarray[Any, Any]):
         array.from_numpy(np.asarray(self))
 
     def copy_from(self, array: Ndarray) -> None:
-        """Take the contents of an ndarray of the same type and shape."""
+        """Copy the contents from an ndarray of the same type and shape."""
         self[...] = array.to_numpy()
 
 
 class _Interface:
-    """What NumPy reads the address of an array from."""
+    """An object whose array interface NumPy reads the address from."""
 
     def __init__(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.__array_interface__ = {"version": 3, "data": (address, False), "typestr": dtype.str, "shape": shape}
 
 
 class DeviceBuffer:
-    """An array in memory of a CUDA device, with work under way on ``stream`` of the driver. ``requires_grad``, ``grad``: see `HostBuffer`.
+    """An array in memory of a CUDA device, with pending work on ``stream`` of the driver.
 
-    Methods as of `HostBuffer`. Copies between it and ndarrays run on the device in the order of the stream; numbers wait for it.
+    ``requires_grad``, ``grad`` and the methods are those of `HostBuffer`. Copies between it and ndarrays run on the device in the order of
+    the stream; numbers wait for it.
     """
 
     def __init__(self, address: int, dtype: np.dtype[Any], shape: tuple[int, ...], stream: int) -> None:
@@ -85,7 +86,7 @@ class DeviceBuffer:
         self._with_memory(lambda memory: memory.copy_from(array.allocation, self.nbytes))
 
     def _with_memory(self, work: Any) -> None:
-        """Give ``work`` the memory as an allocation; the stream goes on after it."""
+        """Call ``work`` with the memory as an allocation; the stream continues after it."""
         if self.nbytes == 0:
             return
         session = context.session()

@@ -15,29 +15,30 @@ _HINT = "`.to_numpy()` gives an array to compute with; a kernel computes in plac
 
 
 class HostScope(NearNames):
-    """Base of fields and arrays: NumPy's array protocol, `len`, and operators that say what to write instead."""
+    """The base of fields and arrays in Python: NumPy's array protocol, `len`, and operators whose errors say what to write instead."""
 
     def __array__(self: Any, dtype: object = None, copy: object = None) -> Array:
-        """What ``np.asarray`` sees: `to_numpy`. ``copy=False`` raises ValueError where the host cannot address the memory."""
+        """Return the contents for ``np.asarray``, see `to_numpy`. ``copy=False`` raises ValueError where the host cannot address the
+        memory."""
         out: Array = self.to_numpy(dtype=dtype, copy=copy is not False)
         return out
 
     def __len__(self: Any) -> int:
-        if current_trace() is not None:  # kernels ask for `.shape`, which arrays have there too
+        if current_trace() is not None:  # Kernels ask for `.shape`, which arrays have there too.
             raise TypeError
         if not self.shape:
             raise SpirogradTypeError(f"{scalar.describe(self)} has no axes, hence no length", None, "its one element is `x[None]`")
         return int(self.shape[0])
 
     def __bool__(self) -> bool:
-        """True whatever the contents: programs tell None by it."""
+        """Return True whatever the contents, so that programs can compare with None."""
         return True
 
 
 def _binary(symbol: str, swapped: bool) -> Callable[[Any, Any], Any]:
     def operate(self: object, other: object) -> Any:
         if current_trace() is not None:
-            return NotImplemented  # the front end has words of its own
+            return NotImplemented  # The front end has messages of its own.
         left, right = (other, self) if swapped else (self, other)
         message = f"`{symbol}` is not defined for {scalar.describe(left)} and {scalar.describe(right)} outside of kernels"
         raise SpirogradTypeError(message, None, _HINT)

@@ -13,14 +13,14 @@ from spirograd.base.loc import Loc
 
 
 class Named(Protocol):
-    """A field, of which messages give the name."""
+    """A field whose name messages use."""
 
     @property
     def name(self) -> str: ...
 
 
 class IndexSpace:
-    """Extents and origin of the first field that was placed; those placed later must agree."""
+    """Extents and origin of the first placed field; fields placed later must have the same."""
 
     def __init__(self) -> None:
         self._shape: tuple[int, ...] | None = None
@@ -29,8 +29,10 @@ class IndexSpace:
         self._loc: Loc | None = None
 
     def agree(self, field: Named, shape: tuple[int, ...], origin: tuple[int, ...], loc: Loc | None) -> None:
-        """``field`` is about to be placed with these extents and this origin, at the user's line ``loc``. Raises SpirogradRuntimeError,
-        with both lines, if its extents or its origin differ from those of a field placed before."""
+        """Check that ``field`` may be placed with these extents and this origin, at the user's line ``loc``.
+
+        Raises SpirogradRuntimeError, with both lines, if its extents or its origin differ from those of a field placed before.
+        """
         origin = origin or (0,) * len(shape)
         if self._shape is None:
             self._shape, self._origin, self._first, self._loc = shape, origin, field, loc

@@ -24,15 +24,15 @@ from spirograd.lang.data.views import HostView, dense_view
 class Ndarray(Contents, HostScope):
     """A dense array on the device, made by `ndarray`. Its elements are zero at first.
 
-    ``shape``: the extents of the index space; ``element_shape``: those of an element. ``allocation``: the memory, row-major. ``layout``:
-    what a tensor was asked for.
+    ``shape``: the extents of the index space; ``element_shape``: the extents of an element. ``allocation``: the memory, row-major.
+    ``layout``: the requested layout of a tensor.
     """
 
-    # What launches keep of an array: what of it compiled code depends on, and its addresses; see `_forget_launches`.
+    # Caches of launches: the state of the array that compiled code depends on, and its addresses; see `_forget_launches`.
     _sg_signature: tuple[object, ...] | None = None
     _sg_binding: object = None
     _sg_packed: tuple[object, ...] = ()
-    # What launches pass besides the array: see `BufferView`.
+    # Numbers that launches pass in addition to the array: see `BufferView`.
     _sg_numbers: tuple[int, ...] = ()
 
     def __init__(
@@ -66,23 +66,23 @@ class Ndarray(Contents, HostScope):
         return type(self)(self.dtype, self.shape, self.element_shape, False, self._build, self.layout)
 
     def is_of(self, session: object) -> bool:
-        """Whether the array was made in ``session``."""
+        """Return whether the array was made in ``session``."""
         return self._session is session
 
     def has_memory(self) -> bool:
-        """Whether its memory is of the running session."""
+        """Return whether its memory belongs to the running session."""
         return context.has_session() and context.session() is self._session
 
     @property
     def allocation(self) -> Any:
-        """The memory. Raises SpirogradRuntimeError if the session that it belongs to is gone."""
+        """The memory. Raises SpirogradRuntimeError if its session is closed."""
         if not context.has_session() or context.session() is not self._session:
             raise SpirogradRuntimeError("this ndarray belongs to an earlier session, whose memory is gone: make arrays after `sg.init`")
         return self._allocation
 
     @property
     def tree(self) -> Ndarray:
-        """What owns the memory: as for fields, an object with ``allocation``."""
+        """The owner of the memory, an object with ``allocation``, like the tree of a field."""
         return self
 
     @property
@@ -106,7 +106,7 @@ class Ndarray(Contents, HostScope):
 
     @property
     def dual(self) -> Ndarray | Any:
-        """The array of tangents; assignment as of `grad`."""
+        """The array of tangents, which can be set like `grad`."""
         return self._dual
 
     @dual.setter
@@ -115,13 +115,13 @@ class Ndarray(Contents, HostScope):
         self.needs_dual = new is not None
 
     def _corresponding(self, new: Ndarray | None, role: str) -> Ndarray | None:
-        """An array that kernels may index as they index this one. What is known of this array for launches is forgotten."""
+        """Check an array that kernels may index like this one, and clear the caches of launches."""
         if new is not None and (
             not isinstance(new, Ndarray) or (new.dtype, new.view.full_shape, new.shape) != (self.dtype, self.view.full_shape, self.shape)
         ):
-            found = f"of {new.dtype} and shape {new.view.full_shape}" if isinstance(new, Ndarray) else scalar.describe(new)
+            given = f"of {new.dtype} and shape {new.view.full_shape}" if isinstance(new, Ndarray) else scalar.describe(new)
             wanted = f"of {self.dtype} and shape {self.view.full_shape}"
-            raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {found}")
+            raise SpirogradValueError(f"`{role}` of an ndarray {wanted} must be an ndarray {wanted}, got {given}")
         if isinstance(new, BufferView):
             raise SpirogradTypeError(
                 f"`{role}` of an ndarray is an ndarray with memory of its own, not a view", None, "copy it: `copy.copy(view)`"
@@ -130,21 +130,21 @@ class Ndarray(Contents, HostScope):
         return None if new is None else shadows.register(new, role, self)
 
     def _forget_launches(self) -> None:
-        """What launches keep of this array names its gradient and its tangents."""
+        """Clear the caches of launches, which refer to its gradient and its tangents."""
         for name in ("_sg_binding", "_sg_packed", "_sg_signature"):
             self.__dict__.pop(name, None)
         validity.renew()
 
     def has_grad(self) -> bool:
-        """Whether there is memory for gradients."""
+        """Return whether there is memory for gradients."""
         return self._grad is not None
 
     def has_dual(self) -> bool:
-        """Whether there is memory for tangents."""
+        """Return whether there is memory for tangents."""
         return self._dual is not None
 
     def make_duals(self) -> None:
-        """Have arrays of tangents of this array and of its gradient, whether or not they were asked for; all zeros where they are new."""
+        """Allocate arrays of tangents of this array and of its gradient, whether or not they were requested; new ones are zero."""
         for array, role in ((self, "dual"), (self.grad, "grad_dual")):
             if array is not None and array.dual is None:
                 array._dual = shadows.register(array._like(), role, array)
@@ -182,15 +182,15 @@ class Ndarray(Contents, HostScope):
         self.allocation.write(address, numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data))
 
     def __getitem__(self, key: object) -> Any:
-        """An element, or by slices a view: see `BufferView`."""
+        """Return an element, or a view for slices: see `BufferView`."""
         if slices.is_slice(key):
             return BufferView(self, axes=slices.sliced(slices.whole_axes(self.shape), key, "an ndarray"))
         address = self._address(key)
-        found = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
+        values = elements.read(self.allocation, self.dtype, math.prod(self.element_shape), address)
         if context.recorder() is not None:
-            found = tuple(traced_numbers.read(self, key, found))
+            values = tuple(traced_numbers.read(self, key, values))
         if self._build is None or not self.element_shape:
-            return plain_python.placed(found[0], self, key) if plain_python.state.running else found[0]
+            return plain_python.placed(values[0], self, key) if plain_python.state.running else values[0]
         size = self.dtype.size
 
         def write(component: int, value: object) -> None:
@@ -198,7 +198,7 @@ class Ndarray(Contents, HostScope):
             shadows.host_write(self, key, component, numbers=numbers)
             self._write_scalars(address + component * size, (value,))
 
-        return self._build(found, self.element_shape, write)
+        return self._build(values, self.element_shape, write)
 
     def __setitem__(self, key: object, value: object) -> None:
         if slices.is_slice(key):
@@ -211,7 +211,7 @@ class Ndarray(Contents, HostScope):
         self._write_scalars(address, data)
 
     def _entries_of(self, value: object) -> Sequence[object]:
-        """What an element is set to, number by number."""
+        """Return the numbers that an element is set to."""
         if not self.element_shape and scalar.is_number(value):
             return (value,)
         short = elements.entries_of(value, self.element_shape)
@@ -240,7 +240,7 @@ class Ndarray(Contents, HostScope):
 
 
 def _unpickle(cls: type[Ndarray], made_from: tuple[Any, ...], data: Array, shadows: list[Array | None]) -> Ndarray:
-    """An array of the current session with pickled contents."""
+    """Return an array of the current session with pickled contents."""
     new = cls(*made_from)
     new.from_numpy(data)
     for shadow, contents in zip((new.grad, new.dual), shadows):
@@ -258,12 +258,12 @@ class MatrixNdarray(Ndarray):
 
     @property
     def n(self) -> int:
-        """Rows of an element, or entries of a vector."""
+        """The number of rows of an element, or of entries of a vector."""
         return self.element_shape[0]
 
     @property
     def m(self) -> int:
-        """Columns of an element; 1 for vectors."""
+        """The number of columns of an element; 1 for vectors."""
         return self.element_shape[1] if len(self.element_shape) == 2 else 1
 
 
@@ -272,14 +272,15 @@ class VectorNdarray(MatrixNdarray):
 
 
 class BufferView(Ndarray):
-    """A part of an ndarray, without a copy: ``a[2:8]``, ``a[::2]``, ``a[3, :]``, ``a[::-1, 1:]``, or one-dimensional
-    ``BufferView(a, offset, size)``. Slices are those of Python: they end at the array, and negative bounds count from its end.
+    """A part of an ndarray, without a copy: ``a[2:8]``, ``a[::2]``, ``a[3, :]``, ``a[::-1, 1:]``, or one-dimensional ``BufferView(a,
+    offset, size)``.
 
-    Whatever works on an ndarray works on a view of it. A write to either is a write to the memory of both; `grad` is a view of the
-    gradient. As the annotation of an argument, ``BufferView`` and ``BufferView[dtype]`` take any one-dimensional array or view.
+    Slices are those of Python: they end at the array, and negative bounds count from its end. A view supports every operation of an
+    ndarray. A write to either is a write to the memory of both; `grad` is a view of the gradient. As the annotation of an argument,
+    ``BufferView`` and ``BufferView[dtype]`` accept any one-dimensional array or view.
 
-    ``arr``: the ndarray, which is never itself a view. ``axes``: what slices are made of, in place of ``offset`` and ``size``. Raises
-    SpirogradBoundsError for a part that ``arr`` does not have.
+    ``arr``: the ndarray, which is never itself a view. ``axes``: the axes of slices, in place of ``offset`` and ``size``. Raises
+    SpirogradBoundsError for a part outside of ``arr``.
     """
 
     arr: Ndarray
@@ -312,16 +313,16 @@ class BufferView(Ndarray):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def subview(self, offset: int, size: int) -> BufferView:
-        """``size`` elements of a one-dimensional view from its element ``offset`` on."""
+        """Return ``size`` elements of a one-dimensional view from its element ``offset`` on."""
         return BufferView(self, offset, size)
 
     @property
     def allocation(self) -> Any:
-        """The memory: that of the array."""
+        """The memory of the array."""
         return self.arr.allocation
 
     def _of(self, shadow: Ndarray | None) -> BufferView | None:
@@ -338,7 +339,7 @@ class BufferView(Ndarray):
 
     @property
     def dual(self) -> BufferView | None:
-        """The view of the array's tangents; assignment as of `grad`."""
+        """The view of the array's tangents, which can be set like `grad`."""
         return self._of(self.arr.dual)
 
     @dual.setter
@@ -367,7 +368,7 @@ class BufferView(Ndarray):
         return f"a view of {self.arr.__sg_describe__()}"
 
     def _index(self, key: object) -> tuple[int, ...]:
-        """The index in the array of an element."""
+        """Return the index of an element in the array."""
         index = iter(element_index(key, self.shape, (), "a view"))
         return tuple(axis.first if axis.extent is None else axis.first + next(index) * axis.step for axis in self._axes)
 
@@ -383,7 +384,7 @@ class BufferView(Ndarray):
             self.arr[self._index(key)] = value
 
     def _assign(self, value: object) -> None:
-        """Set all elements: to one value, or to those of an array that broadcasts to this shape."""
+        """Set all elements to one value, or to those of an array that broadcasts to this shape."""
         if hasattr(value, "view") and hasattr(value, "tree"):
             self.copy_from(value)
         elif scalar.is_number(value) or tuple(getattr(value, "shape", ())) == self.element_shape != ():
@@ -392,7 +393,7 @@ class BufferView(Ndarray):
             self.from_numpy(np.broadcast_to(np.asarray(value), self.view.full_shape))
 
     def __deepcopy__(self, memo: object) -> Ndarray:
-        """An ndarray of its own, with gradients of its own."""
+        """Return a separate ndarray with its own gradients."""
         new = self._like()
         new.copy_from(self)
         for role in ("grad", "dual"):
@@ -405,7 +406,7 @@ class BufferView(Ndarray):
 
 
 def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...]:
-    """The axes of ``size`` elements of a one-dimensional array or view from element ``offset`` on."""
+    """Return the axes of ``size`` elements of a one-dimensional array or view from element ``offset`` on."""
     if arr.ndim != 1:
         raise SpirogradTypeError(f"`BufferView` takes a range of a one-dimensional array, got {arr!r}", None, "slice it: `a[1:3, :]`")
     length = arr.shape[0]
@@ -419,12 +420,12 @@ def _subrange(arr: Any, offset: int, size: int | None) -> tuple[slices.Axis, ...
 
 
 def array_of(array: Ndarray) -> Ndarray:
-    """``array``, or the array that it is a view of."""
+    """Return ``array``, or the array of a view."""
     return array.arr if isinstance(array, BufferView) else array
 
 
 class BufferViewType:
-    """The annotation ``BufferView[dtype]``: a one-dimensional array or view. ``boundary``: as of `types.NDArray`."""
+    """The annotation ``BufferView[dtype]``: a one-dimensional array or view. ``boundary``: the option of `types.NDArray`."""
 
     __slots__ = ("boundary", "dtype")
 
@@ -436,7 +437,7 @@ class BufferViewType:
 
 
 def array_shape(shape: object) -> tuple[int, ...]:
-    """A shape of an ndarray as a tuple; extents may be 0."""
+    """Return a shape of an ndarray as a tuple; extents may be 0."""
     return extents_of(shape, 0, "extents of an ndarray are integers from 0 on")
 
 
@@ -448,7 +449,7 @@ def element_ndarray(
     needs_grad: bool = False,
     needs_dual: bool = False,
 ) -> MatrixNdarray:
-    """An array of vectors or matrices."""
+    """Return an array of vectors or matrices."""
     cls = VectorNdarray if len(element_shape) == 1 else MatrixNdarray
     return cls(dtype, shape, element_shape, needs_grad, build, None, needs_dual)
 

@@ -1,4 +1,4 @@
-"""What a node of a field tree says of itself by the names of the family: on the node, and on the object that it has as ``ptr``."""
+"""The properties of a node of a field tree under the names of the family: on the node, and on the object that it has as ``ptr``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from spirograd.lang.data.nodes import Place, SNode
     from spirograd.lang.data.scalar_field import ScalarField
 
-_AXES = 12  # that a node of the family has positions for
+_AXES = 12  # Positions of a node of the family.
 
 
 class SNodeType(enum.IntEnum):
-    """Kinds of nodes of field trees. There are no nodes of the last three."""
+    """The kinds of nodes of field trees. There are no nodes of the last three."""
 
     __str__ = enum.Enum.__str__
 
@@ -33,7 +33,7 @@ class SNodeType(enum.IntEnum):
 
 
 class SNodeGradType(enum.IntEnum):
-    """What lies in a place. There are no places for the last one."""
+    """The contents of a place. There are no places for the last one."""
 
     __str__ = enum.Enum.__str__
 
@@ -47,23 +47,23 @@ _GRAD_TYPES = {"primal": SNodeGradType.PRIMAL, "grad": SNodeGradType.ADJOINT, "d
 
 
 class Inspected(NearNames):
-    """Methods of nodes for programs that look at them."""
+    """Methods of nodes for programs that inspect them."""
 
     @property
     def ptr(self: Any) -> NodePointer:
-        """The node by the names that it has below the surface of the family."""
+        """The node under the internal names of the family."""
         return NodePointer(self)
 
     def _get_children(self: Any) -> list[Inspected]:
-        """The nodes right below this one."""
+        """Return the nodes right below this one."""
         return list(self.children)
 
     def _path_from_root(self: Any) -> list[Inspected]:
-        """The nodes from the root to this one."""
+        """Return the nodes from the root to this one."""
         return list(self.path)
 
     def _physical_index_position(self: Any) -> dict[int, int]:
-        """Position of an index -> the axis of the tree that it counts along."""
+        """Return a map from the position of an index to the axis of the tree that it counts along."""
         return dict(enumerate(self.axis_numbers))
 
     @property
@@ -85,33 +85,35 @@ class Inspected(NearNames):
 
     @property
     def _in_memory(self: Any) -> object:
-        """The node that says how the cells lie in memory: below sparse nodes one of a region. Closes the tree."""
+        """Return the node that defines the layout of the cells: below sparse nodes a node of a region. Closes the tree."""
         self.tree.close()
         return self.memory_node
 
     @property
     def _cell_size_bytes(self: Any) -> int:
-        """Bytes of a cell, padding included; of a place those of the scalar; of lists those of an entry. Closes the tree."""
+        """Return the bytes of a cell, padding included; of the scalar of a place; of an entry of a list. Closes the tree."""
         node = self._in_memory
         return int((node.nodes[0] if len(self.parts()) > 1 else node).cell_size)
 
     @property
     def _offset_bytes_in_parent_cell(self: Any) -> int:
-        """Bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
+        """Return the bytes from the beginning of the cell of the node above; 0 for nodes whose cells are not in it. Closes the tree."""
         node = self._in_memory
         return 0 if self.has_table and self.cells_in is not None else int(node.offset)
 
     @property
     def _num_dynamically_allocated(self: Any) -> int:
-        """How many cells have memory of their own: those of `pointer` and `hash` nodes that are active, and the chunks of lists."""
+        """Return the number of cells with memory of their own: active cells of `pointer` and `hash` nodes, and chunks of lists."""
         self.tree.settle()
         region = self.cells_in if self.has_table else None
         return 0 if region is None else int(region.used[None] - region.free_count[None])
 
 
 class NodePointer(NearNames):
-    """A node to look at; two of one node are equal. It changes nothing and reads no element, as fields do: other names of the family raise
-    AttributeError."""
+    """A node to inspect; two objects of one node are equal.
+
+    It changes nothing and reads no element, unlike fields: other names of the family raise AttributeError.
+    """
 
     __slots__ = ("_node",)
 
@@ -120,7 +122,7 @@ class NodePointer(NearNames):
 
     @property
     def _field(self) -> ScalarField:
-        """The field in a place."""
+        """Return the field in a place."""
         return cast("Place", self._node).field
 
     def __eq__(self, other: object) -> bool:
@@ -150,71 +152,71 @@ class NodePointer(NearNames):
 
     @property
     def offset(self) -> list[int]:
-        """Of a place, the smallest index along each axis; empty if that is 0 along all."""
+        """The smallest index of a place along each axis; empty if it is 0 along all."""
         return list(self._field.origin) if self.is_place() else []
 
     @property
     def cell_size_bytes(self) -> int:
-        """Bytes of a cell, padding included; of a place those of the scalar. Closes the tree."""
+        """The bytes of a cell, padding included; of the scalar of a place. Closes the tree."""
         return int(self._node._cell_size_bytes)
 
     @property
     def offset_bytes_in_parent_cell(self) -> int:
-        """Bytes from the beginning of the cell of the node above. Closes the tree."""
+        """The bytes from the beginning of the cell of the node above. Closes the tree."""
         return int(self._node._offset_bytes_in_parent_cell)
 
     def name(self) -> str:
-        """The name of the field in a place; empty for others."""
+        """Return the name of the field in a place; empty for others."""
         return str(self._field.name) if self.is_place() else ""
 
     def data_type(self) -> DType | None:
-        """The type of the scalar in a place; None for others."""
+        """Return the type of the scalar in a place; None for others."""
         dtype: DType | None = self._node.dtype
         return dtype
 
     def get_num_ch(self) -> int:
-        """How many nodes there are right below."""
+        """Return the number of nodes right below."""
         return len(self._node.children)
 
     def get_ch(self, number: int) -> NodePointer:
-        """One of the nodes right below. Raises IndexError for others."""
+        """Return one of the nodes right below. Raises IndexError for others."""
         return NodePointer(self._node.children[number])
 
     def get_snode_tree_id(self) -> int:
-        """The number of the tree."""
+        """Return the number of the tree."""
         return int(self._node.tree.id)
 
     def num_active_indices(self) -> int:
-        """How many indices an element has."""
+        """Return the number of indices of an element."""
         return len(self._node.axis_numbers)
 
     def get_physical_index_position(self) -> list[int]:
-        """For each position of an index the axis of the tree that it counts along; -1 for positions that there are not."""
+        """Return, for each position of an index, the axis of the tree that it counts along; -1 for missing positions."""
         axes = list(self._node.axis_numbers)
         return axes + [-1] * (_AXES - len(axes))
 
     def get_shape_along_axis(self, number: int) -> int:
-        """The extent along the axis of index ``number``, down to here. Raises IndexError if there is no such index."""
+        """Return the extent along the axis of index ``number``, down to here. Raises IndexError if there is no such index."""
         return int(self._node.shape[number])
 
     def is_place(self) -> bool:
-        """Whether scalars lie here."""
+        """Return whether scalars lie here."""
         return self._node.dtype is not None
 
     def is_primal(self) -> bool:
-        """Whether these are the scalars of a field, not gradients or tangents."""
+        """Return whether these are the scalars of a field, not gradients or tangents."""
         return self.is_place() and self._field.role == "primal"
 
     def has_adjoint(self) -> bool:
-        """Whether the field has a gradient."""
+        """Return whether the field has a gradient."""
         return self.is_primal() and bool(self._field.has_grad())
 
     def has_dual(self) -> bool:
-        """Whether the field has tangents."""
+        """Return whether the field has tangents."""
         return self.is_primal() and bool(self._field.has_dual())
 
     def get_snode_grad_type(self) -> SNodeGradType:
-        """What lies in a place. Raises TypeError for nodes that are none."""
+        """Return the contents of a place. Raises TypeError for other nodes."""
         if not self.is_place():
             raise TypeError("only the place of a scalar has a type of gradient")
         return _GRAD_TYPES[self._field.role]

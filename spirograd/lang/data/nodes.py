@@ -1,8 +1,8 @@
-"""Nodes of field trees: what each kind of level does to an index, and how its cells lie in memory.
+"""Nodes of field trees: the effect of each kind of level on an index, and the layout of its cells.
 
 A kind of node is a subclass of `SNode`, with a row in `KINDS` and a method of `SNode` that makes it. A dense level has axes and extents
-only. A sparse one also gives the parts into which it divides an index (`parts`), what the region around it holds for it (`store`),
-and what an access looks up (`level`): see `regions`.
+only. A sparse one also defines the parts into which it divides an index (`parts`), its storage in the surrounding region (`store`), and the
+lookup of an access (`level`): see `regions`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _node_ids = itertools.count()
 
 
 def _count(n: object, what: str) -> int:
-    """``n``, a positive integer."""
+    """Return ``n``, a positive integer, or raise an error."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise SpirogradTypeError(f"{what} is a positive integer, got {n!r}")
     return int(n)
@@ -42,13 +42,14 @@ class SNode(Inspected):
     ``shape``: extents down to here, one per axis in the order of axis numbers.
     """
 
-    kind: str  # what messages and files call it
-    is_sparse = False  # whether its cells may be inactive
-    has_table = False  # whether its cells, or the chunks of its lists, are in a region of their own
-    division_hint = "divide the extents: among two nodes, one below the other, or with a `dense` node below"  # if it has too many cells
+    kind: str  # The name in messages and files.
+    is_sparse = False  # Whether its cells may be inactive.
+    has_table = False  # Whether its cells, or the chunks of its lists, are in a region of their own.
+    # The hint if it has too many cells.
+    division_hint = "divide the extents: among two nodes, one below the other, or with a `dense` node below"
     dtype: DType | None = None
-    stored_node: SNode | None = None  # of trees with sparse nodes, once they are closed: the node in the region
-    _shape: tuple[int, ...] | None = None  # once it was computed
+    stored_node: SNode | None = None  # In trees with sparse nodes, once they are closed: the node in the region.
+    _shape: tuple[int, ...] | None = None  # Once it was computed.
 
     def __init__(self, tree: Tree, above: SNode | None, axes: tuple[int, ...] = (), extents: tuple[int, ...] = ()) -> None:
         self.id = next(_node_ids)
@@ -57,8 +58,8 @@ class SNode(Inspected):
         self.axes = axes
         self.extents = extents
         self.nodes: list[SNode] = []
-        self.offset = 0  # bytes within the parent's cell
-        self.cell_size = 0  # bytes
+        self.offset = 0  # Bytes within the parent's cell.
+        self.cell_size = 0  # In bytes.
 
     @property
     def children(self) -> Sequence[SNode]:
@@ -68,33 +69,36 @@ class SNode(Inspected):
     # --- building ---
 
     def dense(self, axes: object, shape: object) -> SNode:
-        """A dense level below this node: ``shape`` (an int counts for every axis) cells along ``axes`` (``ij``, the last fastest)."""
+        """Add a dense level below this node: ``shape`` cells along ``axes`` (``ij``, the last fastest). A single int counts for
+        every axis."""
         return self.add_level(Dense, axes, shape)
 
     def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
-        """A level whose cells have memory only where they are active. A write to a cell activates it. ``axes``, ``shape``: as of `dense`.
+        """Add a level whose cells have memory only where they are active. A write to a cell activates it.
 
-        ``cells``: how many may be active at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for no such number.
+        ``axes``, ``shape``: the arguments of `dense`. ``cells``: the most active cells at a time; by default all, or as many as fit in 1
+        GiB. Raises SpirogradTypeError for invalid numbers.
         """
         return self.add_level(Pointer, axes, shape, cells=_cells(cells, "pointer"))
 
     def bitmasked(self, axes: object, shape: object) -> SNode:
-        """A level with memory for all its cells, and one bit for each that tells whether it is active. A write to a cell activates it.
+        """Add a level with memory for all its cells, and one activity bit for each. A write to a cell activates it.
 
-        ``axes``, ``shape``: as of `dense`.
+        ``axes``, ``shape``: the arguments of `dense`.
         """
         return self.add_level(Bitmasked, axes, shape)
 
     def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
-        """As `pointer`, with the same ``axes``, ``shape`` and ``cells``: there is no hash table, but a table with 4 bytes for each cell."""
+        """Add the same level as `pointer`, with the same ``axes``, ``shape`` and ``cells``. There is no hash table, but a table with
+        4 bytes for each cell."""
         return self.add_level(Hash, axes, shape, cells=_cells(cells, "pointer"))
 
     def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
-        """A list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has. `append` makes it longer,
-        and so does a write beyond its end. Memory comes in chunks of ``chunk_size`` entries, all by default.
+        """Add a list of up to ``dimension`` entries in each cell of this node, along an axis that no other node has.
 
-        ``cells``: how many chunks may be in use at a time; by default all, or as many as take 1 GiB. Raises SpirogradTypeError for numbers
-        below 1, and for an axis that a node above has.
+        `append` makes it longer, and so does a write beyond its end. Memory is allocated in chunks of ``chunk_size`` entries, all by
+        default. ``cells``: the most chunks in use at a time; by default all, or as many as fit in 1 GiB. Raises SpirogradTypeError for
+        numbers below 1, and for an axis of a node above.
         """
         capacity = _count(dimension, "the dimension of a dynamic node")
         chunk = capacity if chunk_size is None else min(_count(chunk_size, "`chunk_size` of a dynamic node"), capacity)
@@ -102,9 +106,10 @@ class SNode(Inspected):
 
     @one_at_a_time
     def add_level(self, kind: type[SNode], axes: Any, shape: object, **options: int | None) -> SNode:
-        """Add a level of ``kind`` below this node. ``axes``, ``shape``: as of `dense`. ``options``: other arguments of its constructor.
+        """Add a level of ``kind`` below this node.
 
-        Raises SpirogradTypeError for axes that are not distinct, or that a list above has.
+        ``axes``, ``shape``: the arguments of `dense`. ``options``: other arguments of its constructor. Raises SpirogradTypeError for axes
+        that are not distinct, or that a list above has.
         """
         self.tree.check_open()
         numbers = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(int(a) for a in axes)
@@ -118,15 +123,16 @@ class SNode(Inspected):
         return node
 
     def deactivate_all(self) -> None:
-        """Deactivate all cells of this node if it is sparse, else of the sparse nodes below it; lists are empty then. What is stored there
-        reads as 0."""
+        """Deactivate all cells of this node if it is sparse, else of the sparse nodes below it; lists become empty. Stored values read as
+        0."""
         self.tree.deactivate(self)
 
     @one_at_a_time
     def place(self, *fields: Any, offset: Any = None) -> SNode:
-        """Put fields into the cells of this node, side by side. ``offset``: the smallest index of each axis (0). Returns this node.
+        """Place fields in the cells of this node, side by side. Return this node.
 
-        Raises SpirogradRuntimeError if a field has a place already, or the tree is closed; SpirogradTypeError for what is no field.
+        ``offset``: the smallest index of each axis (0). Raises SpirogradRuntimeError if a field has a place already, or the tree is closed;
+        SpirogradTypeError for other objects.
         """
         self.tree.check_open()
         for f in fields:
@@ -148,7 +154,7 @@ class SNode(Inspected):
         return tuple(int(o) for o in origin)
 
     def add_place(self, field: ScalarField, component: int, dtype: DType) -> Place:
-        """A place for the scalar number ``component`` of ``field`` in the cells of this node."""
+        """Add a place for the scalar number ``component`` of ``field`` to the cells of this node."""
         node = Place(self.tree, self, field, component, dtype)
         self.nodes.append(node)
         return node
@@ -177,7 +183,7 @@ class SNode(Inspected):
     # --- queries ---
 
     def parent(self, n: int = 1) -> SNode | None:
-        """The node ``n`` levels up; None above the root."""
+        """Return the node ``n`` levels up; None above the root."""
         node: SNode | None = self
         for _ in range(n):
             node = node.above if node is not None else None
@@ -199,15 +205,15 @@ class SNode(Inspected):
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents down to here, one per axis in the order of axis numbers."""
-        if self._shape is None:  # a tape asks at each launch; of a node, what is above it stays the same
+        if self._shape is None:  # A tape asks at each launch; the nodes above a node never change.
             path = self.path
             extents = ([e for node in path for a, e in zip(node.axes, node.extents) if a == axis] for axis in self.axis_numbers)
-            self._shape = tuple(math.prod(found) for found in extents)
+            self._shape = tuple(math.prod(axis_extents) for axis_extents in extents)
         return self._shape
 
     @property
     def places(self) -> Iterator[Place]:
-        """All places below, in memory order."""
+        """Return all places below, in memory order."""
         for node in self.nodes:
             if isinstance(node, Place):
                 yield node
@@ -215,21 +221,23 @@ class SNode(Inspected):
                 yield from node.places
 
     def move_to(self, tree: Tree) -> None:
-        """Belong to ``tree``, with all that is below."""
+        """Move this node, with all nodes below it, to ``tree``."""
         self.tree = tree
         for node in self.nodes:
             node.move_to(tree)
 
     def decode(self) -> list[Digit]:
-        """Digits (axis, div, mod, mul), slowest first, that turn a loop counter into the index of a cell, in memory order:
-        ``index[axis] = sum((counter // div % mod) * mul)``, mod 0 meaning no modulo."""
+        """Return the digits (axis, div, mod, mul), slowest first, that turn a loop counter into the index of a cell, in memory order.
+
+        ``index[axis] = sum((counter // div % mod) * mul)``; mod 0 means no modulo.
+        """
         return decode_of(self.path, self.axis_numbers)
 
     # --- storage, of trees with sparse nodes ---
 
     @property
     def has_sparse(self) -> bool:
-        """Whether this node, or one below it, is sparse."""
+        """Return whether this node, or one below it, is sparse."""
         return self.is_sparse or any(child.has_sparse for child in self.nodes)
 
     def parts(self) -> list[Part]:
@@ -247,7 +255,7 @@ class SNode(Inspected):
 
     @property
     def memory_node(self) -> SNode:
-        """The node that says how the cells lie in memory."""
+        """Return the node that defines the layout of the cells in memory."""
         return self.stored_node or self
 
     def bytes_around(self) -> int:
@@ -269,7 +277,7 @@ class SNode(Inspected):
 
 
 class Root(SNode):
-    """The root of one tree. Those of all trees that `root` began are equal to it, and to each other."""
+    """The root of one tree. The roots of all trees that `root` began are equal to it, and to each other."""
 
     kind = "root"
 
@@ -285,13 +293,13 @@ class Root(SNode):
 
 
 class Dense(SNode):
-    """A level whose cells are all there."""
+    """A level whose cells all exist."""
 
     kind = "dense"
 
 
 class Sparse(SNode):
-    """A level whose cells may be inactive. ``number``: in its tree."""
+    """A level whose cells may be inactive. ``number``: its number in its tree."""
 
     is_sparse = True
 
@@ -308,7 +316,7 @@ class Bitmasked(Sparse):
     """A level with memory for all its cells, and a mask, one bit for each cell."""
 
     kind = "bitmasked"
-    mask: object = None  # the hidden field, once the tree is closed
+    mask: object = None  # The hidden field, once the tree is closed.
 
     def store(self, into: SNode, storage: Storage) -> None:
         self.mask = self.hidden(storage, u32, "mask")
@@ -323,15 +331,15 @@ class Bitmasked(Sparse):
 
 
 class Tabled(Sparse):
-    """A level whose cells are in a region of their own, and have their numbers in a table of the region around it.
+    """A level whose cells are in a region of their own, and have their numbers in a table of the surrounding region.
 
-    ``cells``: how many may be active at a time; None: all, or as many as fit. ``capacity``: cells at first and at most, as `Region` counts
-    them, if they are given.
+    ``cells``: the most active cells; None: all, or as many as fit. ``capacity``: the first and the largest number of cells, as `Region`
+    counts them, if they are given.
     """
 
     has_table = True
-    arguments = "axes, shape"  # of the method that makes it
-    table: Any = None  # the hidden field, once the tree is closed
+    arguments = "axes, shape"  # Name of the method that makes it.
+    table: Any = None  # The hidden field, once the tree is closed.
     cells_in: Region | None = None
     capacity: tuple[int, int] | None = None
 
@@ -377,7 +385,7 @@ class Pointer(Tabled):
 
 
 class Hash(Tabled):
-    """The same as `Pointer`, by another name of the family."""
+    """The same as `Pointer`, under another name of the family."""
 
     kind = "hash"
 
@@ -388,7 +396,7 @@ class Dynamic(Tabled):
     kind = "dynamic"
     arguments = "axis, dimension"
     division_hint = "have larger chunks: `chunk_size`"
-    length: Any = None  # the hidden field, once the tree is closed: more than the capacity if too much was appended
+    length: Any = None  # The hidden field, once the tree is closed: more than the capacity if too many entries were appended.
 
     def __init__(
         self, tree: Tree, above: SNode, axes: tuple[int, ...], extents: tuple[int, ...], cells: int | None = None, chunk: int = 0
@@ -400,7 +408,7 @@ class Dynamic(Tabled):
         self.chunk = chunk
 
     def parts(self) -> list[Part]:
-        """Return the chunks, and what is in each."""
+        """Return the two parts of an index: the chunks, and the entries of each."""
         chunks = -(-self.extents[0] // self.chunk)
         return [Part(self, self.axes, (chunks,), in_region=True), Part(self, self.axes, (self.chunk,))]
 
@@ -415,7 +423,7 @@ class Dynamic(Tabled):
 
 
 class Place(SNode):
-    """Where one scalar of a field lies."""
+    """The place of one scalar of a field."""
 
     kind = "place"
 
@@ -434,19 +442,19 @@ class Place(SNode):
 
     @property
     def byte_offset(self) -> int:
-        """Bytes from the start of the tree to element 0."""
+        """The bytes from the start of the tree to element 0."""
         return sum(node.offset for node in self.path)
 
 
-# The kinds of levels, by the names that files have for them.
+# The kinds of levels, by their names in files.
 KINDS: dict[str, type[SNode]] = {kind.kind: kind for kind in (Dense, Pointer, Hash, Bitmasked, Dynamic)}
 
 
 def _region_axes(axes: Sequence[int]) -> list[int]:
-    """The axes of a region that stand for ``axes``: its first one counts the cells."""
+    """Return the axes of a region that stand for ``axes``: its first axis counts the cells."""
     return [axis + 1 for axis in axes]
 
 
 def _cells(cells: object, kind: str) -> int | None:
-    """The option ``cells`` of a node, if it is given."""
+    """Return the option ``cells`` of a node, if it is given."""
     return None if cells is None else _count(cells, f"`cells` of a {kind} node")

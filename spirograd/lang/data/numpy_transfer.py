@@ -21,12 +21,12 @@ Array = np.ndarray[Any, Any]
 
 
 def bytes_of(array: Array) -> memoryview:
-    """The bytes of a contiguous array."""
+    """Return the bytes of a contiguous array."""
     return memoryview(array.view(np.uint8).data)
 
 
 def read(allocation: Any, view: HostView) -> Array:
-    """A new array with the contents, after waiting for launches. Raises what kernels have reported."""
+    """Return a new array with the contents, after waiting for launches. Raises errors that kernels have reported."""
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np)
     context.before_read(allocation)
@@ -35,8 +35,8 @@ def read(allocation: Any, view: HostView) -> Array:
         contents: Array = np.stack([place.reshape(-1) for place in places], -1) if len(places) > 1 else places[0].copy()
         return contents.reshape(view.full_shape)
     if len(view.blocks) == 1:
-        whole: Array = _read_block(allocation, view.blocks[0], view.dtype).reshape(view.full_shape)
-        return whole
+        gathered: Array = _read_block(allocation, view.blocks[0], view.dtype).reshape(view.full_shape)
+        return gathered
     out = np.empty((math.prod(view.shape), len(view.blocks)), view.dtype.np)
     for k, block in enumerate(view.blocks):
         out[:, k] = _read_block(allocation, block, view.dtype).reshape(-1)
@@ -44,14 +44,16 @@ def read(allocation: Any, view: HostView) -> Array:
 
 
 def _in_place(allocation: Allocation, view: HostView) -> list[Array] | None:
-    """The elements in the memory itself, an array for each block. Waits for launches. None where all lie densely, which is copied as
-    bytes, and where the host cannot address the memory."""
+    """Return the elements in the memory itself, an array for each block. Waits for launches.
+
+    Returns None for dense memory, which is copied as bytes, and where the host cannot address the memory.
+    """
     if all(is_dense(block, view.dtype.size) for block in view.blocks):
         return None
-    whole = allocation.host_bytes()
-    if whole is None:
+    host = allocation.host_bytes()
+    if host is None:
         return None
-    return [np.ndarray(b.dims, view.dtype.np, whole, b.first, b.strides) for b in view.blocks]
+    return [np.ndarray(b.dims, view.dtype.np, host, b.first, b.strides) for b in view.blocks]
 
 
 def _read_block(allocation: Allocation, block: Block, dtype: DType) -> Array:
@@ -91,11 +93,14 @@ def _write_block(allocation: Allocation, block: Block, view: HostView, data: Arr
         allocation.read_into(block.offset, bytes_of(buffer))
     target: Array = np.ndarray(block.dims, dtype.np, buffer, block.first - block.offset, block.strides)
     target[...] = data.reshape(block.dims)
-    allocation.write(block.offset, bytes_of(buffer), view.part)  # what lies between stays what it is
+    allocation.write(block.offset, bytes_of(buffer), view.part)  # Bytes between the elements keep their values.
 
 
 def fill(allocation: Allocation, view: HostView, value: object) -> None:
-    """Set every element to ``value``, a scalar or an array of the element shape: on the device where whole words repeat."""
+    """Set every element to ``value``, a scalar or an array of the element shape.
+
+    The device fills if whole words repeat.
+    """
     if view.count == 0:
         return
     if type(value) in (int, float):
@@ -117,18 +122,21 @@ def _fillable(block: Block, size: int) -> bool:
 
 @functools.lru_cache(256)
 def _word_of(dtype: DType, is_float: bool, text: str) -> int | None:
-    """`_repeated_word` of a number. A tape fills each gradient with the same few; -0.0, which equals 0.0, has another text."""
+    """Return `_repeated_word` of a number. A tape fills each gradient with the same few; -0.0, which equals 0.0, has another text."""
     return _repeated_word(dtype.array(float(text) if is_float else int(text)))
 
 
 def _repeated_word(element: Array) -> int | None:
-    """The 32-bit pattern that the element repeats, or None."""
+    """Return the 32-bit pattern that the element repeats, or None."""
     pattern = np.tile(element.reshape(-1), 4).view(np.uint32)
     return int(pattern[0]) if bool((pattern == pattern[0]).all()) else None
 
 
 def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> None:
-    """Copy the contents, converted as in kernels. Views of one array may overlap: the result is as if the source were copied first."""
+    """Copy the contents, converted as in kernels.
+
+    Views of one array may overlap: the result is as if the source were copied first.
+    """
     if target is source and target_view.part == source_view.part and _overlap(target_view, source_view):
         if target_view != source_view:
             copy(target, target_view, *duplicate(source, source_view))
@@ -143,7 +151,7 @@ def copy(target: Any, target_view: HostView, source: Any, source_view: HostView)
 
 
 def _overlap(a: HostView, b: HostView) -> bool:
-    """Whether the ranges of two views in one block each overlap: others are fields, of which no two have a byte in common."""
+    """Return whether the ranges of two views in one block each overlap. Other views are fields, and no two fields share a byte."""
     if len(a.blocks) != 1 or len(b.blocks) != 1 or not a.count:
         return False
     x, y = a.blocks[0], b.blocks[0]
@@ -151,25 +159,25 @@ def _overlap(a: HostView, b: HostView) -> bool:
 
 
 def duplicate(allocation: Allocation, view: HostView) -> tuple[Any, HostView]:
-    """A copy of the range of a view in one block, in memory of its own, and the same view of that."""
+    """Return a copy of the range of a view in one block, in memory of its own, and the same view of the copy."""
     block = view.blocks[0]
     return allocation.duplicate(block.offset, block.span), replace(view, blocks=(replace(block, offset=0),))
 
 
 def add(target: object, target_view: HostView, source: object, source_view: HostView) -> None:
-    """Add the contents of one to those of the other: floats, in the wider type, in memory that does not overlap."""
+    """Add the contents of one view to another: floats, in the wider type, in memory that does not overlap."""
     if target_view.count and not strided.add(target, target_view, source, source_view):
         write(target, target_view, read(target, target_view) + read(source, source_view))
 
 
 def known_equal(a: Any, a_view: HostView, b: Any, b_view: HostView) -> bool:
-    """Whether the contents are the same bytes, where the host can compare them in place: False says nothing. Waits for launches."""
+    """Return whether the contents are known to be the same bytes, by a comparison on the host. Waits for launches."""
     wholes = [x.device.host_view(x.buffer) for x in (a, b)] if same_bytes(a_view, b_view) else []
-    found = [np.frombuffer(whole, np.uint8) for whole in wholes if whole is not None]
-    if len(found) < 2:
+    sides = [np.frombuffer(side, np.uint8) for side in wholes if side is not None]
+    if len(sides) < 2:
         return False
     a.device.synchronize()
-    x, y = found
+    x, y = sides
     pairs = zip(a_view.blocks, b_view.blocks)
     return all(np.array_equal(_words(x[i.offset : i.offset + i.span]), _words(y[j.offset : j.offset + j.span])) for i, j in pairs)
 
@@ -179,14 +187,16 @@ def _words(octets: Array) -> Array:
 
 
 class _HostMemory:
-    """Memory of an allocation that the host can address, as NumPy takes it; keeps the allocation alive. ``kept``: what the device has it
-    keep, too, when it is closed."""
+    """The memory of an allocation that the host can address, as NumPy takes it; it keeps the allocation alive.
 
-    def __init__(self, allocation: Allocation, whole: memoryview, block: Block, dtype: DType) -> None:
+    ``kept``: objects that the closed device keeps alive.
+    """
+
+    def __init__(self, allocation: Allocation, host: memoryview, block: Block, dtype: DType) -> None:
         self.allocation = allocation
         self.kept: object = None
         # The device's own address may mean nothing to the host, so take that of the view.
-        start = np.frombuffer(whole, np.uint8).__array_interface__["data"][0]
+        start = np.frombuffer(host, np.uint8).__array_interface__["data"][0]
         self.__array_interface__ = {
             "version": 3,
             "data": (start + block.first, False),
@@ -197,15 +207,16 @@ class _HostMemory:
 
 
 def shared(allocation: Any, view: HostView) -> Array | None:
-    """An array over the very memory, after waiting for launches; None where the host cannot address it or the view is not regular.
+    """Return an array over the memory itself, after waiting for launches; None where the host cannot address it or the view is irregular.
 
-    Who holds it can write unseen, so that part counts as shared from now on; where other parts lie in between, all of them do."""
+    The holder can write at any time, so the part counts as shared from now on; so do other parts that lie in between.
+    """
     if len(view.blocks) != 1 or view.count == 0:
         return None
-    whole = allocation.device.host_view(allocation.buffer)
-    if whole is None:
+    host = allocation.device.host_view(allocation.buffer)
+    if host is None:
         return None
-    memory = _HostMemory(allocation, whole, view.blocks[0], view.dtype)
+    memory = _HostMemory(allocation, host, view.blocks[0], view.dtype)
     flat = np.asarray(memory)
     out: Array = flat.reshape(view.full_shape)
     if not np.may_share_memory(out, flat):
@@ -213,22 +224,22 @@ def shared(allocation: Any, view: HostView) -> Array | None:
     context.before_read(allocation)
     allocation.lend(memory)
     share(allocation, view)
-    allocation.device.synchronize()  # last: sharing may copy the memory
+    allocation.device.synchronize()  # Last: sharing may copy the memory.
     return out
 
 
 def share(allocation: Allocation, view: HostView) -> None:
-    """Note that the memory of a view in one block is handed out. Where other parts lie in between, so are they."""
+    """Record that the memory of a view in one block is handed out, and other parts that lie in between."""
     allocation.share(view.part if is_dense(view.blocks[0], view.dtype.size) else "")
 
 
 def strides_of(view: HostView) -> tuple[int, ...] | None:
-    """The strides in bytes of an array of ``full_shape`` over the very memory; None if there are none."""
+    """Return the strides in bytes of an array of ``full_shape`` over the memory itself; None if the memory is irregular."""
     if view.count == 0:
         return np.empty(view.full_shape, view.dtype.np).strides
     if len(view.blocks) != 1:
         return None
-    axes: list[tuple[int, int]] = []  # extents and strides, where one does not go on in the next
+    axes: list[tuple[int, int]] = []  # Extents and strides of axes that cannot be merged with the next.
     for extent, stride in zip(view.blocks[0].dims, view.blocks[0].strides):
         if axes and axes[-1][1] == stride * extent:
             axes[-1] = (axes[-1][0] * extent, stride)
@@ -247,7 +258,7 @@ def strides_of(view: HostView) -> tuple[int, ...] | None:
 
 
 def to_torch(array: Array, device: Any) -> Any:
-    """A torch tensor with the contents of a fresh array, moved to ``device`` if given. Raises ImportError without torch."""
+    """Return a torch tensor with the contents of a fresh array, moved to ``device`` if given. Raises ImportError without torch."""
     import torch
 
     tensor = torch.from_numpy(array if array.ndim else array.reshape(())) if array.flags.c_contiguous else torch.from_numpy(array.copy())
@@ -255,6 +266,6 @@ def to_torch(array: Array, device: Any) -> Any:
 
 
 def from_torch(tensor: Any) -> Array:
-    """The contents of a torch tensor on the host (detached; a copy if it lives on a device)."""
+    """Return the contents of a torch tensor on the host (detached; a copy if it lives on a device)."""
     out: Array = tensor.detach().cpu().contiguous().numpy()
     return out

@@ -1,4 +1,4 @@
-"""Whether elements of arrays lie in the same memory, by addresses, shapes and strides."""
+"""Overlaps of elements of arrays in memory, by addresses, shapes and strides."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any
 
 import numpy as np
 
-_MOST_WORK = 100_000  # steps of NumPy's search, about a millisecond
+_MOST_WORK = 100_000  # Steps of NumPy's search, about a millisecond.
 
 
 def have_common_memory(a: object, b: object) -> bool:
-    """Whether two NumPy arrays have bytes in common. True, too, if it takes long to find out."""
+    """Return whether two NumPy arrays have bytes in common; True if the search takes too long."""
     try:
-        search: Any = np.shares_memory  # its stubs know two limits only
+        search: Any = np.shares_memory  # NumPy's stubs know two limits only.
         return bool(search(a, b, max_work=_MOST_WORK))
-    except RuntimeError:  # of NumPy: too hard
+    except RuntimeError:  # NumPy gave up.
         return True
 
 
 @functools.lru_cache(1024)
 def overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool:
-    """Whether two elements of an array have bytes in common. ``strides`` and ``size``, of an element, in the same unit.
+    """Return whether two elements of an array have bytes in common. ``strides`` and ``size`` of an element have the same unit.
 
-    The answer is kept by layout, as programs launch with the same ones again. Where each stride is at least the length that the axes with
-    smaller strides span, no elements meet. Of other layouts, those with space for all elements are enumerated."""
+    The result is cached by layout, because programs launch repeatedly with the same ones. Where each stride is at least the length that the
+    axes with smaller strides span, no elements overlap. Elements of other layouts are enumerated if the range has room for all of them.
+    """
     axes = sorted([(abs(stride), extent) for extent, stride in zip(shape, strides) if extent > 1])
     if 0 in shape:
         return False

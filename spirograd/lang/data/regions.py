@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 NULL, OVERFLOW, FIRST = 0, 1, 2
 BUSY = -1
-WORD = 32  # bits of a word of a mask
-_DEFAULT_BYTES = 1 << 30  # for the cells of a region, if there may be so many
+WORD = 32  # Bits of a word of a mask.
+_DEFAULT_BYTES = 1 << 30  # The most bytes of the cells of a region, unless the user sets a number.
 _LEAST_CELLS = 1024
 _MOST_ENTRIES = 2**31 - 1  # of one table; and cells that are active at a time, whose numbers have 31 bits
 _COUNTERS = ("used", "capacity", "free_count", "freed_count")
@@ -55,7 +55,8 @@ Make = Callable[[DType, str], "ScalarField"]  # a hidden field, by its type and 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """What lies at one node of the cells of a region: the places of fields, and the tables of sparse nodes. ``node``: below the cells."""
+    """The contents of one node of the cells of a region: the places of fields, and the tables of sparse nodes. ``node``: the node below the
+    cells."""
 
     node: SNode
     places: tuple[Place, ...]
@@ -63,7 +64,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """How many there are of each in a cell."""
+        """The number of each of them in a cell."""
         return math.prod(n for level in self.node.path[2:] for n in level.extents)
 
 
@@ -94,32 +95,32 @@ class Region:
     freed_count: Any = None
     cells: Any = None
     groups: tuple[Group, ...] = ()
-    pool: CellPool | None = None  # once it has memory
-    reserved: int = FIRST  # cells that are never active
+    pool: CellPool | None = None  # Once it has memory.
+    reserved: int = FIRST  # Cells that are never active.
 
     @property
     def growing(self) -> tuple[SNode, SNode]:
-        """The nodes of both trees with what there is for each cell, the ledger first."""
+        """Return the nodes of both trees with the allocations that grow with the number of cells, the ledger first."""
         return self.ledger.root.nodes[-1], self.tree.root.nodes[-1]
 
     @property
     def call(self) -> str:
-        """How the user says how many cells there may be."""
+        """Return the user's call that sets the number of cells."""
         return f".{self.node.kind}({self.node.arguments}, cells={{}})"
 
     @property
     def first_sizes(self) -> tuple[int, int]:
-        """Bytes of the ledger and of the cells at first."""
+        """Return the bytes of the ledger and of the cells at first."""
         ledger, cells = [node.offset + node.cell_size * self.first for node in self.growing]
         return ledger, cells
 
     @property
     def extent(self) -> int:
-        """How many cells may hold anything: what lies beyond is never to be touched."""
+        """Return the number of cells that may store values; memory beyond them is never to be accessed."""
         return self.pool.extent() if self.pool is not None else self.first
 
     def memory(self, session: Session) -> dict[int, Allocation]:
-        """The allocations of the ledger and of the cells, which `Tree.allocation` asks for."""
+        """Return the allocations of the ledger and of the cells, which `Tree.allocation` requests."""
         if self.pool is None or self.pool.allocations[0].freed:
             self.pool = session.cells_memory(self)
         return dict(zip((self.ledger.id, self.tree.id), self.pool.allocations))
@@ -127,8 +128,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one node on a path does to an index. A `dynamic` node is two parts, the chunks and what is in each. ``in_region``: the cells of
-    the part are in a region of their own."""
+    """The effect of one node of a path on an index. A `dynamic` node is two parts, the chunks and their entries.
+
+    ``in_region``: whether the cells of the part are in a region of their own.
+    """
 
     node: SNode
     axes: tuple[int, ...]
@@ -139,8 +142,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """The list that a `dynamic` node has in a cell around it. ``length``: the hidden field; ``digits``: of the list in the cell around;
-    ``axis``: the position in an index that counts its entries; ``limit``: its capacity; ``chunk``: in each chunk."""
+    """The list of a `dynamic` node in a cell around it.
+
+    ``length``: the hidden field; ``digits``: of the list in the cell around; ``axis``: the position in an index that counts its entries;
+    ``limit``: its capacity; ``chunk``: the entries of each chunk.
+    """
 
     length: ScalarField
     digits: Digits
@@ -151,20 +157,19 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Which part of the index of a field an access to a region takes, axis by axis: ``index[axis] // div % mod``, mod 0: no modulo."""
+    """The digits of a field's index that an access to a region takes, axis by axis: ``index[axis] // div % mod``, mod 0: no modulo."""
 
     parts: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A sparse node on the way to a field.
+    """A sparse node on the path to a field.
 
     ``table``: of `pointer` nodes, whose cells are in ``region``, and of `dynamic` nodes, whose cells are chunks of their ``list``.
-    ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or
-    of the mask, which the cell around the node has. ``number``: of the cell, row by row: the digits with their extents; of `pointer` nodes
-    among all cells of the node, of `bitmasked` nodes among those in the cell around it. ``cell``: the digits of the cell in the region
-    around it.
+    ``mask``: of `bitmasked` nodes. ``digits``: of the entry in the table, or of the mask, in the cell around the node. ``number``: of the
+    cell, row by row: the digits with their extents; for `pointer` nodes among all cells of the node, for `bitmasked` nodes among those in
+    the cell around it. ``cell``: the digits of the cell in the region around it.
     """
 
     node: Sparse
@@ -179,7 +184,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The way to what lies below sparse nodes: the levels from the root, and the digits of an element in the last region."""
+    """A path to memory below sparse nodes: the levels from the root, and the digits of an element in the last region."""
 
     levels: tuple[Level, ...]
     digits: Digits
@@ -194,11 +199,11 @@ class Regions:
 
     @property
     def trees(self) -> list[Tree]:
-        """Those that have the memory."""
+        """Return the trees that have the memory."""
         return [tree for region in self.all for tree in (region.ledger, region.tree) if tree is not None]
 
     def destroy(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for tree in self.trees:
             tree.destroy()
         for region in self.all[1:]:
@@ -207,20 +212,20 @@ class Regions:
 
 
 class Storage:
-    """The regions of a tree while they are made. ``make``: makes a field of the language's own."""
+    """The regions of a tree under construction. ``make`` makes an internal field."""
 
     def __init__(self, make: Make) -> None:
         self.regions = Regions()
         self._make = make
 
     def hidden(self, dtype: DType, name: str) -> ScalarField:
-        """Return a field that only the language sees."""
+        """Return an internal field."""
         field = self._make(dtype, name)
         field.hidden = True
         return field
 
     def store_below(self, node: SNode, into: SNode) -> None:
-        """Have a region, below its node ``into``, hold the cells of what is below the user's ``node``."""
+        """Store the cells below the user's ``node`` in a region, below its node ``into``."""
         for child in node.nodes:
             child.store(into, self)
 
@@ -232,7 +237,7 @@ class Storage:
 
 
 def make_regions(tree: Tree) -> Regions:
-    """The storage of a tree that is complete: see the head of this file."""
+    """Return the storage of a tree that is complete, see the docstring of the module."""
     storage = Storage(next(tree.root.places).field.hidden_field)
     regions, first = storage.regions, Region(type(tree)())
     first.cells = first.tree.root
@@ -240,14 +245,14 @@ def make_regions(tree: Tree) -> Regions:
     storage.store_below(tree.root, first.cells)
     for region in regions.all:
         region.groups = tuple(_groups(region.cells))
-    for made in regions.trees:
-        made.whole = weakref.ref(tree)
-        made.close()
+    for part in regions.trees:
+        part.owner = weakref.ref(tree)
+        part.close()
     return regions
 
 
 def _groups(node: SNode) -> Iterator[Group]:
-    """What lies in the cells of a region, from ``node`` on."""
+    """Return the groups of the cells of a region, from ``node`` on."""
     places = cast("list[Place]", [child for child in node.nodes if child.dtype is not None])
     if places:
         tables = {id(place.field.sparse_node): place.field.sparse_node for place in places if place.field.sparse_node is not None}
@@ -284,13 +289,13 @@ def _region_of(node: Tabled, make: Make) -> Region:
 
 
 def parts_to(node: SNode) -> list[Part]:
-    """The parts of the nodes from the root to ``node``."""
+    """Return the parts of the nodes from the root to ``node``."""
     return [part for at in node.path for part in at.parts()]
 
 
 @dataclass(frozen=True, slots=True)
 class PathWalk:
-    """A position on the way to a node: at part number ``depth`` of ``parts``, in the region that begins with part number ``start``."""
+    """A position on the path to a node: at part number ``depth`` of ``parts``, in the region that begins with part number ``start``."""
 
     parts: Sequence[Part]
     field_axes: Sequence[int]
@@ -313,7 +318,7 @@ class PathWalk:
 
 
 def path_to(node: SNode, field_axes: Sequence[int]) -> Path:
-    """The way to the cells of ``node``, of a tree that is closed, for indices with one entry for each of ``field_axes``."""
+    """Return the path to the cells of ``node``, of a tree that is closed, for indices with one entry for each of ``field_axes``."""
     parts = parts_to(node)
     levels: list[Level] = []
     assert node.tree.regions is not None
@@ -330,7 +335,7 @@ def path_to(node: SNode, field_axes: Sequence[int]) -> Path:
 
 
 def _digits(nodes: Sequence[Extended], start: int, stop: int, field_axes: Sequence[int]) -> Digits:
-    """The parts of an index that the nodes from number ``start`` to ``stop`` take, by axis in order."""
+    """Return the parts of an index that the nodes from number ``start`` to ``stop`` take, by axis in order."""
     parts = []
     for position, axis in enumerate(field_axes):
         own = _extent(nodes[start : stop + 1], axis)
@@ -343,6 +348,6 @@ def _digits(nodes: Sequence[Extended], start: int, stop: int, field_axes: Sequen
 
 
 def _extent(nodes: Sequence[Extended], axis: int) -> int | None:
-    """The product of the extents along ``axis``; None if no node has it."""
-    found = [extent for node in nodes for a, extent in zip(node.axes, node.extents) if a == axis]
-    return math.prod(found) if found else None
+    """Return the product of the extents along ``axis``; None if no node has it."""
+    extents = [extent for node in nodes for a, extent in zip(node.axes, node.extents) if a == axis]
+    return math.prod(extents) if extents else None

@@ -1,4 +1,4 @@
-"""Fields of scalars, and what all fields have in common."""
+"""Fields of scalars, and the base of all fields."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from spirograd.lang.scalar import Scalar, Value
 
 _keys = itertools.count(1)
 UNPLACED = "<field without a place: declare it with `shape=`, or put it into a tree with `.place`>"
-# Role of memory -> that of its tangents.
+# Role of memory -> role of its tangents.
 _DUALS = {"primal": "dual", "grad": "grad_dual"}
-# How a field gets a place, by its role.
+# The hint for placing a field, by its role.
 _REMEDIES = {
     "primal": "declare it with `shape=`, or put it into a tree with `.place`",
     "grad": "declare the field with `needs_grad=True`, or call `sg.root.lazy_grad()`",
@@ -50,7 +50,7 @@ BuildElement = Callable[[Sequence[Any], tuple[int, ...], Callable[[int, Any], No
 
 
 def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counter: Value) -> list[Value]:
-    """The index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
+    """Return the index of the cell that a loop counter stands for, as run-time values; see `SNode.decode`."""
     out: list[Scalar] = [origin[axis] if origin else 0 for axis in range(ndim)]
     for axis, div, mod, mul in digits:
         digit: Scalar = counter if div == 1 else scalar.raw_div(counter, div)
@@ -61,13 +61,13 @@ def indices_of(digits: Sequence[Digit], ndim: int, origin: Sequence[int], counte
 
 
 class Field(HostScope):
-    """What all fields have in common. ``shape``: of the index space, without that of the elements."""
+    """The base of all fields. ``shape``: the extents of the index space, without those of the elements."""
 
     name: str
-    layout: tuple[int, ...] | None = None  # of tensors: the axes from slowest to fastest in memory, if not in order
+    layout: tuple[int, ...] | None = None  # Of tensors: the axes from slowest to fastest in memory, if not in order.
 
     def suggest_name(self, name: str) -> None:
-        """Go by ``name`` (a variable that holds the field), unless the user gave it a name or a kernel knows it by one."""
+        """Take ``name`` (a variable that holds the field), unless the user gave it a name or a kernel already uses one."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,14 +80,14 @@ class Field(HostScope):
         raise NotImplementedError
 
     def parent(self, n: int = 1) -> SNode | None:
-        """The node ``n`` levels above the place of this field."""
+        """Return the node ``n`` levels above the place of this field."""
         return self.snode.parent(n)
 
     @property
     def tree(self) -> Tree:
         """The tree that holds the field, closed."""
         self.snode.tree.settle()
-        place = self.snode  # now, since that may have divided the tree
+        place = self.snode  # Now, since closing may have divided the tree.
         return (place.stored_node or place).tree
 
     @property
@@ -96,22 +96,25 @@ class Field(HostScope):
         raise NotImplementedError
 
     def decode(self) -> list[Digit]:
-        """Digits (axis, div, mod, mul) that turn a loop counter into an index in memory order (without `origin`): `SNode.decode`."""
+        """Return the digits (axis, div, mod, mul) that turn a loop counter into an index in memory order (without `origin`):
+        `SNode.decode`."""
         above = self.snode.above
         assert above is not None
         return above.decode()
 
     def loop_order(self, counter: Value) -> list[Value]:
-        """The index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are included."""
+        """Return the index that a loop counter stands for, such that neighbouring counts touch neighbouring memory; offsets are
+        included."""
         return indices_of(self.decode(), len(self.shape), self.origin, counter)
 
     def made_from(self) -> tuple[Any, ...]:
-        """What makes a field of this kind that is in no tree yet: a function, and its arguments. SpirogradTypeError for parts of others."""
+        """Return the constructor of a field of this kind without a tree: a function, and its arguments. Raises SpirogradTypeError for parts
+        of other fields."""
         hint = "copy the field, or keep `.to_numpy()`"
         raise SpirogradTypeError(f"{scalar.describe(self)} is a part of another field: it can be neither pickled nor copied", None, hint)
 
     def __copy__(self) -> Field:
-        """The field itself: a shallow copy names the same memory."""
+        """Return the field itself: a shallow copy refers to the same memory."""
         return self
 
     def __deepcopy__(self, memo: object) -> Any:
@@ -119,7 +122,7 @@ class Field(HostScope):
         return remade(*parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A field with the same elements, shape and offset, in a tree of its own: row by row, or as the layout of the tensor says."""
+        """Return a field with the same elements, shape and offset, in a tree of its own: row-major, or in the layout of the tensor."""
         contents = [self.to_numpy()]  # type: ignore[attr-defined]
         contents += [p.to_numpy() if has() else None for p, has in ((self.grad, self.has_grad), (self.dual, self.has_dual))]  # type: ignore[attr-defined]
         return _remade, (*self.made_from(), self.shape, self.origin or None, self.layout, contents)
@@ -131,7 +134,7 @@ class Field(HostScope):
 
 
 def _remade(make: Callable[..., Any], args: tuple[Any, ...], shape: Any, origin: Any, layout: Any, contents: Sequence[Any]) -> object:
-    """A copy of a field in the current session, see `Field.__reduce__`."""
+    """Return a copy of a field in the current session, see `Field.__reduce__`."""
     new = make(*args)
     new.layout = layout
     parts = [(part, data) for part, data in zip((new, new.grad, new.dual), contents) if data is not None]
@@ -153,8 +156,8 @@ class ScalarField(Contents, Field):
 
     _kind = "a field"
     element_shape: tuple[int, ...] = ()
-    hidden = False  # whether it is one of a sparse tree's own
-    sparse_node: Tabled | None = None  # of a hidden field that is the table of a sparse node: that node
+    hidden = False  # Whether it is internal to a sparse tree.
+    sparse_node: Tabled | None = None  # The sparse node whose table this hidden field is.
 
     def __init__(
         self,
@@ -182,17 +185,17 @@ class ScalarField(Contents, Field):
         self.space: IndexSpace = IndexSpace() if primal is None else primal.space
         self._origin: tuple[int, ...] = ()
         self._places: list[Place] = []
-        self._grad: Any = None  # a field of the same class, or None
+        self._grad: Any = None  # A field of the same class, or None.
         self._dual: Any = None
         self._ref: FieldRef | None = None
         self._view: HostView | None = None
         self._addresses_found: Layout | None = None
         self._sparse_path: tuple[Path | None] | None = None
-        self._places_found: tuple[elements.Places | None] | None = None
+        self._fast_layout: tuple[elements.Places | None] | None = None
 
     @staticmethod
     def hidden_field(dtype: DType, name: str) -> ScalarField:
-        """A field that is no user's: a table of a sparse tree."""
+        """Return a field for internal use: a table of a sparse tree."""
         return ScalarField(dtype, name)
 
     def _shadow(self, role: str) -> ScalarField:
@@ -210,19 +213,19 @@ class ScalarField(Contents, Field):
                 shadow.name = f"{name}.{shadow.role}"
 
     def take_name(self) -> None:
-        """Go by the variable or attribute that the line which made the field assigns to, unless there is a better name."""
-        whole = self if self.primal is None else self.primal
-        loc = whole._made_at
-        found = None if loc is None else _ASSIGNED.match(linecache.getline(loc.file, loc.line))
-        if found is not None:
-            whole.suggest_name(found[1])
+        """Take the name of the variable or attribute that the line which made the field assigns to, unless there is a better name."""
+        primal = self if self.primal is None else self.primal
+        loc = primal._made_at
+        match = None if loc is None else _ASSIGNED.match(linecache.getline(loc.file, loc.line))
+        if match is not None:
+            primal.suggest_name(match[1])
 
     def __repr__(self) -> str:
         return f"<field `{self.name}` of {self.dtype}{self._without_memory}>"
 
     @property
     def _without_memory(self) -> str:
-        """What the text of a gradient that has no memory says besides."""
+        """Return the addition to the text of a gradient without memory."""
         return "" if self.placed or self.role == "primal" else f", which has no memory: {_REMEDIES[self.role]}"
 
     def __sg_describe__(self) -> str:
@@ -237,7 +240,7 @@ class ScalarField(Contents, Field):
 
     @property
     def components(self) -> int:
-        """Scalars per element."""
+        """The number of scalars per element."""
         return math.prod(self.element_shape)
 
     @property
@@ -257,15 +260,15 @@ class ScalarField(Contents, Field):
         return self._origin
 
     def share(self, space: IndexSpace) -> None:
-        """Have the extents and the origin of ``space``: as the other members of a field of structs."""
+        """Share the extents and the origin of ``space``, like the other members of a field of structs."""
         self.space = space
 
     def place_in(self, node: SNode, origin: tuple[int, ...]) -> None:
-        """Give every scalar of an element a place in the cells of ``node``. ``origin``: the smallest index of each axis."""
+        """Place every scalar of an element in the cells of ``node``. ``origin``: the smallest index of each axis."""
         self.place_components(range(self.components), node, origin)
 
     def place_components(self, components: Sequence[int], node: SNode, origin: tuple[int, ...]) -> None:
-        """Give the scalars with the numbers ``components`` of an element a place in the cells of ``node``, as `place_in`.
+        """Place the scalars with the numbers ``components`` of an element in the cells of ``node``, like `place_in`.
 
         Raises SpirogradRuntimeError if one of them has a place already.
         """
@@ -277,11 +280,11 @@ class ScalarField(Contents, Field):
         self._origin = origin
 
     def has_memory(self) -> bool:
-        """Whether there is memory of the running session already."""
+        """Return whether there is memory of the running session already."""
         return self.placed and self.snode.tree.closed and self.tree.has_memory()
 
     def check_shadows(self) -> None:
-        """Raise SpirogradRuntimeError if a gradient was asked for and has no place, or a component has none."""
+        """Raise SpirogradRuntimeError if a gradient was requested and has no place, or a component has none."""
         if not self.placed:
             raise SpirogradRuntimeError(
                 f"field `{self.name}`: {self.components - len(self._places)} of its components have no place: place all, or "
@@ -296,7 +299,7 @@ class ScalarField(Contents, Field):
 
     @property
     def addresses(self) -> Layout:
-        """Where the elements lie in the buffer of the tree; closes the tree."""
+        """The address terms of the elements in the buffer of the tree; closes the tree."""
         if self._addresses_found is None:
             self._addresses_found = self._find_addresses()
         return self._addresses_found
@@ -319,13 +322,13 @@ class ScalarField(Contents, Field):
 
     @property
     def sparse_path(self) -> Path | None:
-        """The way to the elements through sparse nodes, None if there are none above the field; closes the tree."""
+        """The path to the elements through sparse nodes, None if there are none above the field; closes the tree."""
         if self._sparse_path is None:
             self.snode.tree.settle()
             above = self.snode.above
             assert above is not None
-            found = None if self.snode.tree.regions is None else path_to(above, above.axis_numbers)
-            self._sparse_path = (found if found is not None and found.levels else None,)
+            path = None if self.snode.tree.regions is None else path_to(above, above.axis_numbers)
+            self._sparse_path = (path if path is not None and path.levels else None,)
         return self._sparse_path[0]
 
     @property
@@ -338,7 +341,7 @@ class ScalarField(Contents, Field):
         return above.shape
 
     def refs(self, role: str = "primal") -> FieldRef:
-        """How kernels refer to this field (``role`` "primal"), its gradient ("grad") or its tangent ("dual").
+        """Return the reference of kernels to this field (``role`` "primal"), its gradient ("grad") or its tangent ("dual").
 
         Raises SpirogradRuntimeError if there is none.
         """
@@ -346,8 +349,8 @@ class ScalarField(Contents, Field):
             shadow = self.grad if role == "grad" else self.dual
             if shadow is None or not shadow.placed:
                 raise SpirogradRuntimeError(f"field `{self.name}` has no {role}: declare it with `needs_{role}=True`")
-            found: FieldRef = shadow.refs()
-            return found
+            ref: FieldRef = shadow.refs()
+            return ref
         return self._ref or self._make_ref()
 
     @one_at_a_time
@@ -360,7 +363,7 @@ class ScalarField(Contents, Field):
         return self._ref
 
     def _check_node(self) -> None:
-        """Raise if a shadow of a field below sparse nodes is at another node, with cells of its own."""
+        """Raise an error if a shadow of a field below sparse nodes is at another node, with cells of its own."""
         primal = self.primal
         if primal is None or not (self.sparse_path or primal.sparse_path) or self.snode.above is primal.snode.above:
             return
@@ -391,7 +394,7 @@ class ScalarField(Contents, Field):
             setattr(self, name, shadows.register(self._shadow(role), role, self))
 
     def make_duals(self) -> None:
-        """Have memory for tangents of this field and of its gradient, whether or not it was asked for; all zeros where it is new."""
+        """Allocate tangents of this field and of its gradient, whether or not they were requested; new ones are zero."""
         for field in (self, self.grad):
             dual = field.dual if field is not None and field.placed else None
             if dual is not None and not dual.placed:
@@ -401,18 +404,18 @@ class ScalarField(Contents, Field):
                 node.place(dual, offset=self.origin or None)
 
     def has_grad(self) -> bool:
-        """Whether there is memory for gradients."""
+        """Return whether there is memory for gradients."""
         return self._grad is not None and self._grad.placed
 
     def has_dual(self) -> bool:
-        """Whether there is memory for tangents."""
+        """Return whether there is memory for tangents."""
         return self._dual is not None and self._dual.placed
 
     # --- elements ---
 
     @property
     def view(self) -> HostView:
-        """The host's view of the memory; below sparse nodes of that of the region, as far as cells may hold anything."""
+        """The host's view of the memory; below sparse nodes of the cells of the region that may store values."""
         region, shape = self.tree.region, self.storage_shape
         if region is not None and shape:
             shape = (min(region.extent, shape[0]), *shape[1:])
@@ -431,14 +434,14 @@ class ScalarField(Contents, Field):
 
     @property
     def _element_places(self) -> elements.Places | None:
-        """How single elements are found quickly."""
-        if self._places_found is None:
-            found = elements.places_of(self.dtype, self.shape, self.addresses) if self.sparse_path is None else None
-            self._places_found = (found,)
-        return self._places_found[0]
+        """Return the layout for fast access to single elements, if there is one."""
+        if self._fast_layout is None:
+            layout = elements.places_of(self.dtype, self.shape, self.addresses) if self.sparse_path is None else None
+            self._fast_layout = (layout,)
+        return self._fast_layout[0]
 
     def _address(self, key: object) -> int | None:
-        """Where an element begins whose components lie one after the other; None: see `_addresses`."""
+        """Return the address of an element whose components are adjacent; None: see `_addresses`."""
         places = self._element_places
         return None if places is None or places.form is None else places.address(key)
 
@@ -446,7 +449,7 @@ class ScalarField(Contents, Field):
         return elements.read(self.tree.allocation, self.dtype, 1, address)[0]
 
     def _write(self, address: int, *values: object) -> None:
-        """Write numbers that lie one after the other."""
+        """Write adjacent numbers."""
         data = elements.packed(elements.form_of(self.dtype, len(values)), self.dtype, values)
         raw = numpy_transfer.bytes_of(self.dtype.array(values)) if data is None else memoryview(data)
         self.tree.allocation.write(address, raw, self.view.part)

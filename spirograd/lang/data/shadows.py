@@ -8,27 +8,27 @@ from typing import Any
 
 from spirograd.lang import context
 
-_known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # by role: shadow -> what it belongs to
+_known: dict[str, weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = {}  # By role: shadow -> its primal.
 
 
 def register(shadow: object, role: str, primal: object) -> Any:
-    """Remember a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
+    """Register a field or array that is the gradient ("grad"), tangent ("dual") or tangent of the gradient ("grad_dual") of ``primal``."""
     known = _known.get(role) or _known.setdefault(role, weakref.WeakKeyDictionary())
     known[shadow] = weakref.ref(primal)
     return shadow
 
 
 def primals(role: str) -> list[Any]:
-    """All fields and arrays with memory in the running session that have a shadow of a role there."""
-    found = [(shadow, primal()) for shadow, primal in list(_known.get(role, {}).items())]
-    return [primal for shadow, primal in found if primal is not None and shadow.has_memory() and primal.has_memory()]
+    """Return all fields and arrays with memory in the running session that have a shadow of a role there."""
+    shadowed = [(shadow, primal()) for shadow, primal in list(_known.get(role, {}).items())]
+    return [primal for shadow, primal in shadowed if primal is not None and shadow.has_memory() and primal.has_memory()]
 
 
 def is_shadow(memory: object) -> bool:
-    """Whether a field or array, or what a view is of, is a gradient or tangent of another."""
-    # Not by `getattr`: of an object without the attribute, that writes a message first.
-    whole = getattr(memory, "__dict__", {}).get("arr", memory)
-    return any(whole in known for known in _known.values())
+    """Return whether a field or array, or the array of a view, is a gradient or tangent of another."""
+    # Not by `getattr`: for an object without the attribute, that formats a message first.
+    owner = getattr(memory, "__dict__", {}).get("arr", memory)
+    return any(owner in known for known in _known.values())
 
 
 def host_write(
@@ -39,9 +39,11 @@ def host_write(
     repeat: Callable[[], None] | None = None,
     numbers: Sequence[object] = (),
 ) -> None:
-    """Called before the host writes to a field or array: to an element, one component of it, or all; from ``source``, if that is a field
-    or array. ``repeat`` writes the same again, if that takes no data of the host. ``numbers``: see `traced_numbers.split`. An open tape
-    saves what gradients still need, and clears the gradient of what is written when it comes by again."""
+    """Prepare a write of the host to an element, a component or all of a field or array; from ``source``, if that is a field or array.
+
+    ``repeat`` writes the same again, if that needs no data of the host. ``numbers``: see `traced_numbers.split`. An open tape saves values
+    that gradients still need, and clears the gradient of the written memory in its reverse pass.
+    """
     recorder = context.recorder()
     if recorder is None:
         return
@@ -54,14 +56,14 @@ def host_write(
             shadow.clear_element(key, component)
 
     reverse = recorder.numbers_written(memory, key, component, numbers, clear) if numbers else clear
-    is_view = hasattr(memory, "arr")  # which is a part of its array: its indices are not those of the array
+    is_view = hasattr(memory, "arr")  # A view is a part of its array: its indices are not those of the array.
     recorder.host_write(memory, () if is_view else key, reverse, source, repeat)
     if numbers:
         recorder.numbers_kept(memory)
 
 
 def clear(*roles: str, kept: Container[Any] = ()) -> None:
-    """Set all gradients or tangents that have memory in the running session to zero, but for those that are ``kept``."""
+    """Set all gradients or tangents that have memory in the running session to zero, except those that are ``kept``."""
     for role in roles:
         for shadow in list(_known.get(role, ())):
             if shadow.has_memory() and shadow not in kept:

@@ -11,8 +11,10 @@ from spirograd.base.wording import counted
 
 
 def extents_of(shape: object, least: int, rule: str) -> tuple[int, ...]:
-    """``shape``, an integer or a sequence of integers, as a tuple. Raises SpirogradRuntimeError, which begins with ``rule``, unless all are
-    integers from ``least`` on."""
+    """Return ``shape``, an integer or a sequence of integers, as a tuple.
+
+    Raises SpirogradRuntimeError, which begins with ``rule``, unless all are integers from ``least`` on.
+    """
     if isinstance(shape, np.ndarray) and shape.ndim == 0:
         shape = shape.item()
     extents = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else (shape,)
@@ -23,7 +25,7 @@ def extents_of(shape: object, least: int, rule: str) -> tuple[int, ...]:
 
 
 def extents_along(kind: str, axes: Sequence[int], shape: object) -> tuple[int, ...]:
-    """The extents of a node of ``kind``, one for each of ``axes``; a single number counts for all."""
+    """Return the extents of a node of ``kind``, one for each of ``axes``; a single number counts for all."""
     extents = extents_of(shape, 1, "every extent of a field must be a positive integer")
     if len(extents) == 1:
         extents *= len(axes)
@@ -34,12 +36,12 @@ def extents_along(kind: str, axes: Sequence[int], shape: object) -> tuple[int, .
 
 
 def shape_tuple(shape: object) -> tuple[int, ...]:
-    """A shape of a field as a tuple; raises SpirogradRuntimeError unless all extents are positive."""
+    """Return a shape of a field as a tuple; raise SpirogradRuntimeError unless all extents are positive."""
     return extents_of(shape, 1, "every extent of a field must be a positive integer")
 
 
 def element_index(key: object, shape: tuple[int, ...], origin: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """The index of one element from 0, from what stands in brackets in Python scope."""
+    """Return the index of one element, counted from 0, from the index expression in Python scope."""
     parts: list[object] = []
     for k in key if isinstance(key, tuple) else (key,):
         parts += k.entries if hasattr(k, "entries") else [] if k is None else [k]

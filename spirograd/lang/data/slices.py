@@ -1,7 +1,7 @@
-"""Slices of arrays in Python scope: what of each axis a view has, and where its elements lie.
+"""Slices of arrays in Python scope: the part of each axis in a view, and the layout of its elements.
 
-An axis of an array is taken whole, by a range of indices with a step, or at one index, which the view then has no axis for. Slices of
-slices are slices of the array, so a view never refers to another one.
+A view has all of an axis, a range of its indices with a step, or one index, for which the view has no axis. Slices of slices are slices of
+the array, so a view never refers to another one.
 """
 
 from __future__ import annotations
@@ -18,51 +18,53 @@ from spirograd.base.records import dataclass
 from spirograd.base.wording import counted
 from spirograd.lang.data.views import Block, HostView, dense_view, is_row_major
 
-# What a view has of an axis -> the numbers that a kernel takes for it.
+# Kind of the part of an axis -> the numbers that a kernel takes for it.
 WHOLE, RANGE, STRIDE, AT = "whole", "range", "stride", "at"
 _NUMBERS = {WHOLE: (), RANGE: ("first", "extent"), STRIDE: ("first", "extent", "step"), AT: ("first",)}
 
 
 def numbers_of(kind: str) -> tuple[str, ...]:
-    """The names of the numbers that a kernel takes for an axis of a kind."""
+    """Return the names of the numbers that a kernel takes for an axis of a kind."""
     return _NUMBERS[kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What a view has of an axis of its array: ``extent`` indices from ``first`` on, ``step`` apart. ``extent`` None: one index."""
+    """The part of an axis of an array that a view has: ``extent`` indices from ``first`` on, ``step`` apart. ``extent`` None: one index."""
 
     first: int
     extent: int | None
     step: int = 1
 
-    def kind(self, whole: int) -> str:
-        """How a kernel takes it, of an axis of ``whole`` indices: each kind needs other numbers at a launch."""
+    def kind(self, length: int) -> str:
+        """Return the kind of the part of an axis of ``length`` indices: each kind needs other numbers at a launch."""
         if self.extent is None:
             return AT
         if self.step != 1:
             return STRIDE
-        return WHOLE if self.first == 0 and self.extent == whole else RANGE
+        return WHOLE if self.first == 0 and self.extent == length else RANGE
 
-    def numbers(self, whole: int) -> tuple[int, ...]:
-        """What a launch passes for it."""
-        return tuple([getattr(self, name) for name in _NUMBERS[self.kind(whole)]])
+    def numbers(self, length: int) -> tuple[int, ...]:
+        """Return the numbers that a launch passes for it."""
+        return tuple([getattr(self, name) for name in _NUMBERS[self.kind(length)]])
 
     @property
     def indices(self) -> range:
-        """The indices of the array that it stands for."""
+        """Return the indices of the array that it stands for."""
         count = 1 if self.extent is None else self.extent
         return range(self.first, self.first + count * self.step, self.step)
 
     def taken(self, key: slice) -> Axis:
-        """A slice of it, as Python slices a sequence."""
+        """Return a slice of it, as Python slices a sequence."""
         assert self.extent is not None
-        found = range(*key.indices(self.extent))
-        return Axis(self.first + found.start * self.step if found else self.first, len(found), self.step * found.step if found else 1)
+        indices = range(*key.indices(self.extent))
+        return Axis(
+            self.first + indices.start * self.step if indices else self.first, len(indices), self.step * indices.step if indices else 1
+        )
 
 
 def axes_of(kinds: Sequence[str], shape: Sequence[int], numbers: Sequence[int]) -> tuple[Axis, ...]:
-    """The axes that a launch passes ``numbers`` for, of an array of ``shape``; those of all of it if it is no view."""
+    """Return the axes that a launch passes ``numbers`` for, of an array of ``shape``; all axes if it is not a view."""
     left = iter(numbers)
     axes = []
     for kind, extent in zip(kinds or [WHOLE] * len(shape), shape):
@@ -72,12 +74,12 @@ def axes_of(kinds: Sequence[str], shape: Sequence[int], numbers: Sequence[int]) 
 
 
 def disjoint(a: Sequence[Axis], b: Sequence[Axis]) -> bool:
-    """Whether two views of one array have no element in common."""
+    """Return whether two views of one array have no element in common."""
     return not all(_meet(x.indices, y.indices) for x, y in zip(a, b))
 
 
 def _meet(a: range, b: range) -> bool:
-    """Whether two arithmetic progressions have a number in common (Chinese remainder theorem)."""
+    """Return whether two arithmetic progressions have a number in common (Chinese remainder theorem)."""
     if not a or not b:
         return False
     a, b = (r if r.step > 0 else r[::-1] for r in (a, b))
@@ -86,33 +88,33 @@ def _meet(a: range, b: range) -> bool:
         return False
     modulus = b.step // shared
     period = a.step * modulus
-    found = a.start + (b.start - a.start) // shared * pow(a.step // shared, -1, modulus) % modulus * a.step
+    common = a.start + (b.start - a.start) // shared * pow(a.step // shared, -1, modulus) % modulus * a.step
     least = max(a.start, b.start)
-    return found + max(0, -(-(least - found) // period)) * period <= min(a[-1], b[-1])
+    return common + max(0, -(-(least - common) // period)) * period <= min(a[-1], b[-1])
 
 
 def whole_axes(shape: Sequence[int]) -> tuple[Axis, ...]:
-    """All of an array."""
+    """Return the axes of the whole array."""
     return tuple(Axis(0, extent) for extent in shape)
 
 
 def parts_of(key: object) -> tuple[Any, ...]:
-    """What stands in brackets, axis by axis."""
+    """Return the index expression, axis by axis."""
     return key if isinstance(key, tuple) else (key,)
 
 
 def is_slice(key: object) -> bool:
-    """Whether ``key`` asks for a view rather than for an element."""
+    """Return whether ``key`` asks for a view rather than for an element."""
     return any(isinstance(k, slice) or k is Ellipsis for k in parts_of(key))
 
 
 def bounds_of(key: object) -> tuple[Any, ...]:
-    """Begin, end and step of a slice; nothing of an index."""
+    """Return begin, end and step of a slice; an empty tuple for an index."""
     return (key.start, key.stop, key.step) if isinstance(key, slice) else ()
 
 
 def padded(key: object, ndim: int, what: str) -> list[Any]:
-    """One index or slice for each axis: an ellipsis, and what is missing at the end, stand for whole axes."""
+    """Return one index or slice for each axis: an ellipsis, and missing entries at the end, stand for whole axes."""
     parts = list(parts_of(key))
     dots = [k for k, part in enumerate(parts) if part is Ellipsis]
     missing = [slice(None)] * (ndim - len(parts) + len(dots))
@@ -123,7 +125,7 @@ def padded(key: object, ndim: int, what: str) -> list[Any]:
 
 
 def sliced(axes: Sequence[Axis], key: object, what: str) -> tuple[Axis, ...]:
-    """The slice of a view at ``key``. Raises SpirogradTypeError or SpirogradBoundsError for what is no slice of it."""
+    """Return the slice of a view at ``key``. Raises SpirogradTypeError or SpirogradBoundsError for invalid slices."""
     shape = [axis.extent for axis in axes if axis.extent is not None]
     given = iter(padded(key, len(shape), what))
     return tuple(axis if axis.extent is None else _part(axis, next(given), k, what) for k, axis in enumerate(axes))
@@ -145,7 +147,7 @@ def _part(axis: Axis, key: object, number: int, what: str) -> Axis:
 
 
 def view_of_axes(dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...], axes: Sequence[Axis]) -> HostView:
-    """Where the elements of a view of a row-major array of ``shape`` lie."""
+    """Return the layout of the elements of a view of a row-major array of ``shape``."""
     extents = tuple(axis.extent for axis in axes if axis.extent is not None)
     count = math.prod(element_shape)
     rows = [math.prod(shape[k + 1 :]) * count * dtype.size for k in range(len(shape))]

@@ -13,7 +13,7 @@ from spirograd.lang.data import numpy_transfer, shadows
 from spirograd.lang.data.numpy_transfer import Array
 from spirograd.lang.data.regions import FIRST, NULL, WORD, Digits, Level, List, Path, Region
 
-_FEW = 64  # elements that are read one by one, rather than all that there are
+_FEW = 64  # Up to this number of elements are read one by one; otherwise all are read.
 
 
 def _digits(digits: Digits, index: Sequence[object]) -> list[Any]:
@@ -27,7 +27,7 @@ def _digit(part: tuple[int, int, int], index: Sequence[Any]) -> object:
 
 
 def _number(level: Level, index: Sequence[object]) -> Any:
-    """The number of a cell, row by row; see `Level`."""
+    """Return the number of a cell, row by row; see `Level`."""
     total: Any = 0
     for part, extent in level.number:
         total = total * extent + _digit(part, index)
@@ -35,13 +35,13 @@ def _number(level: Level, index: Sequence[object]) -> Any:
 
 
 def stored_index(path: Path, index: Sequence[int], activate: bool) -> tuple[int, ...]:
-    """Where in its region an element is: in the null cell if it is inactive, unless it is to be activated."""
+    """Return the index of an element in its region: in the null cell if it is inactive, unless it is to be activated."""
     cells = _walk(path, [np.asarray(i) for i in index], activate)
     return tuple([int(i) for i in cells])
 
 
 def read(field: Any) -> Array:
-    """The contents, 0 where nothing is active."""
+    """Return the contents, 0 in inactive cells."""
     at = _walk(field.sparse_path, _mesh(field.shape), False)
     return np.ascontiguousarray(numpy_transfer.read(field.tree.allocation, field.view)[tuple(at)])
 
@@ -60,7 +60,7 @@ def fill(field: Any, value: Any) -> None:
     path: Path = field.sparse_path
     view = field.view
     stored = numpy_transfer.read(field.tree.allocation, view)
-    if path.levels[-1].table is not None and path.levels[-1].list is None:  # all that is in its active cells
+    if path.levels[-1].table is not None and path.levels[-1].list is None:  # All elements in its active cells.
         stored[_get(path.region.home, [np.arange(len(stored))]) > 0] = field.dtype.array(value)
     else:
         index = _mesh(field.shape)
@@ -71,7 +71,7 @@ def fill(field: Any, value: Any) -> None:
 
 
 def _are_active(path: Path, index: Sequence[Array]) -> Any:
-    """Whether the elements at ``index`` are in active cells."""
+    """Return whether the elements at ``index`` are in active cells."""
     active: Any = True
     cell: list[Any] = []
     for level in path.levels:
@@ -91,12 +91,12 @@ def _are_active(path: Path, index: Sequence[Array]) -> Any:
 
 
 def _mesh(shape: tuple[int, ...]) -> list[Array]:
-    """The indices of all elements, one array for each axis, which broadcast against each other."""
+    """Return the indices of all elements, one array for each axis, which broadcast against each other."""
     return list(np.ogrid[tuple([slice(n) for n in shape])]) if shape else []
 
 
 def _get(field: Any, at: Sequence[Any]) -> Array:
-    """The values of a hidden field at indices that broadcast: few one by one, which leaves the others where they are."""
+    """Return the values of a hidden field at indices that broadcast; a few are read one by one."""
     shape = np.broadcast_shapes(*[np.shape(a) for a in at])
     if math.prod(shape) > _FEW:
         return field.to_numpy()[tuple(at)]  # type: ignore[no-any-return]
@@ -107,22 +107,22 @@ def _get(field: Any, at: Sequence[Any]) -> Array:
 def _put(field: Any, at: Sequence[Any], values: Array) -> None:
     """Set a hidden field at indices, each an array with one axis."""
     if values.size > _FEW:
-        whole = numpy_transfer.read(field.tree.allocation, field.view)
-        whole[tuple(at)] = values
-        _replace(field, whole)
+        contents = numpy_transfer.read(field.tree.allocation, field.view)
+        contents[tuple(at)] = values
+        _replace(field, contents)
         return
     for *k, value in zip(*[a.tolist() for a in at], values.tolist()):
         field[tuple(k) or None] = value
 
 
-def _replace(field: Any, whole: Array) -> None:
-    """Set a hidden field, in all cells that may hold anything."""
+def _replace(field: Any, contents: Array) -> None:
+    """Set a hidden field, in all cells that may store values."""
     shadows.host_write(field)
-    numpy_transfer.write(field.tree.allocation, field.view, whole)
+    numpy_transfer.write(field.tree.allocation, field.view, contents)
 
 
 def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
-    """The indices in the last region of the elements at ``index``: arrays that broadcast against each other."""
+    """Return the indices in the last region of the elements at ``index``: arrays that broadcast against each other."""
     cell: list[object] = []
     for level in path.levels:
         at = [*cell, *_digits(level.digits, index)]
@@ -138,7 +138,7 @@ def _walk(path: Path, index: Sequence[Array], activate: bool) -> list[Any]:
 
 
 def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
-    """Have numbers in the table for all entries at ``at``."""
+    """Assign cell numbers to all entries of the table at ``at``."""
     region, table = level.region, level.table
     assert region is not None
     *places, numbers = [np.ravel(a) for a in np.broadcast_arrays(*at, _number(level, index))]
@@ -154,18 +154,18 @@ def _activate(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
     if region.capacity[None] < FIRST + used + new and not region.pool.grow(2 * (used + new)) and not region.pool.grow(used + new):
         raise too_few(region, used + new)
     free_ones = _get(region.free, [np.arange(free - again, free)])
-    made = np.concatenate([free_ones, FIRST + used + np.arange(new)]).astype(np.int32)
+    cells = np.concatenate([free_ones, FIRST + used + np.arange(new)]).astype(np.int32)
     region.used[None], region.free_count[None] = used + new, free - again
-    _put(table, np.unravel_index(entries, table.shape), made)
-    _put(region.home, [made], numbers[missing[first]] + 1)
+    _put(table, np.unravel_index(entries, table.shape), cells)
+    _put(region.home, [cells], numbers[missing[first]] + 1)
 
 
 def _lengthen(level: Level, entries: List, cell: list[Any], index: Sequence[Array]) -> None:
-    """Have the lists include the entries at ``index``, and numbers for all chunks up to these."""
+    """Extend the lists to include the entries at ``index``, and assign numbers to all chunks up to these."""
     at = [np.ravel(a) for a in np.broadcast_arrays(*cell, *_digits(entries.digits, index), index[entries.axis])]
     *around, last = at
     lengths = _get(entries.length, around) if around else np.full(last.shape, entries.length[None])
-    if last.size == 1:  # else ``index`` is that of all entries
+    if last.size == 1:  # Otherwise ``index`` is the index of all entries.
         _put(entries.length, around, np.maximum(lengths, last + 1))
         chunks = np.arange(int(lengths[0]) // entries.chunk, int(last[0]) // entries.chunk + 1) * entries.chunk
         index = [np.minimum(chunks, last) if axis == entries.axis else v for axis, v in enumerate(index)]
@@ -183,7 +183,7 @@ def _set_bits(level: Level, at: Sequence[Any], index: Sequence[Array]) -> None:
 
 
 def too_few(region: Region, wanted: int) -> OutOfDeviceMemory:
-    """The error for a region with too few cells."""
+    """Return the error for a region with too few cells."""
     cells = region.capacity[None] - FIRST
     return OutOfDeviceMemory(
         f"{region.node} has memory for {cells} active cells, and the program needs {wanted}: nothing was written; "

@@ -1,9 +1,9 @@
 """Fills, copies and sums of memory with strides, by kernels: on GPUs, where the host would have to wait and to transfer all of it twice,
-and in graphs, which repeat nothing that the host does.
+and in graphs, which repeat no work of the host.
 
-A launch takes allocations as one-dimensional arrays, and treats their elements ``k`` in the order of NumPy. Where these are follows from
-`Axes`, whose numbers are arguments of the kernel. So one kernel serves all memory of a type with so many axes; contiguous memory has none.
-Values that stay as they are move as unsigned integers of at most 32 bits, where the device has memory of these.
+A launch takes allocations as one-dimensional arrays, and processes elements ``k`` in the order of NumPy. Their positions follow from
+`Axes`, whose numbers are arguments of the kernel. So one kernel serves all memory of a type with the same number of axes; contiguous memory
+has none. Values that are not converted move as unsigned integers of at most 32 bits, where the device has memory of these.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ from spirograd.lang.data.views import Block, HostView, same_bytes
 if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation
 
-_UNITS = {1: u8, 2: u16, 4: u32, 8: u32}  # by bytes of an element
+_UNITS = {1: u8, 2: u16, 4: u32, 8: u32}  # By bytes of an element.
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Element ``k`` of ``count`` is at ``offset``, plus ``k // div % extent * stride`` for each (div, extent, stride) of ``digits``,
-    innermost first; plus ``k`` if there are none. Offsets and strides are numbers of elements."""
+    """The positions of elements in memory.
+
+    Element ``k`` of ``count`` is at ``offset``, plus ``k // div % extent * stride`` for each (div, extent, stride) of ``digits``, innermost
+    first; plus ``k`` if there are none. Offsets and strides are numbers of elements.
+    """
 
     count: int
     offset: int
@@ -39,12 +42,12 @@ class Axes:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What a kernel takes for it."""
+        """Return the numbers that a kernel takes for it."""
         return (self.offset, *(number for digit in self.digits for number in digit))
 
 
 def fill(allocation: Allocation, view: HostView, element: Any) -> bool:
-    """Set every element to ``element``, an array of the element shape. False: it is for the host to do that."""
+    """Set every element to ``element``, an array of the element shape. Return False if the host has to do it."""
     if not _is_for_kernels(allocation):
         return False
     unit = _unit(view.dtype)
@@ -64,12 +67,12 @@ def fill(allocation: Allocation, view: HostView, element: Any) -> bool:
 
 
 def copy(target: Any, target_view: HostView, source: Any, source_view: HostView) -> bool:
-    """Copy the contents, converted as in kernels. False: it is for the host to do that."""
+    """Copy the contents, converted as in kernels. Return False if the host has to do it."""
     return _combine("copy", target, target_view, source, source_view)
 
 
 def add(target: Any, target_view: HostView, source: Any, source_view: HostView) -> bool:
-    """Add the contents of one to those of the other. False: it is for the host to do that."""
+    """Add the contents of one view to another. Return False if the host has to do it."""
     return _combine("add", target, target_view, source, source_view)
 
 
@@ -88,7 +91,7 @@ def _combine(kind: str, target: Any, target_view: HostView, source: Any, source_
 
 
 def _unit(t: DType) -> DType:
-    """What a value of type ``t`` moves as."""
+    """Return the type as which values of type ``t`` move."""
     unit = _UNITS[t.size]
     return unit if context.session().device.caps.stores(unit) else t
 
@@ -98,7 +101,7 @@ def _is_for_kernels(allocation: Allocation) -> bool:
 
 
 def _can(*types: DType) -> bool:
-    """Whether the device has memory and arithmetic of these types."""
+    """Return whether the device has memory and arithmetic of these types."""
     caps = context.session().device.caps
     optional = {"f16": caps.float16, "f64": caps.float64, "i64": caps.int64, "u64": caps.int64}
     return all(caps.stores(t) and optional.get(str(t), True) for t in types)
@@ -108,11 +111,11 @@ def _launch(kind: str, key: tuple[Any, ...], arrays: Sequence[tuple[Any, DType]]
     context.session().launch_builtin((kind, key), functools.partial(_KERNELS[kind], *key), arrays, part, (count, *numbers))
 
 
-# --- where elements are -------------------------------------------------------------------------------------------------------
+# --- positions of elements ----------------------------------------------------------------------------------------------------
 
 
 def _pairs(target: HostView, source: HostView, types: Sequence[DType]) -> list[tuple[Axes, Axes]]:
-    """Where the elements are on both sides: all of them, or component by component if those of a side have no common stride."""
+    """Return the positions of the elements on both sides: of all, or component by component if a side has no common stride."""
     if same_bytes(target, source):
         return [(_dense(a, types[0]), _dense(b, types[1])) for a, b in zip(target.blocks, source.blocks)]
     parts = max(len(target.blocks), len(source.blocks))
@@ -124,11 +127,13 @@ def _dense(block: Block, t: DType) -> Axes:
 
 
 def _axes(view: HostView, size: int, component: int = 0, components: int = 1, word: int | None = None) -> Axes:
-    """Of one of ``components``, and of one ``word`` of each element or of all, in units of ``size`` bytes. ``components``: 1, which stands
-    for all elements of a view of one block, or as many as an element has."""
+    """Return the axes of one of ``components``, for one ``word`` of each element or for all, in units of ``size`` bytes.
+
+    ``components``: 1, which stands for all elements of a view of one block, or the number of components of an element.
+    """
     block = view.blocks[component % len(view.blocks)]
     dims, strides, offset = [*block.dims], [*block.strides], block.first
-    if len(view.blocks) < components:  # the components are the innermost part of the last axis
+    if len(view.blocks) < components:  # The components are the innermost part of the last axis.
         offset += component * strides[-1]
         dims[-1] //= components
         strides[-1] *= components
@@ -141,8 +146,8 @@ def _axes(view: HostView, size: int, component: int = 0, components: int = 1, wo
 
 
 def _merged(offset: int, dims: Sequence[int], strides: Sequence[int]) -> Axes:
-    """Neighbouring axes that a single stride serves are one."""
-    axes: list[tuple[int, int]] = []  # (extent, stride), innermost first
+    """Return axes in which neighbours with a common stride are merged."""
+    axes: list[tuple[int, int]] = []  # (extent, stride), innermost first.
     for extent, stride in zip(reversed(dims), reversed(strides)):
         if axes and stride == axes[-1][0] * axes[-1][1]:
             axes[-1] = (axes[-1][0] * extent, axes[-1][1])
@@ -160,7 +165,7 @@ def _merged(offset: int, dims: Sequence[int], strides: Sequence[int]) -> Axes:
 
 
 class _Arguments:
-    """The arguments of a kernel: arrays, then the number of elements, then other numbers in the order in which they are used."""
+    """The arguments of a kernel: arrays, then the number of elements, then other numbers in the order of their use."""
 
     def __init__(self, *arrays: DType) -> None:
         self.b = Builder()
@@ -170,26 +175,26 @@ class _Arguments:
         self._begin, self._count = self.b.const(0), self.number()
 
     def number(self, t: DType = i32) -> Op:
-        """The next number."""
+        """Return the next number."""
         at = len(self.arrays) + len(self._scalars)
         self._scalars.append(ScalarArg(f"n{at}", t))
         return self.b.emit(ops.arg, attr=at, type=t)
 
     def index(self, k: Op, axes: int) -> Op:
-        """Where element ``k`` is: see `Axes`."""
+        """Return the position of element ``k``: see `Axes`."""
         b, place = self.b, self.number()
         if not axes:
             return b.emit(ops.add, place, k)
         for axis in range(axes):
             div, extent, stride = self.number(), self.number(), self.number()
-            digit = k if axis == 0 else b.emit(ops.idiv, k, div)  # the innermost axis divides by 1
-            if axis < axes - 1:  # the outermost one has no multiples of its extent
+            digit = k if axis == 0 else b.emit(ops.idiv, k, div)  # The innermost axis divides by 1.
+            if axis < axes - 1:  # The outermost axis has no multiples of its extent.
                 digit = b.emit(ops.irem, digit, extent)
             place = b.emit(ops.add, place, b.emit(ops.mul, digit, stride))
         return place
 
     def loop(self, name: str, body: Callable[[Op], None]) -> Kernel:
-        """The kernel that runs ``body`` for each element in parallel."""
+        """Return the kernel that runs ``body`` for each element in parallel."""
         (k,) = self.b.begin(i32)
         body(k)
         self.b.for_(self._begin, self._count, (), self.b.end(), LoopAttr(parallel=True))

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=ScalarField)
 
 
 class _TensorClass(type):
-    """Has `Tensor(x)` do what `wrap(x)` does."""
+    """The metaclass of tensors, whose call `Tensor(x)` returns `wrap(x)`."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         if cls in (Tensor, MatrixTensor, VectorTensor):
@@ -32,7 +32,7 @@ class _TensorClass(type):
 
 
 class Tensor(FieldOrArray, metaclass=_TensorClass):
-    """A field or an array made by `tensor`, or made one by ``Tensor(x)``. As the annotation of an argument it takes any field or array.
+    """A field or an array made by `tensor`, or converted by ``Tensor(x)``. As the annotation of an argument it accepts any field or array.
 
     ``layout``: the axes from slowest to fastest in memory, None for row-major. The memory of a field follows it. Arrays are row-major in
     any case, because one compiled kernel serves all arrays.
@@ -44,11 +44,11 @@ class Tensor(FieldOrArray, metaclass=_TensorClass):
 
     @property
     def backend(self) -> Backend:
-        """Whether it is a field or an array."""
+        """The backend: a field or an array."""
         return Backend.NDARRAY if isinstance(self, Ndarray) else Backend.FIELD
 
     def _unwrap(self) -> Tensor:
-        """The field or array that this is, for programs of the family, where a tensor holds one."""
+        """Return the field or array itself, for programs of the family, whose tensors hold one."""
         return self
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ _AS_TENSOR: dict[type, type[Tensor]] = {
 
 
 def wrap(x: Any) -> Any:
-    """Make a field or an array, with its gradients, a tensor: ``x`` itself, which is one from now on. TypeError for something else."""
+    """Convert a field or an array, with its gradients, to a tensor: ``x`` itself. Raises TypeError for other objects."""
     if isinstance(x, Tensor):
         return x
     kind = _AS_TENSOR.get(type(x))
@@ -119,7 +119,7 @@ def wrap(x: Any) -> Any:
 
 
 def _axis_order(layout: Sequence[int] | None, shape: object, backend: Backend) -> tuple[int, ...] | None:
-    """``layout`` as a tuple; None for row-major. Raises ValueError unless it is a permutation of the axes."""
+    """Return ``layout`` as a tuple; None for row-major. Raises ValueError unless it is a permutation of the axes."""
     ndim = len(shape_tuple(shape) if backend is Backend.FIELD else ndarrays.array_shape(shape))
     if layout is None:
         return None
@@ -140,7 +140,7 @@ def tensor(
     needs_grad: bool = False,
     order: None = None,
 ) -> Tensor:
-    """A tensor of scalars, or of the elements of a vector or matrix type.
+    """Return a tensor of scalars, or of the elements of a vector or matrix type.
 
     ``backend``: a `Backend`, or its number. ``layout``: a permutation of the axes, slowest in memory first; indices and ``shape`` stay as
     they are. ``needs_grad``: have a tensor of gradients. Raises ValueError for a ``layout`` that is no permutation, SpirogradTypeError for
@@ -170,7 +170,7 @@ def element_tensor(
     layout: Sequence[int] | None = None,
     needs_grad: bool = False,
 ) -> MatrixTensor:
-    """A tensor of vectors or matrices; options as of `tensor`."""
+    """Return a tensor of vectors or matrices; options are those of `tensor`."""
     backend = _backend(backend)
     order = _axis_order(layout, shape, backend)
     is_vector = len(element_shape) == 1

@@ -1,10 +1,10 @@
-"""Trees of nodes that say how fields lie in memory: ``root.dense(ij, (4, 8)).place(x, y)``.
+"""Trees of nodes that define how fields lie in memory: ``root.dense(ij, (4, 8)).place(x, y)``.
 
-A tree is open while nodes and fields are added, and closes when one of its fields is used for the first time (or by `finalize`). Then
-its layout is fixed and its memory, all zeros, is allocated. What is placed under `root` afterwards forms a new tree. If there is no memory
-for all that was placed under `root`, its nodes become trees of their own, so that only fields that are too large cannot be used.
+A tree is open while nodes and fields are added, and closes when one of its fields is used for the first time (or by `finalize`). Then its
+layout is fixed and its memory, all zeros, is allocated. Fields placed under `root` afterwards form a new tree. If there is not enough
+memory for all fields under `root`, its nodes become trees of their own, so that only fields that are too large cannot be used.
 
-Each thread has a tree under `root` of its own. Nodes are added, trees are closed and get their memory under the lock of `base.once`.
+Each thread has its own tree under `root`. Nodes are added, trees are closed and get their memory under the lock of `base.once`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from spirograd.lang.session_protocol import Session
 
 _tree_ids = itertools.count(1)
-_NAMED = 4  # fields in a message
+_NAMED = 4  # The most fields named in a message.
 _sparse_trees: weakref.WeakSet[Tree] = weakref.WeakSet()
 with_memory: weakref.WeakSet[Tree] = weakref.WeakSet()
 
 
 class TreeUser(Protocol):
-    """What was compiled for the fields of ``trees``: these are its allocations, by number."""
+    """A user of ``trees``: an object compiled for their fields. ``trees``: their allocations, by number."""
 
     trees: dict[int, Allocation]
 
     def release(self) -> None:
-        """Give back what was compiled: one of the trees is gone."""
+        """Release compiled code, because one of the trees is gone."""
 
 
 class Tree(NearNames):
@@ -51,14 +51,14 @@ class Tree(NearNames):
         self.divisible = divisible
         self.root = Root(self, None)
         self.closed = False
-        self.settled = False  # closed, and divided if need be
-        self.next: Tree | None = None  # open: has the nodes that had no fields when this tree was closed
+        self.settled = False  # Closed, and divided if necessary.
+        self.next: Tree | None = None  # Of an open tree: has the nodes that had no fields when this tree was closed.
         self.nbytes = 0
-        self.regions: Regions | None = None  # of a tree with sparse nodes, once it is closed
-        self.region: Region | None = None  # whose cells, or ledger, it has
-        self.whole: weakref.ref[Tree] = weakref.ref(self)  # the user's tree that it is a part of
-        self._numbers = 0  # sparse nodes so far
-        # What was compiled for fields of this tree, which goes with them: objects with a method `release`.
+        self.regions: Regions | None = None  # Of a tree with sparse nodes, once it is closed.
+        self.region: Region | None = None  # The region whose cells, or ledger, it has.
+        self.owner: weakref.ref[Tree] = weakref.ref(self)  # The user's tree that it is a part of.
+        self._numbers = 0  # Number of sparse nodes.
+        # Code compiled for fields of this tree, which is released with them: objects with a method `release`.
         self.users: weakref.WeakSet[TreeUser] = weakref.WeakSet()
         self._allocation: Allocation | None = None
         self._session: Session | None = None
@@ -68,12 +68,12 @@ class Tree(NearNames):
         return f"<field tree {self.id}, {self.nbytes} bytes>" if self.closed else f"<open field tree {self.id}>"
 
     def next_number(self) -> int:
-        """A number for a sparse node."""
+        """Return a number for a sparse node."""
         self._numbers += 1
         return self._numbers
 
     def is_begun_by(self, other: object) -> bool:
-        """Whether ``other`` is the builder of this tree, or `root` if that began it."""
+        """Return whether ``other`` is the builder of this tree, or `root` if that began it."""
         return isinstance(other, FieldsBuilder) and (self is other.tree or (isinstance(other, GlobalRoot) and self.divisible))
 
     def check_open(self) -> None:
@@ -85,7 +85,7 @@ class Tree(NearNames):
 
     @one_at_a_time
     def close(self) -> None:
-        """Fix the layout. Raises SpirogradRuntimeError for gradients that were asked for and never placed."""
+        """Fix the layout. Raises SpirogradRuntimeError for gradients that were requested and never placed."""
         if self.closed:
             return
         for place in self.root.places:
@@ -110,8 +110,11 @@ class Tree(NearNames):
                 self.deactivate(child)
 
     def settle(self) -> None:
-        """Close the tree before its fields are used. If there is no memory for all of them, and the tree is ``divisible``, each node below
-        the root that can do with an allocation of its own gets a tree of its own."""
+        """Close the tree before its fields are used.
+
+        If there is not enough memory for all of them, and the tree is ``divisible``, each node below the root that can have an allocation
+        of its own gets a tree of its own.
+        """
         if not self.settled:
             self._settle()
 
@@ -125,7 +128,7 @@ class Tree(NearNames):
         self.settled = True
 
     def _leave_unfinished(self) -> None:
-        """Have the nodes that no field was placed in yet, such as another thread is building, in a tree that stays open."""
+        """Move nodes without fields, such as those that another thread is building, to a tree that stays open."""
         unfinished = [node for node in self.root.nodes if not isinstance(node, Place) and next(node.places, None) is None]
         if unfinished:
             self.next = Tree(divisible=True)
@@ -137,7 +140,7 @@ class Tree(NearNames):
                 node.move_to(self.next)
 
     def _divide(self) -> None:
-        """Give the memory to one tree, or to several."""
+        """Allocate the memory of one tree, or of several."""
         if self.regions is not None:
             return
         groups = _separable(self.root.nodes) if self.divisible and context.has_session() else []
@@ -151,7 +154,7 @@ class Tree(NearNames):
             self._adopt(groups[0])
 
     def _adopt(self, nodes: Sequence[SNode]) -> None:
-        """Have these nodes below the root, and no others."""
+        """Replace the nodes below the root by these."""
         self.root.nodes = list(nodes)
         for node in nodes:
             node.above = self.root
@@ -161,7 +164,7 @@ class Tree(NearNames):
 
     @one_at_a_time
     def _allocate(self) -> None:
-        if self._allocation is not None:  # another thread was here first
+        if self._allocation is not None:  # Another thread was here first.
             return
         session = context.session()
         try:
@@ -174,7 +177,7 @@ class Tree(NearNames):
             names = ", ".join([f"`{field.name}`" for field in fields[:_NAMED]]) + (" ..." if len(fields) > _NAMED else "")
             raise OutOfDeviceMemory(f"there is no memory for {names}: {error}") from None
         self._session = session
-        self._allocation = allocation  # last: others look at it without the lock
+        self._allocation = allocation  # Last: other threads read it without the lock.
         with_memory.add(self)
         weakref.finalize(self, _collected, self.users).atexit = False
         context.fields_have_memory()
@@ -195,12 +198,12 @@ class Tree(NearNames):
         return allocation
 
     def has_memory(self) -> bool:
-        """Whether its memory is there, and of the running session."""
+        """Return whether its memory exists, and belongs to the running session."""
         return self._allocation is not None and context.has_session() and context.session() is self._session
 
     @one_at_a_time
     def destroy(self) -> None:
-        """Give the memory back now, and what kernels are compiled to for it; the fields of the tree cannot be used afterwards."""
+        """Free the memory and the code compiled for it; the fields of the tree cannot be used afterwards."""
         if self.regions is not None:
             self.regions.destroy()
         if self._allocation is not None:
@@ -213,7 +216,7 @@ class Tree(NearNames):
 
 
 def _separable(nodes: Sequence[SNode]) -> list[list[SNode]]:
-    """``nodes`` in groups, such that no field has components in two of them."""
+    """Return ``nodes`` in groups, such that no field has components in two of them."""
     groups: list[tuple[list[SNode], set[int]]] = []
     for node in nodes:
         fields = {id(place.field) for place in ([node] if isinstance(node, Place) else node.places)}
@@ -225,7 +228,7 @@ def _separable(nodes: Sequence[SNode]) -> list[list[SNode]]:
 
 
 def _collected(users: weakref.WeakSet[TreeUser]) -> None:
-    """Nothing refers to a tree any more: what was compiled for its fields lets go of the memory, too."""
+    """Release code compiled for the fields of a collected tree, so that its memory is freed, too."""
     for user in list(users):
         user.release()
         user.trees.clear()
@@ -241,23 +244,23 @@ class FieldsBuilder(NearNames):
         return self.tree.root
 
     def dense(self, axes: object, shape: object) -> SNode:
-        """A dense level below the root: `SNode.dense`."""
+        """Add a dense level below the root: `SNode.dense`."""
         return self._root().dense(axes, shape)
 
     def pointer(self, axes: object, shape: object, cells: int | None = None) -> SNode:
-        """A sparse level below the root: `SNode.pointer`."""
+        """Add a sparse level below the root: `SNode.pointer`."""
         return self._root().pointer(axes, shape, cells)
 
     def bitmasked(self, axes: object, shape: object) -> SNode:
-        """A sparse level below the root: `SNode.bitmasked`."""
+        """Add a sparse level below the root: `SNode.bitmasked`."""
         return self._root().bitmasked(axes, shape)
 
     def hash(self, axes: object, shape: object, cells: int | None = None) -> SNode:
-        """A sparse level below the root: `SNode.hash`."""
+        """Add a sparse level below the root: `SNode.hash`."""
         return self._root().hash(axes, shape, cells)
 
     def dynamic(self, axis: object, dimension: int, chunk_size: int | None = None, cells: int | None = None) -> SNode:
-        """One list, below the root: `SNode.dynamic`."""
+        """Add one list below the root: `SNode.dynamic`."""
         return self._root().dynamic(axis, dimension, chunk_size, cells)
 
     def deactivate_all(self) -> None:
@@ -265,7 +268,7 @@ class FieldsBuilder(NearNames):
         self._root().deactivate_all()
 
     def place(self, *fields: object, offset: object = None) -> SNode:
-        """Put 0-d fields into the root's one cell: `SNode.place`."""
+        """Place 0-d fields in the root's one cell: `SNode.place`."""
         return self._root().place(*fields, offset=offset)
 
     def lazy_grad(self) -> None:
@@ -284,7 +287,7 @@ class FieldsBuilder(NearNames):
         return tree
 
     def parent(self, n: int = 1) -> SNode | None:
-        """The root has no parent: None."""
+        """Return None: the root has no parent."""
         return self._root().parent(n)
 
     def _get_children(self) -> list[SNode]:
@@ -302,7 +305,7 @@ class _TreeOfThread(threading.local):
 
 
 class GlobalRoot(FieldsBuilder):
-    """`root`: the tree under construction, of each thread its own. Once that is closed, the next placement starts another."""
+    """The object `root`: the tree under construction, one for each thread. Once that is closed, the next placement starts another."""
 
     def __init__(self) -> None:
         self._trees = _TreeOfThread()
@@ -325,7 +328,7 @@ class GlobalRoot(FieldsBuilder):
         return "root"
 
     def reset(self) -> None:
-        """Forget the trees under construction, of all threads (`reset` of the API)."""
+        """Drop the trees under construction, of all threads (`reset` of the API)."""
         self._trees = _TreeOfThread()
 
 
@@ -335,12 +338,12 @@ root = GlobalRoot()
 def deactivate_all_snodes() -> None:
     """Deactivate all cells of all sparse nodes of the running session."""
     for tree in list(_sparse_trees):
-        if tree.regions is not None and any(made.has_memory() for made in tree.regions.trees):
+        if tree.regions is not None and any(part.has_memory() for part in tree.regions.trees):
             tree.deactivate(tree.root)
 
 
 def trees_of(fields: Iterable[ScalarField], user: TreeUser) -> dict[int, Allocation]:
-    """The allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
+    """Return the allocations of the trees of ``fields``, by their numbers. When one is destroyed or collected, ``user`` is released."""
     trees = {field.tree.id: field.tree for field in fields}
     for tree in trees.values():
         tree.users.add(user)

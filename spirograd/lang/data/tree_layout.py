@@ -1,8 +1,7 @@
-"""From trees of nodes to addresses: cell sizes, offsets, and the terms of `ir.nodes.Layout`.
+"""Address computation for trees of nodes: cell sizes, offsets, and the terms of `ir.nodes.Layout`.
 
-A node's cell holds its children one after the other, each aligned to the largest scalar inside, and is padded so that the cells
-that follow are aligned too. Sizes of scalars are powers of two, so every
-stride and offset comes out as a multiple of the size of the scalars it reaches.
+A node's cell holds its children one after the other, each aligned to the largest scalar inside, and is padded so that the cells that follow
+are aligned too. Sizes of scalars are powers of two, so every stride and offset is a multiple of the size of the scalars it reaches.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Protocol
 from spirograd.base.dtypes import DType, storage
 from spirograd.ir.nodes import Term
 
-_ROOT_ALIGNMENT = 64  # bytes: arrays directly below the root start at cache lines, as vector loads like it
+_ROOT_ALIGNMENT = 64  # Bytes: arrays directly below the root start at cache lines, for the sake of vector loads.
 
-Digit = tuple[int, int, int, int]  # axis, div, mod, mul: the axis' index gets ((n // div) % mod) * mul; mod 0: no modulo
+Digit = tuple[int, int, int, int]  # axis, div, mod, mul: the axis' index gets ((n // div) % mod) * mul; mod 0: no modulo.
 
 
 class Extended(Protocol):
-    """What indices need of a node."""
+    """A node with the attributes that indices need."""
 
     @property
     def axes(self) -> tuple[int, ...]: ...
@@ -33,7 +32,7 @@ class Extended(Protocol):
 
 
 class LayoutNode(Protocol):
-    """What layout needs of a node: a dense level (``axes``, ``extents``) or a place (``dtype``)."""
+    """A node with the attributes that layout needs: a dense level (``axes``, ``extents``) or a place (``dtype``)."""
 
     axes: tuple[int, ...]
     extents: tuple[int, ...]
@@ -50,7 +49,7 @@ def _align(offset: int, alignment: int) -> int:
 
 
 def assign_offsets(node: LayoutNode, is_root: bool = False) -> tuple[int, int]:
-    """Set ``offset`` (bytes within the parent's cell) and ``cell_size`` of everything below ``node``; returns its (bytes, alignment)."""
+    """Set ``offset`` (bytes within the parent's cell) and ``cell_size`` of everything below ``node``; return its (bytes, alignment)."""
     if node.dtype is not None:
         node.cell_size = storage(node.dtype).size
         return node.cell_size, node.cell_size
@@ -66,7 +65,8 @@ def assign_offsets(node: LayoutNode, is_root: bool = False) -> tuple[int, int]:
 
 
 def _levels(path: Sequence[Extended]) -> list[tuple[int, int, int, int]]:
-    """(axis, extent, stride in bytes, extents of the same axis further in) of every dense axis of a path from the root, outermost first."""
+    """Return (axis, extent, stride in bytes, extents of the same axis further in) of every dense axis of a path from the root, outermost
+    first."""
     out = []
     for depth, node in enumerate(path):
         for k, axis in enumerate(node.axes):
@@ -77,7 +77,7 @@ def _levels(path: Sequence[Extended]) -> list[tuple[int, int, int, int]]:
 
 
 def terms_of(path: Sequence[Extended], axis_numbers: Sequence[int]) -> tuple[Term, ...]:
-    """The address terms of what lies at the end of ``path`` (root first), with tree axes renumbered to positions in ``axis_numbers``."""
+    """Return the address terms of the end of ``path`` (root first), with tree axes renumbered to positions in ``axis_numbers``."""
     out: list[Term] = []
     outermost: set[int] = set()
     for axis, extent, stride, inner in _levels(path):
@@ -87,7 +87,7 @@ def terms_of(path: Sequence[Extended], axis_numbers: Sequence[int]) -> tuple[Ter
         term = Term(position, inner, extent if axis in outermost else 0, stride)
         outermost.add(axis)
         before = next((t for t in out if t.axis == position and t.div == inner * extent and t.stride == stride * extent), None)
-        if before is not None:  # the two levels are one contiguous run of this axis
+        if before is not None:  # The two levels are one contiguous run of this axis.
             out.remove(before)
             term = Term(position, inner, before.mod * extent, stride)
         out.append(term)
@@ -95,7 +95,7 @@ def terms_of(path: Sequence[Extended], axis_numbers: Sequence[int]) -> tuple[Ter
 
 
 def decode_of(path: Sequence[Extended], axis_numbers: Sequence[int]) -> list[Digit]:
-    """How a loop counter gives indices such that neighbouring counts touch neighbouring memory: digits, slowest first."""
+    """Return the digits, slowest first, that turn a loop counter into indices such that neighbouring counts touch neighbouring memory."""
     levels = [(axis_numbers.index(axis), extent, inner) for axis, extent, _, inner in _levels(path) if extent > 1]
     merged: list[tuple[int, int, int]] = []
     for axis, extent, inner in levels:

@@ -1,4 +1,4 @@
-"""The entries of a sparse matrix, as kernels write them one by one: rows, columns and values in arrays, and how many there are."""
+"""The entries of a sparse matrix, as kernels write them one by one: rows, columns and values in arrays, and their count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spirograd.lang.data.ndarray import Ndarray, ScalarNdarray
 
 
 class Triplets:
-    """Up to ``capacity`` entries of a matrix with values of ``dtype``, in memory of the session.
+    """A list of up to ``capacity`` entries of a matrix with values of ``dtype``, in memory of the session.
 
     ``count``: the number of entries that kernels added; those beyond the capacity are counted and not stored.
     """
@@ -29,5 +29,5 @@ class Triplets:
         self[index]
 
     def arrays(self) -> dict[str, Ndarray]:
-        """What a kernel takes, by name."""
+        """Return the arrays that a kernel takes, by name."""
         return {"count": self.count, "rows": self.rows, "columns": self.columns, "values": self.values}

@@ -1,4 +1,4 @@
-"""How fields and arrays lie in their allocations."""
+"""The layout of fields and arrays in their allocations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from spirograd.ir.nodes import Layout
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Elements at regular strides: ``dims`` and ``strides`` (bytes), within ``span`` bytes from byte ``offset`` on. ``part``: which
-    component, None for all."""
+    """A block of elements at regular strides: ``dims`` and ``strides`` (bytes), within ``span`` bytes from byte ``offset`` on.
+
+    ``part``: the number of the component, None for all.
+    """
 
     offset: int
     dims: tuple[int, ...]
@@ -24,13 +26,14 @@ class Block:
 
     @property
     def first(self) -> int:
-        """The byte at which the first element begins: where a stride is negative, it is not the lowest one."""
+        """The byte at which the first element begins: with negative strides, it is not the lowest one."""
         return self.offset - sum((d - 1) * s for d, s in zip(self.dims, self.strides) if s < 0)
 
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """How a field or array of ``shape`` + ``element_shape`` lies in an allocation. ``part``: which of the allocation's parts it is."""
+    """The layout of a field or array of ``shape`` + ``element_shape`` in an allocation. ``part``: the name of its part of the
+    allocation."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -53,7 +56,7 @@ def _block(offset: int, dims: Sequence[int], strides: Sequence[int], size: int, 
 
 
 def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...], layout: Layout, part: str = "") -> HostView:
-    """The host's view of memory laid out by ``layout``."""
+    """Return the host's view of memory laid out by ``layout``."""
     dims: list[int] = []
     strides: list[int] = []
     for axis, extent in enumerate(shape):
@@ -77,13 +80,13 @@ def view_of(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...]
 
 
 def dense_view(dtype: DType, shape: tuple[int, ...], element_shape: tuple[int, ...] = ()) -> HostView:
-    """The view of a dense row-major array."""
+    """Return the view of a dense row-major array."""
     count = math.prod(shape + element_shape)
     return HostView(dtype, shape, element_shape, (Block(0, (count,), (dtype.size,), count * dtype.size),))
 
 
 def from_first(view: HostView, first: int) -> HostView:
-    """The elements from index ``first`` of the first axis on, which is the slowest one of each block."""
+    """Return the elements from index ``first`` of the first axis on, which is the slowest one of each block."""
     count = max(view.shape[0] - first, 0)
 
     def rest(block: Block) -> Block:
@@ -95,12 +98,12 @@ def from_first(view: HostView, first: int) -> HostView:
 
 
 def is_dense(block: Block, size: int) -> bool:
-    """Whether the block fills its span, so that a write need not preserve anything between."""
+    """Return whether the block fills its span, so that a write need not preserve any bytes in between."""
     return block.span == math.prod(block.dims) * size
 
 
 def is_row_major(block: Block, size: int) -> bool:
-    """Whether the memory of the block is a contiguous row-major array."""
+    """Return whether the memory of the block is a contiguous row-major array."""
     for extent, stride in zip(reversed(block.dims), reversed(block.strides)):
         if stride != size:
             return False
@@ -109,7 +112,7 @@ def is_row_major(block: Block, size: int) -> bool:
 
 
 def same_bytes(a: HostView, b: HostView) -> bool:
-    """Whether contents can be copied as bytes from one to the other, block by block."""
+    """Return whether contents can be copied as bytes from one to the other, block by block."""
     if a.dtype is not b.dtype or len(a.blocks) != len(b.blocks):
         return False
     size = a.dtype.size

@@ -47,9 +47,11 @@ logger = logging.getLogger("spirograd")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _InSession:
-    """What a call of a kernel looks up, as one object that is read at once. ``positional``: how many arguments a call has that gives them
-    in order; -1 if some are given by name only. ``order``: puts the arguments of a call in order. ``key``: what of ordered arguments the
-    compiled code depends on, if on any."""
+    """The state that a call of a kernel looks up, as one object that is read at once.
+
+    ``positional``: the number of arguments of a call that gives them in order; -1 if some are given by name only. ``order``: orders the
+    arguments of a call. ``key``: computes the key of ordered arguments that the compiled code depends on, if there is one.
+    """
 
     session: Any
     positional: int
@@ -62,10 +64,9 @@ class Kernel(Staged, NearNames):
     """A function that runs on the device, made by `kernel`. Calling it launches it.
 
     It is compiled at the first call with each signature: types of arguments, values of template arguments. Methods `ir`, `spirv`,
-    `spirv_asm`, `llvm` and `asm` show the stages of what was compiled last. ``grad``: the kernel's gradient, a `Gradient`.
-
-    A call raises SpirogradCompilationError if the kernel cannot be compiled, SpirogradRuntimeTypeError for arguments that do not fit the
-    annotations, and on synchronous devices SpirogradAssertionError if a check fails.
+    `spirv_asm`, `llvm` and `asm` show the stages of the last compilation. ``grad``: the kernel's gradient, a `Gradient`. A call raises
+    SpirogradCompilationError if the kernel cannot be compiled, SpirogradRuntimeTypeError for arguments that do not fit the annotations, and
+    on synchronous devices SpirogradAssertionError if a check fails.
     """
 
     __sg_is_kernel__ = True
@@ -79,23 +80,23 @@ class Kernel(Staged, NearNames):
         self._specializations: dict[Hashable, list[Specialization]] = {}
         self._parameters: list[Parameter] = []
         self._signature: inspect.Signature | None = None
-        # With the session that it is for: another thread may begin one between two reads.
+        # With its session: another thread may begin one between two reads.
         self._in_session = _InSession(None, -1, unordered, None, {})
         self._native = NativeCalls(None)
         self._last: Specialization | None = None
-        self.variants: dict[Any, Any] = {}  # with cells for numbers: see `scalar_cells`
+        self.variants: dict[Any, Any] = {}  # With cells for numbers: see `scalar_cells`.
 
     @once.once
     def grad(self) -> Any:
         return context.services().gradient_of(self)
 
     def __set_name__(self, owner: object, name: str) -> None:
-        self._is_method = True  # the first parameter is the object, whatever it is called
+        self._is_method = True  # The first parameter is the object, under any name.
 
     def __get__(self, instance: object, owner: object = None) -> Any:
         if instance is None:
             return self
-        self._is_method = True  # as `__set_name__` says, which is not called for what becomes a method later
+        self._is_method = True  # As `__set_name__` does, which is not called for functions that become methods later.
         return BoundKernel(self, instance)
 
     def __repr__(self) -> str:
@@ -116,22 +117,22 @@ class Kernel(Staged, NearNames):
         return frozenset(inspect.signature(self.function).parameters)
 
     def ordered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """All arguments of a call by position, if they fit, otherwise as they are."""
+        """Return all arguments of a call by position, if they fit, otherwise as they are."""
         return self._in_session.order(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call in Python."""
+        """Launch the kernel by Python."""
         now = self._in_session
         session = now.session
         if not kwargs and len(args) == now.positional and context.only_launches(session):
             key = () if now.key is None else now.key(args)
-            for made in now.specializations.get(key, ()):
-                if made.constant or made.holds(args):
+            for specialization in now.specializations.get(key, ()):
+                if specialization.constant or specialization.holds(args):
                     break
             else:
-                made = self._specialize(now, key, args)
-            if made.outside.values and not made.outside.are_same():
-                self._report_changes(made, session)
+                specialization = self._specialize(now, key, args)
+            if specialization.outside.values and not specialization.outside.are_same():
+                self._report_changes(specialization, session)
         else:
             if kwargs and (stream := streams.taken_from(kwargs, self._parameter_names)) is not None:
                 with stream:
@@ -139,36 +140,37 @@ class Kernel(Staged, NearNames):
             session = context.session()
             if session.plain:
                 return self._run_as_python(session, args, kwargs)
-            session, made, args = self.specialized(args, kwargs)
+            session, specialization, args = self.specialized(args, kwargs)
             recorder = context.recorder()
             if recorder is not None:
-                return self._record(recorder, session, made, args)
-        packer = made.unpacked
+                return self._record(recorder, session, specialization, args)
+        packer = specialization.unpacked
         if packer is None:
-            packer = Packer()  # as `pack` does, without the call
-            packer.session, packer.trees = session, made.trees
+            packer = Packer()  # Does the same as `pack`, without the call.
+            packer.session, packer.trees = session, specialization.trees
             packer.transfers, packer.gradients = None, False
-            packer.scalars, packer.arrays = made.pack(args, session, packer)
+            packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         if packer.transfers is not None and packer.transfers.torch_records:
-            warn_of_lost_gradients(self, made, packer.transfers.tensors, session)
-        plan = made.plan
+            warn_of_lost_gradients(self, specialization, packer.transfers.tensors, session)
+        plan = specialization.plan
         values = plan.launch(packer)
         native = self._native
         if native.device is not None and native.is_due():
-            native.prepare(plan, packer, args, made.record, made.make_result)
+            native.prepare(plan, packer, args, specialization.record, specialization.make_result)
         if plan.diagnosed or packer.transfers is not None:
-            made.finish(packer)
-        return None if values is None else made.result(values)
+            specialization.finish(packer)
+        return None if values is None else specialization.result(values)
 
     def _run_as_python(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call on ``arch=sg.python``."""
+        """Run the kernel on ``arch=sg.python``."""
         if session is not self._in_session.session:
             self._start(session)
         assert self._signature is not None
         return plain_kernels.run(self.function, self._parameters, self._signature, self._bind(args, kwargs))
 
     def specialized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Specialization, tuple[Any, ...]]:
-        """The session, what is compiled for these arguments (now, if need be), and the arguments as the signature orders them."""
+        """Return the session, the specialization for these arguments, compiled if necessary, and the arguments as the signature orders
+        them."""
         session = context.session()
         if session.plain:
             plain_kernels.refuse_gradients()
@@ -184,7 +186,7 @@ class Kernel(Staged, NearNames):
         return session, self._specialization(now, args), args
 
     def _specialization(self, now: _InSession, args: Sequence[object]) -> Specialization:
-        """What is compiled for these arguments, now if need be."""
+        """Return the specialization for these arguments, compiled if necessary."""
         key = () if now.key is None else now.key(args)
         for specialization in now.specializations.get(key, ()):
             if specialization.constant or specialization.holds(args):
@@ -193,17 +195,17 @@ class Kernel(Staged, NearNames):
                 return specialization
         return self._specialize(now, key, args)
 
-    def _report_changes(self, made: Specialization, session: Session) -> None:
-        """Warn of values from outside that are not what they were when the kernel was compiled."""
-        if made.outside.report(self.function, session.warned):
+    def _report_changes(self, specialization: Specialization, session: Session) -> None:
+        """Warn of values from outside that have changed since the kernel was compiled."""
+        if specialization.outside.report(self.function, session.warned):
             self._native.forget()
 
     # --- calling ---------------------------------------------------------------------------------------------------------
 
     def _start(self, session: Session) -> _InSession:
-        """Forget what was compiled for an earlier session, and resolve the signature."""
+        """Drop the code of an earlier session, and resolve the signature."""
         with once.lock, frames_hidden():
-            if self._in_session.session is session:  # another thread was here first
+            if self._in_session.session is session:  # Another thread was here first.
                 return self._in_session
             signature = resolved_signature(self.function)
             options: LanguageOptions = session.language
@@ -258,21 +260,22 @@ class Kernel(Staged, NearNames):
         return [p.name for p in self._parameters if isinstance(p, (ScalarParameter, AggregateParameter))]
 
     def pack(self, session: Session, specialization: Specialization, args: Sequence[object], gradients: bool = False) -> Packer:
-        """The flat arguments of a launch. ``gradients``: of a derivative, which works on the gradients of torch tensors."""
+        """Return the flat arguments of a launch. ``gradients``: whether the launch of a derivative works on the gradients of torch
+        tensors."""
         packer = Packer.on_trees(session, specialization.trees, gradients)
         packer.scalars, packer.arrays = specialization.pack(args, session, packer)
         return packer
 
-    def _record(self, recorder: context.ProgramRecorder, session: Session, made: Specialization, args: Sequence[object]) -> Any:
+    def _record(self, recorder: context.ProgramRecorder, session: Session, specialization: Specialization, args: Sequence[object]) -> Any:
         """Have ``recorder`` launch the kernel."""
-        if recorder.follows_numbers and (found := recorder.cells_of(self, args)) is not None:
-            kernel, passed, cells = found
+        if recorder.follows_numbers and (call := recorder.cells_of(self, args)) is not None:
+            kernel, passed, cells = call
             recorder.numbers_passed(cells)
             return kernel(*passed)
-        packer = self.pack(session, made, args)
-        results = recorder.launch(self, made, packer, args)
-        made.finish(packer)
-        return made.result(results)
+        packer = self.pack(session, specialization, args)
+        results = recorder.launch(self, specialization, packer, args)
+        specialization.finish(packer)
+        return specialization.result(results)
 
     # --- compiling -------------------------------------------------------------------------------------------------------
 
@@ -284,29 +287,31 @@ class Kernel(Staged, NearNames):
                     return specialization
             for dead in [key for key in list(specializations) if is_dead(key)]:
                 specializations.pop(dead, None)
-            made = Specialization(self.trace(session, args), session.prepare, key, self._steps(args))
-            made.forget = _forgetter(weakref.ref(self), key, weakref.ref(made))
-            if not any(step.size for step in made.steps):
-                made.unpacked = self.pack(session, made, args)
-            specializations.setdefault(key, []).append(made)
-            self._last = made
-            return made
+            specialization = Specialization(self.trace(session, args), session.prepare, key, self._steps(args))
+            specialization.forget = _forgetter(weakref.ref(self), key, weakref.ref(specialization))
+            if not any(step.size for step in specialization.steps):
+                specialization.unpacked = self.pack(session, specialization, args)
+            specializations.setdefault(key, []).append(specialization)
+            self._last = specialization
+            return specialization
 
     def _steps(self, args: Sequence[object]) -> list[Step]:
         return [step for k, (parameter, value) in enumerate(zip(self._parameters, args)) for step in parameter.steps(value, Path(k))]
 
     def forget(self, key: Hashable, specialization: Specialization | None) -> None:
-        """Keep ``specialization`` no longer for arguments with this key. Without the lock (see `Specialization.release`): at worst what
-        another thread adds meanwhile is forgotten too, and compiled again."""
-        others = [made for made in self._specializations.get(key, ()) if made is not specialization]
+        """Drop ``specialization`` for arguments with this key.
+
+        It takes no lock (see `Specialization.release`): at worst an addition of another thread is dropped too, and compiled again.
+        """
+        others = [other for other in self._specializations.get(key, ()) if other is not specialization]
         if others:
-            self._specializations[key] = others  # a new list: another thread may be looking at the old one
+            self._specializations[key] = others  # A new list: another thread may be reading the old one.
         else:
             self._specializations.pop(key, None)
         self._native.forget()
 
     def trace(self, session: Any, args: Sequence[Any]) -> TracedKernel:
-        """The kernel as IR, for arguments like ``args``."""
+        """Return the kernel as IR, for arguments like ``args``."""
         assert self._signature is not None
         where = self.source()
         language = replace(session.language, unfused_by=self._unfused_by) if self._unfused_by else session.language
@@ -319,13 +324,13 @@ class Kernel(Staged, NearNames):
         return traced
 
     def source(self) -> source.Source:
-        """The source of what is compiled."""
+        """Return the source of the kernel."""
         return source.of(self.function, self._text, "kernel")
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Describe what a launch runs: each task with its line, and for neighbouring parallel loops whether they were fused, or why not.
+        """Describe the tasks of a launch with their lines, and for neighbouring parallel loops whether they were fused, or why not.
 
-        Without arguments of what was compiled last, otherwise of a launch with these arguments.
+        Without arguments, it describes the last compilation, otherwise a launch with these arguments.
         """
         if self._last is None or args or kwargs:
             self.specialized(args, kwargs)
@@ -343,16 +348,18 @@ class Kernel(Staged, NearNames):
             self._start(session)
         bound = self._bind(args, kwargs)
         with frames_hidden():
-            made = Specialization(self.trace(session, bound), lambda kernel: session.prepare(kernel, on_op), (), self._steps(bound))
+            specialization = Specialization(
+                self.trace(session, bound), lambda kernel: session.prepare(kernel, on_op), (), self._steps(bound)
+            )
         recorder = context.recorder()
         if recorder is not None:
-            return self._record(recorder, session, made, bound)
-        packer = self.pack(session, made, bound)
-        values = made.plan.launch(packer)
-        made.finish(packer)
-        return made.result(values)
+            return self._record(recorder, session, specialization, bound)
+        packer = self.pack(session, specialization, bound)
+        values = specialization.plan.launch(packer)
+        specialization.finish(packer)
+        return specialization.result(values)
 
-    # --- seeing ----------------------------------------------------------------------------------------------------------
+    # --- inspection ------------------------------------------------------------------------------------------------------
 
     def _compiled_last(self) -> nodes.Kernel | None:
         return None if self._last is None else self._last.kernel
@@ -361,19 +368,19 @@ class Kernel(Staged, NearNames):
         return f"kernel `{self.function.__name__}`"
 
 
-def _forgetter(kernel: weakref.ref[Kernel], key: object, made: weakref.ref[Specialization]) -> Callable[[], None]:
-    """A function that has a kernel forget a specialization; it keeps neither alive."""
+def _forgetter(kernel: weakref.ref[Kernel], key: object, specialization: weakref.ref[Specialization]) -> Callable[[], None]:
+    """Return a function that makes a kernel forget a specialization; it keeps neither alive."""
 
     def forget() -> None:
         owner = kernel()
         if owner is not None:
-            owner.forget(key, made())
+            owner.forget(key, specialization())
 
     return forget
 
 
 class BoundKernel:
-    """A kernel that is a method, with its object."""
+    """A kernel that is a method, bound to its object."""
 
     __sg_is_kernel__ = True
 

@@ -1,8 +1,8 @@
-"""Calls of a kernel that compiled code launches, without Python: which these are, and when they are prepared.
+"""Calls of a kernel that compiled code launches, without Python.
 
-A kernel has Python launch it at first. When Python has launched it a few times, it records how: which objects the arguments must be, or of
-which type, and where their values go (`Specialization.record`). From then on calls like the last one bypass Python. What differs in
-anything comes to Python as before.
+At first, Python launches a kernel. After a few launches, it records how it launches: the objects or types that the arguments must have, and
+the destination of their values (`Specialization.record`). From then on calls like the last one bypass Python. Calls that differ in any
+respect go through Python as before.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from spirograd.base import validity
 from spirograd.base.arguments import Arguments, PreparedLaunch, PreparesLaunches
 from spirograd.base.records import dataclass
 
-# How many launches Python does until one is recorded; each time twice as many, up to the second number.
+# The number of launches by Python before one is recorded; it doubles each time, up to the second number.
 _PATIENCE, _MOST_PATIENCE = 8, 4096
 # The latest records of a kernel, which may be called with several objects in turn.
 _RECORDS = 8
 
 
-# (arguments of the call, what records them)
-Steps = Callable[[Sequence[object], validity.Recording], None]
+# (arguments of the call, recorder of them)
+Steps = Callable[[Sequence[object], validity.StepRecorder], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """``prepared``: see `runtime.native.launch_preparation.Prepared`. ``watched``: weak references to what it does not keep alive."""
+    """A recorded call. ``prepared``: see `runtime.native.launch_preparation.Prepared`. ``watched``: weak references to objects that it does
+    not keep alive."""
 
     prepared: PreparedLaunch
     watched: list[weakref.ref[object]]
 
 
 class NativeCalls:
-    """The calls of one kernel in one session. ``launch``: takes the arguments of a call, as a tuple, and returns the result if it has
-    launched the kernel, else NotImplemented; it is None if nothing is prepared. ``device``: that of the session if compiled code can
-    launch on it. ``most``: how many kinds of calls are prepared at a time.
+    """The calls of one kernel in one session.
+
+    ``launch``: takes the arguments of a call, as a tuple, and returns the result if it has launched the kernel, else NotImplemented; it is
+    None if no call is prepared. ``device``: the device of the session if compiled code can launch on it. ``most``: the most kinds of calls
+    that are prepared at a time.
     """
 
     __slots__ = ("__weakref__", "_missed", "_most", "_patience", "_records", "device", "launch")
@@ -50,7 +53,7 @@ class NativeCalls:
         self._patience = _PATIENCE
 
     def is_due(self) -> bool:
-        """Whether the launch that Python has just done is to be recorded, where there is a `device`."""
+        """Return whether the launch that Python has just done is to be recorded, where there is a `device`."""
         self._missed += 1
         return self._missed >= self._patience
 
@@ -62,32 +65,37 @@ class NativeCalls:
         steps: Steps,
         result: Callable[[tuple[object, ...]], object] | None = None,
     ) -> None:
-        """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``. ``steps``: records how they were
-        packed, see `Specialization.record`. ``result``: makes the result from the values that the kernel returns."""
+        """Record the launch of ``plan`` with ``args``, which were packed as these ``arguments``.
+
+        ``steps``: records the packing, see `Specialization.record`. ``result``: makes the result from the values that the kernel returns.
+        """
         self._missed = 0
         self._patience = min(2 * self._patience, _MOST_PATIENCE)
         watched: list[object] = []
         number = validity.number()
 
-        def record(into: validity.Recording) -> None:
+        def record(into: validity.StepRecorder) -> None:
             steps(args, into)
             watched.extend(into.mortal)
 
         try:
             prepared = plan.prepared(self.device, arguments, validity.Record(number, len(args), record, result))
-        except (validity.NotPrepared, AttributeError):  # what was there at the launch may be gone
+        except (validity.NotPrepared, AttributeError):  # An object of the launch may be gone.
             return
         forget = _forgetter(weakref.ref(self), prepared)
         others = [r for r in self._records if r.prepared.number == number and r.prepared.about != prepared.about]
         self._use([_Record(prepared, [weakref.ref(value, forget) for value in watched]), *others[: self._most - 1]])
 
     def forget(self, prepared: object = None) -> None:
-        """Use a record no longer, or none of them."""
+        """Drop a record, or all of them."""
         self._use([] if prepared is None else [r for r in self._records if r.prepared is not prepared])
 
     def _use(self, records: list[_Record]) -> None:
-        """Launch by ``records``. Takes no lock, because finalizers call this. Several threads may: each function keeps what its records
-        watch, so that they are replaced when one of these objects goes; an object that went meanwhile is looked for afterwards."""
+        """Launch by ``records``.
+
+        It takes no lock, because finalizers call this. Several threads may: each function keeps alive the objects that its records watch,
+        so that they are replaced when one of these is collected; objects collected meanwhile are checked afterwards.
+        """
         self._records = records
         watched = [record.watched for record in records]
         self.launch = self.device.native_code().function([r.prepared for r in records], watched) if records else None

@@ -19,7 +19,7 @@ from spirograd.base.dtypes import DType
 from spirograd.base.errors import render
 from spirograd.base.loc import Loc
 from spirograd.base.records import dataclass
-from spirograd.base.validity import Recording
+from spirograd.base.validity import StepRecorder
 from spirograd.lang.data.field import Field
 from spirograd.lang.data.ndarray import Ndarray
 from spirograd.lang.frontend.fingerprints import BY_VALUE, PLAIN, fingerprint
@@ -139,7 +139,7 @@ class OutsideValues:
             return False
         return True
 
-    def record(self, into: Recording) -> None:
+    def record(self, into: StepRecorder) -> None:
         """Record how compiled code compares them."""
         dictionaries: dict[int, tuple[dict[object, object], dict[object, tuple[object, ...]]]] = {}
         cells = [value for value in self.values if value.kind == "cell"]

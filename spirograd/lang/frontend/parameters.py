@@ -1,4 +1,4 @@
-"""Parameters of kernels: how each kind is keyed, declared in the kernel, and packed at a launch."""
+"""Parameters of kernels: the key, the declaration in the kernel, and the packing at a launch of each kind."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 
 class Signature(tuple[Any, ...]):
-    """What of an array the compiled code depends on. There is one object for all arrays alike (see `_signature`), so that launches look up
-    their keys without hashing what is in it."""
+    """The properties of an array that the compiled code depends on.
+
+    There is one object for all arrays with the same properties (see `_signature`), so that launches look up their keys without hashing
+    their contents.
+    """
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -54,44 +57,47 @@ _signatures: dict[tuple[object, ...], Signature] = {}
 
 
 def _signature(*parts: object) -> Signature:
-    """Return the signature of these parts."""
+    """Return the signature with these parts."""
     return _signatures.get(parts) or _signatures.setdefault(parts, Signature(parts))
 
 
 def array_signature(array: Ndarray) -> tuple[Any, ...]:
-    """Return what of an ndarray the compiled code depends on."""
+    """Return the signature of an ndarray."""
     signature = array._sg_signature
     if signature is None:
         if isinstance(array, BufferView):
             return (array._sg_kinds, *array_signature(array.arr))
         decl = array_decl("", array)
         signature = _signature(decl.dtype, decl.ndim, decl.element_shape, decl.needs_grad, decl.wide, decl.needs_dual)
-        array._sg_signature = signature  # read at each launch; an array never changes its type
+        array._sg_signature = signature  # Read at each launch; an array never changes its type.
     return signature
 
 
 class Parameter:
-    """One parameter. ``key`` is what of a value the compiled code depends on; ``keyed`` says whether that is anything."""
+    """A parameter of a kernel.
+
+    ``key`` returns the properties of a value that the compiled code depends on; ``keyed`` says whether there are any.
+    """
 
     keyed = True
 
     def __init__(self, name: str, kernel: str) -> None:
         self.name = name
-        self.label = f"kernel `{kernel}`: argument `{name}`"  # what errors call it
+        self.label = f"kernel `{kernel}`: argument `{name}`"  # The name in errors.
 
     def key(self, value: object) -> Any:
         raise NotImplementedError
 
     def constants(self, value: object) -> list[tuple[tuple[str, ...], Any]]:
-        """Objects that are known while compiling: the names of attributes that lead to each from ``value``, and the object."""
+        """Return the objects that are known while compiling, each with the names of attributes that lead to it from ``value``."""
         return []
 
     def declare(self, value: object, to: Declarations) -> Any:
-        """Add the flat arguments; returns what the name stands for in the kernel."""
+        """Add the flat arguments; return the object that the name stands for in the kernel."""
         raise NotImplementedError
 
     def steps(self, value: object, path: Path) -> list[Step]:
-        """How a launch packs values with the key of ``value``, which are at ``path``."""
+        """Return the steps by which a launch packs values with the key of ``value``, which are at ``path``."""
         raise NotImplementedError
 
     def error(self, problem: object, hint: str = "") -> SpirogradRuntimeTypeError:
@@ -107,7 +113,7 @@ class ScalarParameter(Parameter):
     def __init__(self, name: str, kernel: str, t: DType) -> None:
         super().__init__(name, kernel)
         self.t = t
-        # Values of this type between these are packed as they are.
+        # Values of this type in this range are packed as they are.
         self.plain: type = float if t.is_float else bool if t.kind == "bool" else int
         self._least, self._most = (-math.inf, math.inf) if t.is_float else (t.min, t.max)
 
@@ -121,7 +127,7 @@ class ScalarParameter(Parameter):
         return [Number(path, self.t, self.plain, self.convert)]
 
     def numbers(self, value: Any) -> list[Scalar]:
-        """The number as it is packed, as those of an `AggregateParameter`."""
+        """Return the number as it is packed, like `AggregateParameter.numbers`."""
         of_type = type(value) is self.plain
         return [value if of_type and self._least <= value <= self._most else self.convert(value)]
 
@@ -160,7 +166,7 @@ class ScalarParameter(Parameter):
 
 
 class AggregateParameter(Parameter):
-    """A vector, matrix or struct, by value."""
+    """A parameter that is a vector, matrix or struct, by value."""
 
     keyed = False
 
@@ -169,7 +175,7 @@ class AggregateParameter(Parameter):
         self.t = t
         self.leaves = [ScalarParameter(f"{name}.{k}", kernel, leaf) for k, leaf in enumerate(t.leaf_dtypes())]
         for leaf in self.leaves:
-            leaf.label = self.label  # users do not know the leaves by number
+            leaf.label = self.label  # Users do not know the leaves by number.
 
     def key(self, value: object) -> Any:
         return None
@@ -181,7 +187,7 @@ class AggregateParameter(Parameter):
         return [Numbers(path, len(self.leaves), self.numbers)]
 
     def numbers(self, value: Any) -> list[Scalar]:
-        """The numbers of ``value`` as they are packed."""
+        """Return the numbers of ``value`` as they are packed."""
         try:
             numbers = self.t.numbers_of(value)
         except TypeError as error:
@@ -193,7 +199,7 @@ class AggregateParameter(Parameter):
 
 
 class ArrayParameter(Parameter):
-    """An ndarray, a NumPy array or a torch tensor."""
+    """A parameter that is an ndarray, a NumPy array or a torch tensor."""
 
     def __init__(self, name: str, kernel: str, t: NdarrayType) -> None:
         super().__init__(name, kernel)
@@ -205,7 +211,8 @@ class ArrayParameter(Parameter):
         return _signature(*self.external(value), False)
 
     def external(self, value: Any) -> tuple[DType, int, tuple[int, ...], bool, bool]:
-        """Of an array of another library: dtype, number of axes, element shape, whether it has a gradient, whether it is huge."""
+        """Return dtype, number of axes and element shape of an array of another library, whether it has a gradient, and whether it is
+        huge."""
         if not is_external(value):
             raise self.misfit("an array", value)
         shape, dtype = tuple(value.shape), _element_type(value)
@@ -238,7 +245,7 @@ class ArrayParameter(Parameter):
         return to.ndarray(self.name, value) if isinstance(value, Ndarray) else to.array(decl)
 
     def _conversion(self, value: object, dtype: DType) -> str:
-        """How to get an array of the wanted type from one of another type."""
+        """Return the code that converts an array of another type to the wanted type, for messages."""
         wanted = self.t.dtype
         if wanted is None or wanted is dtype:
             return ""
@@ -254,7 +261,7 @@ class ArrayParameter(Parameter):
 
 
 class TripletsParameter(Parameter):
-    """A `linalg.SparseMatrixBuilder`: the arrays that it is made of."""
+    """A parameter that is a `linalg.SparseMatrixBuilder`: its arrays."""
 
     def key(self, value: object) -> Any:
         if not isinstance(value, Triplets):
@@ -271,8 +278,10 @@ class TripletsParameter(Parameter):
 
 
 class TemplateParameter(Parameter):
-    """What is fixed while compiling. Ndarrays given for one are arguments all the same. ``types_by_identity``: types of values seen so far
-    whose fingerprints are weak references."""
+    """A parameter that is fixed while compiling. Ndarrays given for one are still arguments.
+
+    ``types_by_identity``: types of values seen so far whose fingerprints are weak references.
+    """
 
     def __init__(self, name: str, kernel: str) -> None:
         super().__init__(name, kernel)
@@ -297,7 +306,7 @@ class TemplateParameter(Parameter):
 
 
 class TensorParameter(TemplateParameter):
-    """`sg.Tensor`: a field, which is fixed while compiling, or an array."""
+    """A parameter of type `sg.Tensor`: a field, which is fixed while compiling, or an array."""
 
     def __init__(self, name: str, kernel: str) -> None:
         super().__init__(name, kernel)
@@ -326,7 +335,7 @@ class Namespace:
 
 
 class DataclassParameter(Parameter):
-    """An instance of a Python dataclass: a parameter for each member."""
+    """A parameter that is an instance of a Python dataclass, with a parameter for each member."""
 
     def __init__(self, name: str, kernel: str, cls: type, options: LanguageOptions) -> None:
         super().__init__(name, kernel)
@@ -349,11 +358,11 @@ class DataclassParameter(Parameter):
             raise self.misfit(f"an instance of {self.cls.__name__}", value)
 
     def is_steady(self, value: object) -> bool:
-        """Whether keys and flat arguments cannot change, but where `validity` tells."""
+        """Return whether keys and flat arguments can change only where `validity` records it."""
         return self.frozen and isinstance(value, self.cls) and all(step.is_steady((value,)) for step in self._members(value, Path(0)))
 
     def facts(self, value: object) -> Facts | None:
-        """What is known of a steady instance; None of others."""
+        """Return the facts about a steady instance; None for others."""
         return facts(self.cls, value, lambda: self.is_steady(value)) if self.frozen else None
 
     def key(self, value: object) -> Any:
@@ -380,8 +389,10 @@ class DataclassParameter(Parameter):
 
 
 def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]], Hashable] | None:
-    """A function that gives the keys of the arguments of a call, as far as they have any; None if none has. It finds those of ndarrays, and
-    of objects that are told apart by identity, without a call of Python."""
+    """Return a function that computes the keys of the arguments of a call that have keys; None if no parameter has one.
+
+    The function computes the keys of ndarrays, and of objects compared by identity, without a call of Python.
+    """
     names: dict[str, object] = {"getattr": getattr, "type": type, "ref": weakref.ref}
     keys = []
     for k, p in enumerate(parameters):
@@ -399,14 +410,14 @@ def key_function(parameters: Sequence[Parameter]) -> Callable[[Sequence[object]]
 
 
 def is_external(value: object) -> bool:
-    """Whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
-    if isinstance(value, (Exported, type)):  # ours, where asking for the interface would hand the memory out, or a class of arrays
+    """Return whether ``value`` is a NumPy array, a torch tensor, or another array in memory of a GPU."""
+    if isinstance(value, (Exported, type)):  # Arrays of spirograd, whose memory the interface would hand out, or a class of arrays.
         return False
     return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
 
 def _element_type(array: Any) -> DType | None:
-    """The type of the elements of a NumPy array or torch tensor; None for one that kernels do not have."""
+    """Return the type of the elements of a NumPy array or torch tensor; None for one that kernels do not have."""
     if not isinstance(array, np.ndarray):
         return _foreign_type(array.dtype)
     try:
@@ -417,7 +428,7 @@ def _element_type(array: Any) -> DType | None:
 
 @functools.lru_cache(maxsize=64)
 def _foreign_type(dtype: object) -> DType | None:
-    """The type that torch or another library means by ``dtype``; None for one that kernels do not have."""
+    """Return the type for the ``dtype`` of torch or another library; None for one that kernels do not have."""
     try:
         return dtypes.from_numpy(np.dtype(str(dtype).rpartition(".")[2]))
     except (KeyError, TypeError):
@@ -425,7 +436,7 @@ def _foreign_type(dtype: object) -> DType | None:
 
 
 def make_parameter(name: str, annotation: object, options: LanguageOptions, kernel: str) -> Parameter:
-    """The kind of parameter of ``kernel`` that an annotation means; SpirogradTypeError for one that means nothing."""
+    """Return the kind of parameter of ``kernel`` for an annotation; raise SpirogradTypeError for an invalid one."""
     if annotation is inspect.Parameter.empty:
         raise scalar.type_error(f"parameter `{name}` has no type", "annotate it: sg.f32, sg.types.NDArray, sg.Template ...")
     if annotation is NdarrayType:

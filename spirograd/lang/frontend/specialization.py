@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from spirograd.base.once import once
 from spirograd.base.tracebacks import frames_hidden
-from spirograd.base.validity import NotPrepared, Recording
+from spirograd.base.validity import NotPrepared, StepRecorder
 from spirograd.ir import nodes
 from spirograd.lang import leaves
 from spirograd.lang.data.field import StructField
@@ -60,7 +60,7 @@ class Specialization:
         with frames_hidden():
             return self._prepare(self.kernel)
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         """Record how compiled code checks and packs arguments like ``args``: what `holds` compares, and then what `pack` does. Raises
         NotPrepared if that is for Python only, as where it must see the class of an object with members."""
         if any(step.path.names for step in self._own_steps):

@@ -1,6 +1,6 @@
-"""The steps of a launch: where it finds each flat argument among the arguments of a call, and what it checks.
+"""The steps of a launch: the sources of its flat arguments among the arguments of a call, and the checks.
 
-The parameters of a kernel list them once for each specialization. Three interpreters follow the list: `packing_function` makes a Python
+The parameters of a kernel list them once for each specialization. Three interpreters run the list: `packing_function` makes a Python
 function of it, `record` has compiled code do the same without Python, and `objects_of` collects the arrays themselves, for tapes.
 """
 
@@ -16,7 +16,7 @@ from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import DType
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
-from spirograd.base.validity import NotPrepared, Recording
+from spirograd.base.validity import NotPrepared, StepRecorder
 from spirograd.lang.annotations import NdarrayType
 from spirograd.lang.data.ndarray import BufferView, Ndarray, array_of
 from spirograd.lang.frontend.array_proxy import is_wide
@@ -28,21 +28,25 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation, HostTransfers, Place, Scalar
     from spirograd.lang.session_protocol import Session
 
-Flat = tuple[tuple["Scalar", ...], tuple["Place | None", ...]]  # scalars and bindings of flat arguments: of each, one counts
+# Scalars and bindings of flat arguments; each flat argument has one of them.
+Flat = tuple[tuple["Scalar", ...], tuple["Place | None", ...]]
 # (arguments of a call, session, packer) -> flat arguments
 Pack = Callable[[Sequence[object], "Session", "Packer"], Flat]
 
 
 class External(NamedTuple):
-    """The arrays of other libraries that a parameter takes: with the elements of ``type``. ``label``: what errors call the parameter."""
+    """A parameter that takes arrays of other libraries, with elements of ``type``. ``label``: the name of the parameter in errors."""
 
     type: NdarrayType
     label: str
 
 
 class Packer(Arguments):
-    """The arguments of a launch as they are packed. ``transfers``: of NumPy arrays and torch tensors, None if there are none.
-    ``gradients``: of these, the launch works on the gradients."""
+    """The arguments of a launch while they are packed.
+
+    ``transfers``: the transfers of NumPy arrays and torch tensors, None if there are none. ``gradients``: whether the launch works on their
+    gradients.
+    """
 
     __slots__ = ("gradients", "session", "transfers")
     session: Session
@@ -51,11 +55,11 @@ class Packer(Arguments):
 
     @staticmethod
     def on_trees(session: Session, trees: Mapping[int, Allocation], gradients: bool = False) -> Packer:
-        """Return one without flat arguments."""
-        made = Packer()
-        made.scalars, made.arrays, made.trees = (), (), trees
-        made.session, made.transfers, made.gradients = session, None, gradients
-        return made
+        """Return a packer without flat arguments."""
+        packer = Packer()
+        packer.scalars, packer.arrays, packer.trees = (), (), trees
+        packer.session, packer.transfers, packer.gradients = session, None, gradients
+        return packer
 
     def put_scalar(self, value: Scalar) -> None:
         """Append a number."""
@@ -72,7 +76,7 @@ class Packer(Arguments):
 
 
 class Step:
-    """A step of a launch, for the value at ``path``. ``size``: the number of flat arguments that it gives."""
+    """A step of a launch, for the value at ``path``. ``size``: the number of its flat arguments."""
 
     size = 1
 
@@ -104,13 +108,14 @@ class Step:
         """Return whether keys and flat arguments of the value stay the same within an epoch, see `validity`."""
         return False
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         """Record how compiled code checks and packs values like this one. Raises NotPrepared if only Python can do that."""
         raise NotPrepared
 
 
 class Number(Step):
-    """A scalar argument of type ``t``. Numbers of the ``plain`` type that it can hold are packed as they are, others are converted."""
+    """A scalar argument of type ``t``. Numbers of the ``plain`` type that ``t`` can represent are packed as they are, others are
+    converted."""
 
     def __init__(self, path: Path, t: DType, plain: type, convert: Callable[[object], Scalar]) -> None:
         super().__init__(path)
@@ -128,13 +133,13 @@ class Number(Step):
     def is_steady(self, args: Sequence[object]) -> bool:
         return type(self.value(args)) in (int, float, bool)
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         follow(self.path, args, into)
         into.scalar(self._type, self.value(args))
 
 
 class Numbers(Step):
-    """A vector, matrix or struct, of which ``numbers`` gives the numbers."""
+    """A vector, matrix or struct, whose numbers are ``numbers``."""
 
     def __init__(self, path: Path, size: int, numbers: Callable[[object], list[Scalar]]) -> None:
         super().__init__(path)
@@ -147,7 +152,7 @@ class Numbers(Step):
 
 
 class Array(Step):
-    """An ndarray, or an ``external`` array. A view, as ``value`` may be, gives its array, and the numbers that say which part."""
+    """An ndarray, or an ``external`` array. A view gives its array, and the numbers that describe the part."""
 
     def __init__(self, path: Path, value: object, external: External | None = None) -> None:
         super().__init__(path)
@@ -174,7 +179,7 @@ class Array(Step):
     def is_steady(self, args: Sequence[object]) -> bool:
         return isinstance(self.value(args), Ndarray)
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         value, external = self.value(args), self._external
         if isinstance(value, Ndarray) and not isinstance(value, BufferView):
             follow(self.path, args, into)
@@ -190,7 +195,7 @@ class Array(Step):
 
 
 class Captured(Array):
-    """An ndarray that the kernel names."""
+    """An ndarray that the kernel refers to by name."""
 
     def __init__(self, array: Ndarray) -> None:
         super().__init__(Path(0), array)
@@ -202,12 +207,12 @@ class Captured(Array):
         names[name] = self._array
         return x.name(name)
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         into.unchanged(self.size)
 
 
 class Constant(Step):
-    """A value that is fixed while compiling. It gives no flat argument."""
+    """A value that is fixed while compiling. It has no flat argument."""
 
     size = 0
 
@@ -219,13 +224,15 @@ class Constant(Step):
         kind: Any = type(value)
         return isinstance(value, BY_VALUE) or compared_by_identity(kind)
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         record_constant(follow(self.path, args, into), into)
 
 
 class Frozen(Step):
-    """An instance of a frozen dataclass, whose flat arguments are found once. ``facts``: looks up what is known of it, see
-    `frozen_instances`. ``steps``: the steps of its members."""
+    """An instance of a frozen dataclass, whose flat arguments are computed once.
+
+    ``facts``: looks up the facts about it, see `frozen_instances`. ``steps``: the steps of its members.
+    """
 
     def __init__(self, path: Path, facts: Callable[[object], Facts | None], steps: Sequence[Step]) -> None:
         super().__init__(path)
@@ -264,7 +271,7 @@ class Frozen(Step):
         value = self.value(args)
         return all(step.is_steady((value,)) for step in self._steps)
 
-    def record(self, args: Sequence[object], into: Recording) -> None:
+    def record(self, args: Sequence[object], into: StepRecorder) -> None:
         facts = self._facts(self.value(args))
         if facts is None or facts.flat is None:
             raise NotPrepared
@@ -273,8 +280,10 @@ class Frozen(Step):
 
 
 def packing_function(steps: Sequence[Step], first: int = 0) -> Pack:
-    """Return a function that gives the flat arguments of ``steps``, numbered from ``first`` on. It is one Python expression: a call runs a
-    single frame without loops."""
+    """Return a function that computes the flat arguments of ``steps``, numbered from ``first`` on.
+
+    It is one Python expression: a call runs a single frame without loops.
+    """
     names: dict[str, object] = {}
     scalars, arrays = list[Expression](), list[Expression]()
     for step in steps:
@@ -290,16 +299,16 @@ def objects_of(steps: Sequence[Step], args: Sequence[object]) -> list[Any]:
     return [value for step in steps for value in step.objects(args)]
 
 
-def follow(path: Path, args: Sequence[object], into: Recording) -> object:
-    """Record that compiled code looks at what is at the end of ``path``, and return what is there now."""
+def follow(path: Path, args: Sequence[object], into: StepRecorder) -> object:
+    """Record that compiled code reads the value at the end of ``path``, and return the present value."""
     into.argument(path.argument)
     for name in path.names:
         into.member(name) if isinstance(name, str) else into.entry(name)
     return path.getter()(args)
 
 
-def record_constant(value: object, into: Recording) -> None:
-    """Record that what is looked at must mean the same to a kernel as ``value``: see `fingerprint`. See `Step.record`."""
+def record_constant(value: object, into: StepRecorder) -> None:
+    """Record a check that the current object means the same to a kernel as ``value``: see `fingerprint`. See `Step.record`."""
     kind: Any = type(value)
     if compared_by_identity(kind):
         into.same(value, mortal=True)

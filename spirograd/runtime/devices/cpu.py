@@ -120,7 +120,7 @@ class CpuDevice:
     # --- memory ---
 
     def allocate(self, nbytes: int, zeroed: bool = True) -> Buffer:
-        """Return allocate zeroed memory.
+        """Allocate zeroed memory.
 
         Raises OutOfDeviceMemory beyond the cap (or the machine's memory), or if the system refuses.
         """

@@ -38,7 +38,7 @@ class Flight:
         self.address = ctypes.addressof(self._words)
 
     def add(self, text: Text) -> None:
-        """Return add a launch of a kernel other than the ``last`` one."""
+        """Add a launch of a kernel other than the ``last`` one."""
         k = self._count % _KEPT
         self._texts[k] = self.last = text
         self._words[k] = text.address

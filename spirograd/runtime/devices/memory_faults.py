@@ -52,7 +52,7 @@ class _Table:
         self.words[layout.COUNT] = len(records) // layout.RECORD_WORDS
 
     def add(self, begin: int, end: int, text: Text) -> int:
-        """Return add a record, and return its number."""
+        """Add a record, and return its number."""
         if not self._free:
             self._grow()
         number = self._free.pop()

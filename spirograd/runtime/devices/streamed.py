@@ -295,7 +295,7 @@ class StreamedDevice(ABC):
         """Wait for pending work, if the device is not lost, and delete all resources, ``_device`` last. Called with the lock held."""
 
     def _abandon(self) -> None:
-        """Return abandon the device in a forked child: the driver's threads do not exist, so nothing may be called, not even to clean
+        """Abandon the device in a forked child: the driver's threads do not exist, so nothing may be called, not even to clean
         up."""
         self._device = None
         self._turn = self.turn_type(self)  # The owner of the lock may not exist in this process.

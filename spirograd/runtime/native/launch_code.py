@@ -1,14 +1,13 @@
-"""The function that launches kernels by records, for all kernels: it follows lists of steps that Python writes.
+"""The function that launches kernels by records, for all kernels: it runs lists of steps that Python writes.
 
-It is a built-in function (METH_O): ``args`` is the tuple of the arguments of a call. ``owner`` is a tuple whose first item, bytes, holds
+It is a built-in function (METH_O): ``args`` is the tuple of the arguments of a call. ``owner`` is a tuple whose first item, bytes, contains
 records one after the other, each for launches of one kind, and then a word 0. The first record whose steps all succeed launches its kernel,
-and the call returns the result. If none does it returns NotImplemented, and nothing has happened: Python is then to do the launch, or to
-say what is wrong with it. So a step may fail for any reason, with an exception or without.
+and the call returns the result. If no record fits, the call returns NotImplemented without any effect, and Python runs the launch or raises
+the error. So a step may fail for any reason, with an exception or without.
 
-A step is four words: the address of a function of `step_code`, and its operands; address 0 ends a list.
-
-Only functions of Python's C API are called, none of which assumes the layout of an object. References that are needed after the launch
-are held meanwhile: without the GIL, other threads may change anything.
+A step is four words: the address of a function of `step_code`, and its operands; address 0 ends a list. Only functions of Python's C API
+are called, none of which assumes the layout of an object. References that are needed after the launch are held meanwhile: without the GIL,
+other threads may change anything.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from __future__ import annotations
 from spirograd.llvmgen.word_functions import call, copy, i64, stack
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, RESULT, STATE_BYTES, begin, drop, linked, python
 
-# The words of a record, by byte offset; ``LOCKED``, ``AFTER`` and ``TEMPLATE`` are offsets in it. Then the steps before the launch, those
-# that come once the outer lock is held, those after the launch, and an argument block, into which the steps put what is packed anew.
+# The words of a record, by byte offset; ``LOCKED``, ``AFTER`` and ``TEMPLATE`` are offsets in it. Then follow the steps before the launch,
+# the steps under the outer lock, the steps after the launch, and an argument block, which the steps complete.
 (
     NBYTES, EPOCH, COUNT, BLOCK_BYTES, FUNCTION, CONTEXT, OUTER_ACQUIRE, OUTER_RELEASE, ACQUIRE, RELEASE, LOCKED, AFTER, TEMPLATE, BEFORE,
 ) = range(0, 112, 8)  # fmt: skip
 STEP_BYTES = 32
-_NEXT = 1  # in place of a result: the record does not fit
+_NEXT = 1  # In place of a result: the record does not fit.
 
 
 def launch(owner: int, args: int) -> int:
@@ -54,7 +53,7 @@ def _launched(s: int, block: int, record: int) -> int:
     if not _take(i64[record + ACQUIRE]):
         _give(i64[record + OUTER_RELEASE])
         return _failed(s)
-    if not _holds(record):  # much may have happened while this thread waited for the locks
+    if not _holds(record):  # Other threads may have changed the state while this thread waited for the locks.
         _give(i64[record + RELEASE])
         _give(i64[record + OUTER_RELEASE])
         return _differs(s)
@@ -89,7 +88,7 @@ def _failed(s: int) -> int:
 
 
 def _walk(s: int, first: int) -> bool:
-    """Take the steps of a list. Returns whether all succeeded."""
+    """Run the steps of a list. Return whether all succeeded."""
     step = first
     while i64[step] != 0:
         if call(i64[step], s, i64[step + 8], i64[step + 16], i64[step + 24]) & 1 == 0:
@@ -99,12 +98,12 @@ def _walk(s: int, first: int) -> bool:
 
 
 def _holds(record: int) -> bool:
-    """Return whether the epoch of a record is the present one, and launches need not go through Python: see `validity`."""
+    """Return whether the epoch of a record is the current one, and launches need not go through Python: see `validity`."""
     return i64[linked.sg_validity] == i64[record + EPOCH] and i64[linked.sg_validity + 8] == 0
 
 
 def _take(acquire: int) -> bool:
-    """Take a lock, of which this is the method; 0 is none. Returns whether that did not fail."""
+    """Acquire a lock by its method; 0 is no lock. Return whether that succeeded."""
     if acquire == 0:
         return True
     taken = python.PyObject_CallNoArgs(acquire)
@@ -113,7 +112,7 @@ def _take(acquire: int) -> bool:
 
 
 def _give(release: int) -> None:
-    """Give a lock back, of which this is the method; 0 is none. An exception that is set stays so."""
+    """Release a lock by its method; 0 is no lock. A pending exception stays set."""
     error = stack(24)
     if release != 0:
         python.PyErr_Fetch(error, error + 8, error + 16)

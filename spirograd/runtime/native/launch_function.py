@@ -1,4 +1,4 @@
-"""Built-in functions that launch kernels by records of prepared launches. Their code is linked once in a process, at the first need."""
+"""Built-in functions that launch kernels by records of prepared launches. Their code is linked once in a process, at the first use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Launch = Callable[[tuple[Any, ...]], Any]
 
 _MODULES = (state, step_code, launch_code)
 _EXPORTS = {name: f"sg_{name}" for name in ("launch", *functions_of(step_code))}
-_END = bytes(8)  # a record of no bytes
+_END = bytes(8)  # A record of no bytes.
 _lock = threading.Lock()
 _code: list[Code | None] = []
 
@@ -42,15 +42,17 @@ class Code:
     library: Library
 
     def function(self, records: Sequence[Prepared], kept: Any = None) -> Launch:
-        """The function that launches by these records: by the first one that fits. It keeps alive ``kept``, too."""
+        """Return a function that launches by the first of these records that fits. It also keeps ``kept`` alive."""
         owner = (b"".join([prepared.record for prepared in records]) + _END, *[prepared.objects for prepared in records], kept)
         launch: Launch = self.method.function(owner)
         return launch
 
 
 def code(cache: CodeCache | None) -> Code | None:
-    """The code, from ``cache`` if it is there; None if this interpreter or system cannot use it. Takes no lock once it is linked: the
-    garbage collector may call this."""
+    """Return the code, from ``cache`` if it is there; None if this interpreter or system cannot use it.
+
+    It takes no lock once the code is linked: the garbage collector may call this.
+    """
     if not _code:
         with _lock:
             if not _code:
@@ -59,13 +61,13 @@ def code(cache: CodeCache | None) -> Code | None:
 
 
 def _is_possible() -> bool:
-    """Whether this interpreter is one that the code is written for: objects stay where they are, and one thread runs at a time."""
+    """Return whether the code supports this interpreter: objects do not move, and one thread runs at a time."""
     has_lock: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return platform.python_implementation() == "CPython" and has_lock()
 
 
 def _build(cache: CodeCache | None) -> Code | None:
-    # As it is written: optimised it takes as long to launch, and ten times as long to compile.
+    # Unoptimized: optimized code takes as long to launch, and ten times as long to compile.
     caps, options = host_caps(), CompileOptions(opt_level=0)
 
     def compiled() -> bytes:

@@ -1,4 +1,4 @@
-"""Preparing launches for compiled code: steps that check and pack the arguments of calls like one that Python has just launched."""
+"""Preparation of launches for compiled code: steps that check and pack the arguments of calls like one that Python has just launched."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from spirograd.runtime.native import object_layout
 from spirograd.runtime.native.launch_code import BEFORE, STEP_BYTES
 from spirograd.runtime.native.state import MOST_BLOCK_BYTES, MOST_BUFFERS, MOST_HELD
 
-# The attribute under which an ndarray tells what launches need of it: see `packed`.
+# The attribute of an ndarray with the description for launches: see `packed`.
 PACKED = "_sg_packed"
 ROLES = ("primal", "grad", "dual", "grad_dual")
 _FIRST_ADDRESS = 8
 _FIRST_EXTENT = _FIRST_ADDRESS + 8 * len(ROLES)
 _I64_MOST = 2**63 - 1
-_MOST_ELEMENTS = 2**31 - 1  # of arrays whose indices have 32 bits
-# Where scalars go that the kernel does not use.
+_MOST_ELEMENTS = 2**31 - 1  # The most bytes of arrays whose indices have 32 bits.
+# The destination of scalars that the kernel does not use.
 _NOWHERE = MOST_BLOCK_BYTES - 8
 kind_numbers = itertools.count(1).__next__
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A record of the epoch ``number`` (see `validity`), with the objects that it names and keeps alive. ``about``: equal for records of
-    the same calls."""
+    """A record of the epoch ``number`` (see `validity`), with the objects that it refers to and keeps alive.
+
+    ``about``: equal for records of the same calls.
+    """
 
     number: int
     record: bytes
@@ -44,25 +46,27 @@ class Prepared:
 
 
 def packed(kind: int, binding: Any) -> tuple[Any, ...]:
-    """What launches need of an ndarray: its words (``kind``, which stands for session and type; addresses by role, 0 where there is none;
-    extents), and the generations of the memory of each role."""
+    """Return the description of an ndarray for launches.
+
+    It consists of its words (``kind``, which stands for session and type; addresses by role, 0 where there is none; extents), and the
+    generations of the memory of each role.
+    """
     addresses = (binding.address, binding.grad_address, binding.dual_address, binding.grad_dual_address)
     words = struct.pack(f"<q{len(ROLES)}Q{len(binding.shape)}q", kind, *addresses, *binding.shape)
     owners = (binding.allocation, binding.grad_allocation, binding.dual_allocation, binding.grad_dual_allocation)
     return words, *({} if owner is None else owner.generations for owner in owners)
 
 
-class Recording:
-    """Collects the steps of launches of ``kernel``. Flat arguments are taken in order, by `scalar`, `array`, `host_array` or
-    `unchanged`.
+class LaunchSteps:
+    """A list of the steps of launches of ``kernel``. Flat arguments are added in order, by `scalar`, `array`, `host_array` or `unchanged`.
 
-    ``steps``: addresses of the code's steps. ``block``: the argument block of the launch that others are like, but for what is packed anew.
-    ``record``: what records them. ``host_arrays``: whether kernels use memory of the host in place.
+    ``steps``: addresses of the code's steps. ``block``: the argument block of the launch, in which the steps replace some words.
+    ``record``: the recorded launch, see `validity.Record`. ``host_arrays``: whether kernels use memory of the host in place.
     """
 
     def __init__(self, kernel: CompiledKernel, steps: Mapping[str, int], block: bytes, record: Record, host_arrays: bool = True) -> None:
-        self.fixed: set[int] = set()  # flat arguments that are `unchanged`
-        self.mortal: list[object] = []  # objects that a record does not keep alive: it must not be used when one of them is gone
+        self.fixed: set[int] = set()  # Flat arguments that are `unchanged`.
+        self.mortal: list[object] = []  # Objects that a record does not keep alive: it must not be used when one of them is gone.
         self._record = record
         self._host_arrays = host_arrays
         self._same_arrays = False
@@ -90,41 +94,41 @@ class Recording:
     # --- the current object ------------------------------------------------------------------------------------------------
 
     def argument(self, number: int) -> None:
-        """Look at an argument of the call."""
+        """Make an argument of the call the current object."""
         self._steps.append(("argument", number, 0, 0))
 
     def member(self, name: str) -> None:
-        """Look at an attribute of what was looked at."""
+        """Make an attribute of the current object the current object."""
         self._steps.append(("member", self._named(name), 0, 0))
 
     def same(self, value: object, mortal: bool = False) -> None:
-        """It must be this object. ``mortal``: which is not kept alive."""
+        """Check that the current object is ``value``. ``mortal``: do not keep it alive."""
         (self.mortal if mortal else self._objects).append(value)
         self._steps.append(("same", id(value), 0, 0))
 
     def equal(self, value: object) -> None:
-        """It must be of this type and equal."""
+        """Check that the current object has the type of ``value``, and equals it."""
         self._steps.append(("equal", self._named(value), self._named(type(value)), 0))
 
     def ask(self, is_same: Callable[[object], bool]) -> None:
-        """``is_same`` must give True for it."""
+        """Check that ``is_same`` returns True for the current object."""
         self._steps.append(("ask", self._named(is_same), 0, 0))
 
     def item(self, dictionary: Mapping[str, object], key: str) -> None:
-        """What this dictionary has under this key must be the same object as now."""
+        """Check that this dictionary has the same object under this key as now."""
         value = dictionary.get(key)
         self._objects.append(value)
         self._steps.append(("item", self._named(key), self._named(dictionary), 0 if value is None else id(value)))
 
     def names(self, dictionary: Mapping[Hashable, object], items: Mapping[Hashable, tuple[object, ...]]) -> None:
-        """This dictionary must have these objects under these keys, none where the tuple is empty."""
+        """Check that this dictionary has these objects under these keys; an empty tuple stands for a missing key."""
         words = [0, len(items)]
         for key, value in items.items():
             words += [self._named(key), self._named(value[0]) if value else 0]
         self._steps.append(("names", self._table(words), self._named(dictionary), object_layout.version_address(dictionary)))
 
     def cells(self, cells: Sequence[object], contents: Sequence[object]) -> None:
-        """These cells must hold these objects."""
+        """Check that these cells contain these objects."""
         if not object_layout.has_cells():
             raise NotPrepared
         words = [w for cell, held in zip(cells, contents) for w in (object_layout.content_address(cell), self._named(held))]
@@ -132,31 +136,31 @@ class Recording:
         self._steps.append(("words", self._table(words), len(cells), 0))
 
     def _table(self, words: Sequence[int]) -> int:
-        """The address of these words, which stay alive and may be written."""
+        """Return the address of these words, which stay alive and may be written."""
         table = (ctypes.c_uint64 * len(words))(*words)
         self._objects.append(table)
         return ctypes.addressof(table)
 
     def given(self, value: object) -> None:
-        """Look at this object."""
+        """Make this object the current object."""
         self._steps.append(("given", self._named(value), 0, 0))
 
     def entry(self, number: int) -> None:
-        """Look at an entry of the list that was looked at."""
+        """Make an entry of the current list the current object."""
         self._steps.append(("entry", number, 0, 0))
 
-    # --- what must stay as it is: said before the arguments are recorded ---------------------------------------------------
+    # --- unchanged values: called before the arguments are recorded -----------------------------------------------------
 
     def keep_scalars(self, scalars: Iterable[int]) -> None:
-        """These flat scalars must be equal."""
+        """Check that these flat scalars are equal."""
         self._scalars_kept.update(scalars)
 
     def keep_arrays(self) -> None:
-        """Arrays must be the same."""
+        """Check that arrays are the same."""
         self._same_arrays = True
 
     def keep_sizes(self, sizes: Iterable[Size | None]) -> None:
-        """These sizes, which depend on arguments alone, must be equal."""
+        """Check that these sizes, which depend on arguments alone, are equal."""
         for size in sizes:
             for leaf in () if size is None else leaves(size):
                 if isinstance(leaf, Arg):
@@ -169,12 +173,12 @@ class Recording:
     # --- flat arguments ----------------------------------------------------------------------------------------------------
 
     def unchanged(self, count: int = 1) -> None:
-        """The next flat arguments are those of the launch that was recorded."""
+        """Take the next flat arguments from the recorded launch."""
         self.fixed.update(range(self._flat, self._flat + count))
         self._flat += count
 
     def scalar(self, t: DType, value: object) -> None:
-        """The next flat argument is the number that is looked at, like ``value``."""
+        """Take the current object, a number like ``value``, as the next flat argument."""
         if self._flat in self._scalars_kept:
             (self.equal if value else self.same)(value)  # 0.0 equals -0.0
             self.unchanged()
@@ -191,7 +195,7 @@ class Recording:
             self._steps.append((f"integer{bits}", int(t.min), min(int(t.max), _I64_MOST), place))
 
     def array(self, value: object) -> None:
-        """The next flat argument is the ndarray that is looked at: any of the type and session of ``value``."""
+        """Take the current object as the next flat argument: any ndarray of the type and session of ``value``."""
         if self._same_arrays:
             self.same(value, mortal=True)
             self.unchanged()
@@ -216,7 +220,7 @@ class Recording:
         self._flat += 1
 
     def host_array(self, value: Array) -> None:
-        """The next flat argument is the NumPy array that is looked at: any with as many axes and this type of elements, used in place."""
+        """Take the current object as the next flat argument: any NumPy array with this number of axes and element type, used in place."""
         format, nbytes = value.data.format.encode() + b"\0", value.itemsize
         slots = self._arrays.get(self._flat, ())
         roles = {slot.role for slot in slots if slot.kind == "array"}
@@ -233,50 +237,55 @@ class Recording:
         self._flat += 1
 
     def _keep_extents(self, value: Any, first: int) -> None:
-        """``first``: where the first extent is in the words of the array."""
+        """Check the extents. ``first``: the index of the first extent in the words of the array."""
         for k, axis in self._extents_kept:
             if k == self._flat:
                 self._steps.append(("extent", first + 8 * axis, int(value.shape[axis]), 0))
 
-    # --- what else there is ------------------------------------------------------------------------------------------------
+    # --- launch and result -----------------------------------------------------------------------------------------------
 
-    def numbered(self, next_number: Callable[[], int], told: Callable[[int], bool] | None = None) -> None:
-        """The last step before a launch: it gets a number. ``told`` gets that with the outer lock of `finish` held; if it does not give
-        True, the launch is left to Python."""
+    def numbered(self, next_number: Callable[[], int], accept: Callable[[int], bool] | None = None) -> None:
+        """Give the launch a number, as the last step before it.
+
+        ``accept`` is called with the number under the outer lock of `finish`; unless it returns True, Python runs the launch.
+        """
         places = [slot.offset for slot in self._kernel.args.slots if slot.kind == "launch"]
-        steps = self._steps if told is None else self._locked
+        steps = self._steps if accept is None else self._locked
         steps.append(("number", self._named(next_number), places[0] if places else _NOWHERE, 0))
-        if told is not None:
-            steps.append(("ask", self._named(told), 0, 0))
+        if accept is not None:
+            steps.append(("ask", self._named(accept), 0, 0))
 
     def returned(self, read: Callable[[], object]) -> None:
-        """The call returns what ``read`` gives after the launch."""
+        """Return the result of ``read`` after the launch."""
         self._after.append(("result", self._named(read), 0, 0))
 
     def reported(self, address: int, report: Callable[[int], None]) -> None:
-        """If there is anything but 0 at this address, ``report`` is called with the number of the launch. Comes last."""
+        """Call ``report`` with the number of the launch if the word at this address is not 0, as the last step."""
         self._after.append(("report", address, self._named(report), 0))
 
     def called(self, function: Callable[[], object]) -> None:
-        """Launches call this."""
+        """Call this at each launch."""
         self._after.append(("called", self._named(function), 0, 0))
 
     def wrote(self, generations: dict[str, int], part: str) -> None:
-        """The launch writes this part of an allocation."""
+        """Record that the launch writes this part of an allocation."""
         self._after.append(("tick", self._named(part), self._named(generations), 0))
 
     def _written(self, kind: str, index: int) -> Iterable[str]:
-        """The parts of an argument or a tree that the kernel writes."""
+        """Return the parts of an argument or a tree that the kernel writes."""
         return [part for k, i, part in self._kernel.effects.all_written() if (k, i) == (kind, index)]
 
     def _named(self, value: object) -> int:
-        """The address of an object, which stays alive."""
+        """Return the address of an object, which stays alive."""
         self._objects.append(value)
         return id(value)
 
     def finish(self, entry: tuple[int, int], keep: Sequence[object], outer: object = None, lock: object = None) -> Prepared:
-        """``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, taken in this
-        order. The record keeps ``keep``."""
+        """Return the finished record, which keeps ``keep`` alive.
+
+        ``entry``: addresses of the function that launches, and of its context. ``outer``, ``lock``: held during launches, acquired in this
+        order.
+        """
         before, locked, after = (self._packed(steps) for steps in (self._steps, self._locked, self._after))
         methods = [method for held in (outer, lock) for method in ((0, 0) if held is None else self._methods(held))]
         locked_at = BEFORE + len(before)

@@ -1,7 +1,7 @@
-"""Where CPython keeps the version of a dictionary and the content of a cell: prepared launches look there in place of calls.
+"""The addresses of the version of a dictionary and of the content of a cell in CPython: prepared launches read them in place of calls.
 
-CPython 3.10 to 3.13 give a dictionary another version at each change, unique among all dictionaries (PEP 509). Both places are tried before
-they are used; a Python without them costs prepared launches the look-ups.
+CPython 3.10 to 3.13 give a dictionary a new version at each change, unique among all dictionaries (PEP 509). Both addresses are tested
+before they are used; without them, prepared launches look entries up.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import functools
 import sys
 import types
 
-_VERSION, _CONTENT = 24, 16  # after the object's head of two words, and for a dictionary the number of its items
+_VERSION, _CONTENT = 24, 16  # After the object's head of two words, and for a dictionary the number of its items.
 
 
 def version_address(dictionary: object) -> int:
-    """The address of the version of a dictionary; 0 if dictionaries have none."""
+    """Return the address of the version of a dictionary; 0 if dictionaries have none."""
     return id(dictionary) + _VERSION if _has_versions() else 0
 
 
 def content_address(cell: object) -> int:
-    """The address of the address of what a cell holds: see `has_cells`."""
+    """Return the address of the address of a cell's content: see `has_cells`."""
     return id(cell) + _CONTENT
 
 
 @functools.cache
 def has_cells() -> bool:
-    """Whether cells are as `content_address` says."""
+    """Return whether cells have the layout that `content_address` assumes."""
     held = object()
     cell = types.CellType(held)
     return _is_usual() and ctypes.c_uint64.from_address(content_address(cell)).value == id(held)

@@ -1,14 +1,15 @@
-"""The state of a call that compiled code launches: where its fields lie, and the functions that read and change them, for all steps."""
+"""The state of a call that compiled code launches: the offsets of its fields, and the functions that read and change them, for all
+steps."""
 
 from __future__ import annotations
 
 from spirograd.llvmgen.word_functions import Addresses, Functions, i64
 
-# All that lies on the stack takes less than a page: for more, Windows needs a function of its C library.
+# The stack frame is smaller than a page: for more, Windows needs a function of its C library.
 MOST_BLOCK_BYTES = 2048
 MOST_HELD = 32
 MOST_BUFFERS = 8
-BUFFER_BYTES = 80  # of a Py_buffer, whose layout is the same in all versions of Python
+BUFFER_BYTES = 80  # Bytes of a Py_buffer, whose layout is the same in all versions of Python.
 
 # Byte offsets: the tuple of the call; the current object (a reference, or 0); the words of the current array; the argument block; the
 # number that was read last; the result of the call (a reference, 0 for None); how many references are held until the launch is done, and
@@ -43,7 +44,7 @@ python = Functions(
     PyTuple_GetItem="ptr (ptr, i64)",
     PyTuple_Size="i64 (ptr)",
 )
-# Objects, under the names that the code has for them.
+# Objects, under their names in the code.
 OBJECTS = {
     "py_none": None, "py_refused": NotImplemented, "py_true": True, "py_false": False, "py_int": int, "py_float": float,
     "py_exception": Exception,
@@ -76,7 +77,7 @@ def hold(s: int, value: int) -> None:
 
 
 def drop(s: int) -> None:
-    """Give back what is held, and the current object."""
+    """Release all held references, and the current object."""
     become(s, 0)
     held = i64[s + HELD]
     i64[s + HELD] = 0

@@ -1,8 +1,9 @@
-"""The steps of prepared launches: what `launch_code` follows lists of.
+"""The steps of prepared launches, of which `launch_code` runs lists.
 
-Each takes the state of the call and three operands; objects are given by address, places in the argument block by offset. It works on the
-argument block, and on one current object: `argument` and `member` set it, others compare it or store what it holds. The words of an array
-are those of `launch_preparation.packed` for an ndarray, and those of the buffer for a NumPy array. A step that returns False ends the list.
+Each takes the state of the call and three operands; objects are given by address, places in the argument block by offset. A step works on
+the argument block, and on one current object: `argument` and `member` set it, other steps compare it or store its contents. The words of an
+array are those of `launch_preparation.packed` for an ndarray, and those of the buffer for a NumPy array. A step that returns False ends the
+list.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from spirograd.runtime.native.state import (
     python,
 )
 
-# PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS; where things are in a Py_buffer, after the address of the elements.
+# PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS; the offsets in a Py_buffer, after the address of the elements.
 _BUFFER_FLAGS = 0x3D
 _LENGTH, _DIMENSIONS, _FORMAT, _SHAPE = 16, 36, 40, 48
 _EQUAL = 2  # Py_EQ
@@ -38,12 +39,12 @@ def _is_exactly(value: int, kind: int) -> bool:
 
 
 def _is_fine() -> bool:
-    """Whether there is no exception."""
+    """Return whether there is no exception."""
     return python.PyErr_Occurred() == 0
 
 
 def _read_integer(s: int, least: int, most: int) -> bool:
-    """Whether the current object is an int within the limits, which becomes the number."""
+    """Return whether the current object is an int within the limits, which becomes the number."""
     current = i64[s + CURRENT]
     if not _is_exactly(current, linked.py_int):
         return False
@@ -53,7 +54,7 @@ def _read_integer(s: int, least: int, most: int) -> bool:
 
 
 def _read_float(s: int) -> bool:
-    """Whether the current object is a float or an int, which becomes the number."""
+    """Return whether the current object is a float or an int, which becomes the number."""
     current = i64[s + CURRENT]
     if not _is_exactly(current, linked.py_float) and not _is_exactly(current, linked.py_int):
         return False
@@ -62,7 +63,7 @@ def _read_float(s: int) -> bool:
 
 
 def _set_tick(dictionary: int, key: int) -> bool:
-    """Whether the item of a dictionary became the next number of a write."""
+    """Return whether the item of a dictionary became the next number of a write."""
     tick = python.PyObject_CallNoArgs(linked.sg_next)
     if tick == 0:
         return False
@@ -75,7 +76,7 @@ def _set_tick(dictionary: int, key: int) -> bool:
 
 
 def argument(s: int, a: int, b: int, c: int) -> bool:
-    """The current object becomes argument number a."""
+    """Make argument number a the current object."""
     item = python.PyTuple_GetItem(i64[s + ARGUMENTS], a)
     python.Py_IncRef(item)
     become(s, item)
@@ -83,36 +84,36 @@ def argument(s: int, a: int, b: int, c: int) -> bool:
 
 
 def member(s: int, a: int, b: int, c: int) -> bool:
-    """It becomes its attribute with the name a."""
+    """Make the attribute with the name a of the current object the current object."""
     become(s, python.PyObject_GetAttr(i64[s + CURRENT], a))
     return i64[s + CURRENT] != 0
 
 
 def given(s: int, a: int, b: int, c: int) -> bool:
-    """It becomes the object a."""
+    """Make the object a the current object."""
     python.Py_IncRef(a)
     become(s, a)
     return True
 
 
 def entry(s: int, a: int, b: int, c: int) -> bool:
-    """It becomes entry a of the sequence that it is."""
+    """Make entry a of the current object, a sequence, the current object."""
     become(s, python.PySequence_GetItem(i64[s + CURRENT], a))
     return i64[s + CURRENT] != 0
 
 
 def same(s: int, a: int, b: int, c: int) -> bool:
-    """It must be the object a."""
+    """Check that the current object is the object a."""
     return i64[s + CURRENT] == a
 
 
 def equal(s: int, a: int, b: int, c: int) -> bool:
-    """It must be of the type b, and equal to the object a."""
+    """Check that the current object has the type b, and is equal to the object a."""
     return _is_exactly(i64[s + CURRENT], b) and python.PyObject_RichCompareBool(i64[s + CURRENT], a, _EQUAL) == 1
 
 
 def ask(s: int, a: int, b: int, c: int) -> bool:
-    """The object a, called with it, must return True."""
+    """Check that the object a, called with the current object, returns True."""
     answer = python.PyObject_CallFunctionObjArgs(a, i64[s + CURRENT], 0)
     python.Py_DecRef(answer)
     return answer == linked.py_true
@@ -122,35 +123,35 @@ def ask(s: int, a: int, b: int, c: int) -> bool:
 
 
 def integer32(s: int, a: int, b: int, c: int) -> bool:
-    """It must be an int from a to b, which is stored at c."""
+    """Check that the current object is an int from a to b, and store it at c."""
     fits = _read_integer(s, a, b)
     i32[i64[s + BLOCK] + c] = i64[s + NUMBER]
     return fits
 
 
 def integer64(s: int, a: int, b: int, c: int) -> bool:
-    """As `integer32`, of 64 bits."""
+    """Check and store an int like `integer32`, with 64 bits."""
     fits = _read_integer(s, a, b)
     i64[i64[s + BLOCK] + c] = i64[s + NUMBER]
     return fits
 
 
 def float32(s: int, a: int, b: int, c: int) -> bool:
-    """It must be a float or an int, which is stored at a."""
+    """Check that the current object is a float or an int, and store it at a."""
     fits = _read_float(s)
     f32[i64[s + BLOCK] + a] = f64[s + NUMBER]
     return fits
 
 
 def float64(s: int, a: int, b: int, c: int) -> bool:
-    """As `float32`, of 64 bits."""
+    """Check and store a float like `float32`, with 64 bits."""
     fits = _read_float(s)
     f64[i64[s + BLOCK] + a] = f64[s + NUMBER]
     return fits
 
 
 def boolean(s: int, a: int, b: int, c: int) -> bool:
-    """It must be a bool, which is stored at a."""
+    """Check that the current object is a bool, and store it at a."""
     i32[i64[s + BLOCK] + a] = i64[s + CURRENT] == linked.py_true
     return i64[s + CURRENT] == linked.py_true or i64[s + CURRENT] == linked.py_false
 
@@ -159,7 +160,7 @@ def boolean(s: int, a: int, b: int, c: int) -> bool:
 
 
 def array(s: int, a: int, b: int, c: int) -> bool:
-    """It becomes its attribute with the name a, a tuple that `packed` made, whose words must begin with b."""
+    """Make the attribute with the name a, a tuple from `packed`, the current object, and check that its words begin with b."""
     known = python.PyObject_GetAttr(i64[s + CURRENT], a)
     become(s, known)
     if known == 0:
@@ -173,8 +174,11 @@ def array(s: int, a: int, b: int, c: int) -> bool:
 
 
 def buffer(s: int, a: int, b: int, c: int) -> bool:
-    """It must be of the type a, and give a buffer of at most c bytes in one piece, aligned to its elements, and not empty, whose words
-    become its words; b: the number of dimensions, the two bytes of the format, and the bytes of an element, of 16 bits each."""
+    """Check the type a of the current object, and get its buffer, whose words become the current words.
+
+    The buffer must be contiguous, aligned to its elements, not empty, and have at most c bytes. b: the number of dimensions, the two bytes
+    of the format, and the bytes of an element, of 16 bits each.
+    """
     if not _is_exactly(i64[s + CURRENT], a):
         return False
     at = s + HELD_BUFFERS + BUFFER_BYTES * i64[s + BUFFERS]
@@ -189,31 +193,31 @@ def buffer(s: int, a: int, b: int, c: int) -> bool:
 
 
 def shape(s: int, a: int, b: int, c: int) -> bool:
-    """Its words become the extents of its buffer."""
+    """Replace the current words by the extents of the buffer."""
     i64[s + WORDS] = i64[i64[s + WORDS] + _SHAPE]
     return True
 
 
 def extent(s: int, a: int, b: int, c: int) -> bool:
-    """The word at byte a of its words must be b."""
+    """Check that the word at byte a of the current words is b."""
     return i64[i64[s + WORDS] + a] == b
 
 
 def word32(s: int, a: int, b: int, c: int) -> bool:
-    """What its words have at byte a is stored at b."""
+    """Store the word at byte a of the current words at b."""
     i32[i64[s + BLOCK] + b] = i32[i64[s + WORDS] + a]
     return True
 
 
 def address(s: int, a: int, b: int, c: int) -> bool:
-    """As `word32`, of 64 bits, which must not all be 0."""
+    """Store 64 bits like `word32`, and check that they are not 0."""
     word = i64[i64[s + WORDS] + a]
     i64[i64[s + BLOCK] + b] = word
     return word != 0
 
 
 def held(s: int, a: int, b: int, c: int) -> bool:
-    """Item a of the tuple that it is, which `packed` made, is held until the launch is done."""
+    """Hold item a of the current object, a tuple from `packed`, until the launch is complete."""
     item = python.PyTuple_GetItem(i64[s + CURRENT], a)
     if item == 0:
         return False
@@ -221,17 +225,20 @@ def held(s: int, a: int, b: int, c: int) -> bool:
     return True
 
 
-# --- what must be as it was ----------------------------------------------------------------------------------------------------
+# --- unchanged values ----------------------------------------------------------------------------------------------------------
 
 
 def item(s: int, a: int, b: int, c: int) -> bool:
-    """Item a of the dictionary b must be the object c, or be missing if that is 0."""
+    """Check that item a of the dictionary b is the object c, or is missing if c is 0."""
     return python.PyDict_GetItem(b, a) == c
 
 
 def names(s: int, a: int, b: int, c: int) -> bool:
-    """In the table a, after a version and a count, keys and objects follow in turn, and the dictionary b must have these objects under
-    these keys, none where the object is 0. c: the address of its version (0: it has none), which saves look-ups while it is equal."""
+    """Check that the dictionary b has the objects of the table a under its keys, and none where the object is 0.
+
+    In the table, keys and objects alternate after a version and a count. c: the address of the version of the dictionary (0: it has none),
+    which saves look-ups while it is equal.
+    """
     version = 0
     if c != 0:
         version = i64[c]
@@ -245,7 +252,7 @@ def names(s: int, a: int, b: int, c: int) -> bool:
 
 
 def words(s: int, a: int, b: int, c: int) -> bool:
-    """In the table a of b pairs, each word must be what is at the address before it."""
+    """Check that each word in the table a of b pairs equals the word at the address before it."""
     for k in range(b):  # noqa: SIM110
         if i64[i64[a + 16 * k]] != i64[a + 8 + 16 * k]:
             return False
@@ -256,7 +263,7 @@ def words(s: int, a: int, b: int, c: int) -> bool:
 
 
 def number(s: int, a: int, b: int, c: int) -> bool:
-    """It becomes the int that the object a returns, called without arguments, whose low 32 bits are stored at b."""
+    """Call the object a without arguments, make the returned int the current object, and store its low 32 bits at b."""
     become(s, python.PyObject_CallNoArgs(a))
     if i64[s + CURRENT] == 0:
         return False
@@ -265,13 +272,13 @@ def number(s: int, a: int, b: int, c: int) -> bool:
 
 
 def result(s: int, a: int, b: int, c: int) -> bool:
-    """The result of the call becomes what the object a returns, called without arguments."""
+    """Call the object a without arguments, and make its result the result of the call."""
     i64[s + RESULT] = python.PyObject_CallNoArgs(a)
     return i64[s + RESULT] != 0
 
 
 def report(s: int, a: int, b: int, c: int) -> bool:
-    """Unless the 32-bit word at address a is 0, the object b is called with it."""
+    """Call the object b with the current object, unless the 32-bit word at address a is 0."""
     if i32[a] == 0:
         return True
     answer = python.PyObject_CallFunctionObjArgs(b, i64[s + CURRENT], 0)
@@ -280,17 +287,17 @@ def report(s: int, a: int, b: int, c: int) -> bool:
 
 
 def called(s: int, a: int, b: int, c: int) -> bool:
-    """The object a is called without arguments."""
+    """Call the object a without arguments."""
     answer = python.PyObject_CallNoArgs(a)
     python.Py_DecRef(answer)
     return answer != 0
 
 
 def tick(s: int, a: int, b: int, c: int) -> bool:
-    """Item a of the dictionary b becomes the next number of a write."""
+    """Set item a of the dictionary b to the next number of a write."""
     return _set_tick(b, a)
 
 
 def tick_held(s: int, a: int, b: int, c: int) -> bool:
-    """As `tick`, of the dictionary that is held as number b."""
+    """Set an item like `tick`, in the dictionary that is held as number b."""
     return _set_tick(i64[s + HELD_OBJECTS + 8 * b], a)

@@ -47,7 +47,7 @@ def packed(steps, values):
 
 
 class Calls:
-    """A `Recording` that keeps what it is told."""
+    """A `StepRecorder` that stores its calls."""
 
     def __init__(self):
         self.told = []

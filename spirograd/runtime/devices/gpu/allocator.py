@@ -71,7 +71,7 @@ class Pool:
             raise
 
     def take(self, nbytes: int) -> DeviceRange:
-        """Return allocate ``nbytes`` with undefined contents, for later work. Raises OutOfDeviceMemory with this size and the limit."""
+        """Allocate ``nbytes`` with undefined contents, for later work. Raises OutOfDeviceMemory with this size and the limit."""
         driver = self._driver
         if nbytes > self._total:
             most = f"the {driver.api} device has at most {self._total} bytes; use smaller shapes"

@@ -93,17 +93,17 @@ class GraphWork:
         self._transfers = transfers
 
     def launch(self, executable: Any, block: bytes | bytearray, counts: tuple[int | None, ...]) -> None:
-        """Return as of `Device`."""
+        """See `Device`."""
         if executable.by_address:
             raise CannotBeRecorded
         self._driver.check(executable.run(bytes(block), counts), f"record kernel {executable.name}")
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """Return as of `Device`."""
+        """See `Device`."""
         self._transfers.fill(buffer.handle, offset, nbytes, word)
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """Return as of `Device`."""
+        """See `Device`."""
         self._transfers.copy(target.handle, target_offset, source.handle, source_offset, nbytes)
 
 
@@ -195,7 +195,7 @@ class LoopRecorder(SeriesRecorder):
         return executable.value or 0
 
     def _add(self, graph: int, nodes: Iterable[Any], after: tuple[int, ...]) -> tuple[int, ...]:
-        """Return add work to a graph after some of its nodes. Return the nodes that later work must come after."""
+        """Add work to a graph after some of its nodes. Return the nodes that later work must come after."""
         for is_loop, group in itertools.groupby(nodes, lambda node: isinstance(node, Loop)):
             if is_loop:
                 for loop in group:
@@ -221,7 +221,7 @@ class LoopRecorder(SeriesRecorder):
         self._driver.check(self._setter.run(block, (1,)), "record the condition of a loop")
 
     def _capture(self, graph: int, after: tuple[int, ...], work: Callable[[], None]) -> tuple[int, ...]:
-        """Return add the work that ``work`` gives to the stream to a graph."""
+        """Add the work that ``work`` gives to the stream to a graph."""
         driver, own = self._driver, self._stream.own
         dependencies = (c_void_p * len(after))(*after) if after else None
         driver.call("record a graph", driver.capture_to, own, graph, dependencies, None, len(after), RELAXED)

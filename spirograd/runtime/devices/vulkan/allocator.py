@@ -197,7 +197,7 @@ class Allocator:
         return len(empty)
 
     def create_block(self, size: int, dedicated: bool = False, staging: bool = False) -> Block:
-        """Return allocate memory with a buffer over it, mapped if the host can. Raises OutOfDeviceMemory."""
+        """Allocate memory with a buffer over it, mapped if the host can. Raises OutOfDeviceMemory."""
         fn, device = self.fn, self.device
         buffer = ffi.new("VkBuffer*")
         buffer_info = struct("VkBufferCreateInfo", size=size, usage=_USAGE)

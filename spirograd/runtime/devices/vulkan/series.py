@@ -99,20 +99,20 @@ class SeriesRecorder:
     # --- called by steps ---
 
     def launch(self, executable: Executable, block: bytes | bytearray, counts: Sequence[int | None]) -> None:
-        """Return as of `Device`."""
+        """See `Device`."""
         data = padded(block)
         if len(block) > self._push_limit:
             data = self._put(data).to_bytes(8, "little")
         dispatch(self, executable, data, counts, self._ordered)
 
     def fill(self, buffer: Buffer, offset: int, nbytes: int, word: int) -> None:
-        """Return as of `Device`."""
+        """See `Device`."""
         part: Range = buffer.handle
         self._order()
         self.fn.CmdFillBuffer(self.commands, part.block.buffer, part.offset + offset, nbytes, word)
 
     def copy(self, target: Buffer, target_offset: int, source: Buffer, source_offset: int, nbytes: int) -> None:
-        """Return as of `Device`."""
+        """See `Device`."""
         begin, end = source.handle, target.handle
         region = ffi.new("VkBufferCopy*", (begin.offset + source_offset, end.offset + target_offset, nbytes))
         self._order()
@@ -124,7 +124,7 @@ class SeriesRecorder:
         self.recorded += 1
 
     def _put(self, block: bytes) -> int:
-        """Return allocate memory for an argument block that lives as long as the series; return its address."""
+        """Allocate memory for an argument block that lives as long as the series; return its address."""
         if not self.arguments or len(self.arguments[-1][1]) + len(block) > self.arguments[-1][0].size:
             part = self._allocator.take(max(len(block), ARGUMENT_BYTES))
             self.owned.append(part)

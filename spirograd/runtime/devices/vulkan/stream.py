@@ -100,7 +100,7 @@ class Stream:
         check(fn.CreateSemaphore(device, struct("VkSemaphoreCreateInfo", pNext=kind), NULL, self._semaphore), "create a semaphore")
 
     def _create_structures(self) -> None:
-        """Return allocate the structures that every launch or submission reads."""
+        """Allocate the structures that every launch or submission reads."""
         self._begin_info = struct("VkCommandBufferBeginInfo", flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
         self.barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_WRITES | _READS)
         self._host_barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=vk.VK_ACCESS_HOST_READ_BIT)
@@ -259,7 +259,7 @@ class Stream:
         return self._arguments.address + offset
 
     def stage(self, nbytes: int) -> tuple[Slot, Block, int]:
-        """Return allocate ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer; return slot, block
+        """Allocate ``nbytes`` (at most STAGING_BYTES) of staging that lives as long as the open command buffer; return slot, block
         and offset.
 
         The next command, which uses it, goes into that command buffer: `order` does not submit it before.

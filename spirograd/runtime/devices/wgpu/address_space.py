@@ -102,7 +102,7 @@ class Allocator:
         self.places: dict[int, Place] = {}
 
     def take(self, nbytes: int) -> Place:
-        """Return allocate ``nbytes``, rounded up to 16, of zeros. Raises OutOfDeviceMemory."""
+        """Allocate ``nbytes``, rounded up to 16, of zeros. Raises OutOfDeviceMemory."""
         size = max(16, -(-nbytes // 16) * 16)
         if size > self._largest:
             raise OutOfDeviceMemory(

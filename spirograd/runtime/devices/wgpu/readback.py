@@ -42,7 +42,7 @@ class StagingBuffers:
         self.buffers = 0  # Created so far.
 
     def allocate(self, nbytes: int) -> tuple[StagingBuffer, int]:
-        """Return allocate ``nbytes`` in the submission that is being recorded. Return the staging buffer and the offset in it."""
+        """Allocate ``nbytes`` in the submission that is being recorded. Return the staging buffer and the offset in it."""
         staging_buffer = self._recorded[-1] if self._recorded else None
         if staging_buffer is None or staging_buffer.used + nbytes > staging_buffer.buffer.size:
             size = max(_SHARED_BYTES, 1 << (nbytes - 1).bit_length())  # Few sizes, so that buffers are reused.
@@ -63,7 +63,7 @@ class StagingBuffers:
         return staging
 
     def submitted(self, staging: list[StagingBuffer], submission: int) -> None:
-        """Return ask wgpu to map buffers when the submission is complete."""
+        """Ask wgpu to map buffers when the submission is complete."""
         for staging_buffer in staging:
             staging_buffer.submission = submission
             staging_buffer.mapping = Mapping(staging_buffer.buffer, staging_buffer.used)
