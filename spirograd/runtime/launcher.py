@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spirograd.base.protocols import Allocation, Scalar
 
 _NO_SIZES = AdstackSizes()
+_NO_WORDS: tuple[tuple[int, ...], None] = ((), None)
 _Part = tuple["Allocation | None", str]  # memory, None for that of other libraries, and which part of it
 _PLANS_KEPT = 16  # by a kernel with adstacks
 
@@ -143,6 +144,7 @@ class LaunchPlan:
         "_launch",
         "_launcher",
         "_limited",
+        "_locked",
         "_next",
         "_numbered",
         "_pack",
@@ -181,6 +183,7 @@ class LaunchPlan:
         self._results = _record(compiled, self._first_result)
         self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
         self._count = build_counter(compiled) if compiled.adstacks else None
+        self._locked = self._reports or self._count is not None or self._temps is not None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
@@ -214,32 +217,87 @@ class LaunchPlan:
         if self._last_numbers is not None:
             self._last_numbers[get_ident()] = number
 
-    def launch(self, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES, drawn: int | None = None) -> tuple[Scalar, ...] | None:
+    def launch(
+        self, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES, drawn: int | None = None, number: int | None = None
+    ) -> tuple[Scalar, ...] | None:
         """Run the kernel; returns at once, except where the kernel returns values: then waits and gives them.
 
         ``sizes``: those of its adstacks. ``drawn``: the `last_number` of a launch whose random numbers this one is to draw again.
+        ``number``: that of the launch, from `_launch_locked`, which has taken the locks.
         SpirogradRuntimeTypeError for a scalar that its type cannot hold, OutOfDeviceMemory if there is no room for the adstacks,
         SpirogradRuntimeError for an index space that is too large.
         """
-        if self._limited is not None:
-            self._limited(arguments.scalars, arguments.arrays)
-        if self._reports:
-            return self._launch_reporting(arguments, sizes, drawn)
-        number = self._next()
+        if number is None:
+            if self._limited is not None:
+                self._limited(arguments.scalars, arguments.arrays)
+            if self._locked:
+                return self._launch_reporting(arguments, sizes, drawn) if self._reports else self._launch_locked(arguments, sizes, drawn)
+            number = self._next()
         if drawn is None:
             drawn = self._last_number = number
             if self._last_numbers is not None:
                 self._last_numbers[get_ident()] = number
-        if self._count is not None:
-            with self._launcher.lock:  # the adstacks of a launch lie where those of another were
-                self._send(number, drawn, arguments, sizes)
-            return None
-        if self._temps is None:
-            self._send(number, drawn, arguments)
-            return None
-        with self._exclusive:  # the CPU runs launches of several threads at once, and the temporaries hold values of one
-            self._send(number, drawn, arguments)
+        scalars, arrays, trees = arguments.scalars, arguments.arrays, arguments.trees
+        words, adstack_counts = _NO_WORDS if self._count is None else self._adstack_words(arguments, sizes)
+        try:
+            block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
+        except (struct.error, OverflowError):
+            arguments = self._fitted(arguments, words)
+            block, counts = self._pack(arguments.scalars, arrays, trees, number, drawn, words)
+        if adstack_counts is not None:
+            counts = adstack_counts
+        recorder = None if graph_recording.current is None else graph_recording.active()
+        try:
+            if recorder is None and stream_order.active is None:
+                self._launch(self.executable, block, counts)
+            else:
+                self._launch_in_order(recorder, block, counts, arguments)
+        finally:  # a launch that fails may have written
+            for index, part in self._trees_written:
+                trees[index].generations[part] = now = tick()  # as `generations.write` does, without the call
+                if observed:
+                    observe(now)
+            for index, allocation_of in self._arrays_written:
+                allocation = allocation_of(arrays[index])
+                if allocation is not None:
+                    allocation.generations[""] = now = tick()
+                    if observed:
+                        observe(now)
+        if recorder is not None:
+            self._note(recorder, block, drawn, Arguments.of(arguments.scalars, arrays, trees), words, counts)
         return None
+
+    def _launch_locked(self, arguments: Arguments, sizes: AdstackSizes, drawn: int | None) -> None:
+        """Launch of a kernel with adstacks, which lie where those of another launch were, or with temporaries, which hold values of one
+        launch, while the CPU runs launches of several threads at once."""
+        number = self._next()
+        with self._exclusive if self._count is None else self._launcher.lock:
+            self.launch(arguments, sizes, drawn, number)
+
+    def _adstack_words(self, arguments: Arguments, sizes: AdstackSizes) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+        """Place the adstacks of a launch. Returns the words that describe them, and the counts of iterations."""
+        assert self._count is not None
+        plan = self._heap_plan_for(self._count(arguments.scalars, arguments.arrays), sizes)
+        words, counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
+        if self._places is not None:
+            if words != self._placement["words"]:
+                self._placement["words"] = words
+            elif not sizes.resized and not self._claimed:
+                counts = self._placed(counts, self._places)
+        return words, counts
+
+    def _fitted(self, arguments: Arguments, words: tuple[int, ...]) -> Arguments:
+        """Return arguments that could not be packed, with scalars as their types hold them. Raises an error if that does not help."""
+        if any(tree.freed for tree in arguments.trees.values()):
+            raise SpirogradRuntimeError(
+                f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the kernel with that"
+            ) from None
+        fitted = Arguments.of(fit_scalars(self.compiled, arguments.scalars), arguments.arrays, arguments.trees)
+        try:
+            self._pack(fitted.scalars, fitted.arrays, fitted.trees, 0, 0, words)
+        except (struct.error, OverflowError) as error:
+            raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
+        return fitted
 
     def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> Prepared:
         """Launches like one with these arguments, for compiled code. If the kernel has adstacks, they are like that one in whatever their
@@ -323,52 +381,6 @@ class LaunchPlan:
         """After a launch by compiled code that left something to report: do so. Raises what the kernel does."""
         self._launcher.diagnostics.record(number, self.compiled)
         self._launcher.synchronize()
-
-    def _send(self, number: int, drawn: int, arguments: Arguments, sizes: AdstackSizes = _NO_SIZES) -> None:
-        scalars, arrays, trees = arguments.scalars, arguments.arrays, arguments.trees
-        words: tuple[int, ...] = ()
-        adstack_counts = None
-        if self._count is not None:
-            plan = self._heap_plan_for(self._count(scalars, arrays), sizes)
-            words, adstack_counts, self.adstack_bytes = self._words, plan.counts, plan.nbytes
-            if self._places is not None:
-                if words != self._placement["words"]:
-                    self._placement["words"] = words
-                elif not sizes.resized and not self._claimed:
-                    adstack_counts = self._placed(adstack_counts, self._places)
-        try:
-            block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
-        except (struct.error, OverflowError):
-            if any(tree.freed for tree in trees.values()):
-                raise SpirogradRuntimeError(
-                    f"kernel {self.compiled.name} uses a field whose tree was destroyed: declare the field anew, and call the "
-                    "kernel with that"
-                ) from None
-            scalars = fit_scalars(self.compiled, scalars)
-            try:
-                block, counts = self._pack(scalars, arrays, trees, number, drawn, words)
-            except (struct.error, OverflowError) as error:
-                raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
-        recorder = None if graph_recording.current is None else graph_recording.active()
-        try:
-            if recorder is None and stream_order.active is None:
-                self._launch(self.executable, block, counts if adstack_counts is None else adstack_counts)
-            else:
-                self._launch_in_order(recorder, block, counts if adstack_counts is None else adstack_counts, arguments)
-        finally:  # a launch that fails may have written
-            for index, part in self._trees_written:
-                trees[index].generations[part] = now = tick()  # as `generations.write` does, without the call
-                if observed:
-                    observe(now)
-            for index, allocation_of in self._arrays_written:
-                allocation = allocation_of(arrays[index])
-                if allocation is not None:
-                    allocation.generations[""] = now = tick()
-                    if observed:
-                        observe(now)
-        if recorder is not None:
-            packed = Arguments.of(scalars, arrays, trees)
-            self._note(recorder, block, drawn, packed, words, counts if adstack_counts is None else adstack_counts)
 
     def _written(self, arguments: Arguments, indices: Container[int] = range(sys.maxsize)) -> Iterator[tuple[dict[str, int], str]]:
         """The generations that a launch increases, with their parts: those of trees, and of array arguments among ``indices``."""
@@ -499,14 +511,12 @@ class LaunchPlan:
             if launcher.diagnostics.full:
                 launcher.synchronize()
             number = self._next()
-            if drawn is None:
-                drawn = self.last_number = number
             if self.diagnosed:
                 launcher.diagnostics.record(number, self.compiled)
             pools = {tree.pool for tree in arguments.trees.values() if tree.pool is not None} if self._activates else ()
             for pool in pools:
                 pool.before_launch()
-            self._send(number, drawn, arguments, sizes)
+            self.launch(arguments, sizes, drawn, number)
             for pool in pools:
                 pool.after_launch()
             if not self.compiled.returns:
