@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spirograd.base import validity
-from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments
+from spirograd.base.arguments import ALLOCATION_NAMES, ROLE_ALLOCATIONS, ROLE_ATTRIBUTES, Arguments, PreparedLaunch
 from spirograd.base.artifact import LOCK_WORDS, CompiledKernel
 from spirograd.base.device import CallsNatively, Device, Launch, Step
 from spirograd.base.dtypes import storage
@@ -32,7 +32,6 @@ from spirograd.runtime.allocations import Memory
 from spirograd.runtime.faults_and_prints import Diagnostics
 from spirograd.runtime.generations import observe, observed, tick
 from spirograd.runtime.graph_recording import NumberedLaunch
-from spirograd.runtime.native.launch_preparation import Prepared, Recording
 from spirograd.runtime.packing import build_counter, build_packer, fit_scalars
 from spirograd.runtime.pools import Pool
 from spirograd.runtime.space_checks import space_check
@@ -183,7 +182,7 @@ class LaunchPlan:
         self._results = _record(compiled, self._first_result)
         self._pack = build_packer(compiled, self._buffer_addresses(kinds), launcher)
         self._count = build_counter(compiled) if compiled.adstacks else None
-        self._locked = self._reports or self._count is not None or self._temps is not None
+        self._locked = self._count is not None or self._temps is not None
         self._limited = space_check(compiled)
         self._places = next((k for k, task in enumerate(compiled.tasks) if task.places), None)
         self._placement: dict[str, tuple[int, ...] | None] = {"words": None}  # what the adstacks were placed by
@@ -230,8 +229,11 @@ class LaunchPlan:
         if number is None:
             if self._limited is not None:
                 self._limited(arguments.scalars, arguments.arrays)
+            if self._reports:
+                return self._launch_reporting(arguments, sizes, drawn)
             if self._locked:
-                return self._launch_reporting(arguments, sizes, drawn) if self._reports else self._launch_locked(arguments, sizes, drawn)
+                self._launch_locked(arguments, sizes, drawn)
+                return None
             number = self._next()
         if drawn is None:
             drawn = self._last_number = number
@@ -299,9 +301,11 @@ class LaunchPlan:
             raise SpirogradRuntimeTypeError(f"an argument of {self.compiled.name} does not fit its type: {error}") from error
         return fitted
 
-    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> Prepared:
+    def prepared(self, native: CallsNatively, arguments: Arguments, record: Record, sizes: AdstackSizes = _NO_SIZES) -> PreparedLaunch:
         """Launches like one with these arguments, for compiled code. If the kernel has adstacks, they are like that one in whatever their
         ``sizes`` and the counts of iterations depend on. Raises NotPrepared for launches that take more than packing and running."""
+        from spirograd.runtime.native.launch_preparation import Recording  # many processes record no launch
+
         kinds = {slot.kind for slot in self.compiled.args.slots}
         code = native.native_code()
         if "seed" in kinds or code is None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spirograd.base.arguments import Arguments
 from spirograd.base.dtypes import DType
+from spirograd.base.records import dataclass
 from spirograd.base.sizes import python_expressions as x
 from spirograd.base.sizes.python_expressions import Expression
 from spirograd.base.validity import NotPrepared, Recording
@@ -33,7 +34,8 @@ Flat = tuple[tuple["Scalar", ...], tuple["Place | None", ...]]  # scalars and bi
 Pack = Callable[[Sequence[object], "Session", "Packer"], Flat]
 
 
-class External(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class External:
     """The arrays of other libraries that a parameter takes: with the elements of ``type``. ``label``: what errors call the parameter."""
 
     type: NdarrayType
