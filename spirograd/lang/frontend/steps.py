@@ -154,16 +154,14 @@ class Array(Step):
     def __init__(self, path: Path, value: object, external: External | None = None) -> None:
         super().__init__(path)
         self._external = external
-        self._type = type(value) if isinstance(value, Ndarray) else Ndarray
         self.size = 1 + (len(value._sg_numbers) if isinstance(value, BufferView) else 0)
 
     def flat(self, number: int, names: dict[str, object]) -> tuple[list[Expression], list[Expression]]:
         v, external, others = x.name(f"v{number}"), f"external{number}", self.size - 1
-        names |= {external: self._external, f"type{number}": self._type, "type": type}
-        is_ours = x.compare(x.call("type", x.assigned(f"v{number}", self.place(names))), ast.Is(), x.name(f"type{number}"))
-        of_session = x.compare(x.attribute(v, "_session"), ast.Is(), x.name("session"))
+        names |= {external: self._external, "getattr": getattr}
+        its_session = x.call("getattr", x.assigned(f"v{number}", self.place(names)), x.text("_session"), x.NONE)
         bound = x.compare(x.assigned(f"b{number}", x.attribute(v, "_sg_binding")), ast.IsNot(), x.NONE)
-        is_ready = x.both(is_ours, of_session, bound)
+        is_ready = x.both(x.compare(its_session, ast.Is(), x.name("session")), bound)
         otherwise = x.call_method(x.name("into"), "bind", v, x.number(number), x.name(external))
         numbers = [x.starred(x.attribute(self.place(names), "_sg_numbers"))] if others else []
         return [x.number(0), *numbers], [x.choice(is_ready, x.name(f"b{number}"), otherwise), *([x.NONE] * others)]
